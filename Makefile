@@ -1,0 +1,55 @@
+# Everything a fresh machine with python3, pip and make needs. `make help` lists the targets.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# One BLAS thread a process: chains and tests run in parallel processes.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint test-slow bench-sketch bench-sampler docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.created
+	$(BIN)/python -m pip install -q -e '.'
+	@touch $@
+
+$(VENV)/.tested: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install -q -e '.[dask,federation,gpu,lab,docs,test]'
+	@touch $@
+
+install: $(VENV)/.installed  ## make .venv and install intarsia in it
+
+demo: $(VENV)/.installed  ## set up, then run a federated study of three simulated hospitals
+	$(BIN)/intarsia demo --out demo-study
+
+lint: $(VENV)/.tested  ## ruff and mypy
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.tested  ## the long evidence
+	$(BIN)/python -m pytest -m slow
+
+bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
+	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch
+
+bench-sampler: $(VENV)/.tested  ## the sampler against the paper's algorithm as its authors coded it
+	$(BIN)/python -m benchmarks.sampler
+
+docs: $(VENV)/.tested  ## build the documents, strict links
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove the virtual environment and what the runs left
+	rm -rf $(VENV) demo-study site-docs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,5 @@
+import sys
+
+from intarsia.cli import main
+
+sys.exit(main())

@@ -1,0 +1,63 @@
+"""The command line. One module a command group; each is imported only when its command is called.
+
+A group module has `register(parser)`, which adds its arguments (or sub-commands) to that parser and sets `run=function`
+as a default; the function takes the parsed arguments and returns an exit code (0 or None: fine).
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import intarsia
+from intarsia.errors import IntarsiaError
+
+# command -> (module, one-line help); the order is the order of `intarsia --help`.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+EPILOG = """exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;
+5 subjects do not align; 6 refused by a privacy rule; 7 key problem; 8 sampler; 9 federation; 130 interrupted"""
+
+
+def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The parser; only the wanted command's own arguments are loaded."""
+    parser = argparse.ArgumentParser(
+        prog="intarsia",
+        description="Bayesian regression across institutions that may not show each other their data.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"intarsia {intarsia.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, text) in COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+        if name == wanted:
+            import_module(module).register(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args_in = list(sys.argv[1:] if argv is None else argv)
+    wanted = next((a for a in args_in if not a.startswith("-")), None)
+    args = build_parser(wanted).parse_args(args_in)
+    try:
+        return int(args.run(args) or 0)
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except IntarsiaError as error:
+        if args.debug:
+            raise
+        print(f"intarsia: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if args.debug:
+            raise
+        print(f"intarsia: unexpected {type(error).__name__} (run again with --debug to see where)", file=sys.stderr)
+        return 1

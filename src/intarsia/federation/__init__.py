@@ -1,0 +1,1 @@
+"""The steps of a study and the carriers that move its messages."""

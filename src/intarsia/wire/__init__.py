@@ -1,0 +1,1 @@
+"""What crosses the wall between a site and the server, and nothing else."""
