@@ -1,0 +1,385 @@
+"""study.toml: what is asked, of whom, under which rules; parsed, validated, hashed.
+
+Every party works from its own copy. The hash is taken over the content (not the comments or the layout), and every
+message carries it, so a party that works from another text is found out at its first message.
+"""
+
+import hashlib
+import json
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import StudyError
+from intarsia.wire.schema import Checker, check_name
+
+SCHEMA = 1
+KINDS = ("orthonormal", "gaussian")
+PRECISIONS = ("float64", "float32")
+CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
+
+
+@dataclass(frozen=True)
+class SketchPlan:
+    """How the columns are sketched: m rows, which kind, at which precision the values leave the site."""
+
+    m: int
+    kind: str = "orthonormal"
+    precision: str = "float64"
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the sites find the same subjects; `canonical` lists the rules applied to every id, in order."""
+
+    mode: str = "strict"
+    canonical: tuple[str, ...] = ("strip", "nfc")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The model and the sampler (the arguments of `intarsia.server.chains.sample`) and the selection rule."""
+
+    rank: int | None = None
+    local: str = "row"
+    law: str = "horseshoe"
+    noise: str = "half-cauchy"
+    alpha: float = 1.0
+    draws: int = 1000
+    warmup: int = 500
+    chains: int = 4
+    thin: int = 1
+    seed: int = 0
+    select: str = "bfdr"
+    fdr: float = 0.05
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What goes back to a site: the draws of its rows of C, or only their mean, sd and interval."""
+
+    content: str = "draws"
+    interval: float = 0.95
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The study's policy. A site may tighten it; loosening is explicit at the site and recorded there.
+
+    `row_bound`, `centres` and `scales` are public constants for differential privacy: by site, and for the last two
+    by column label within the site ("*" for all its other columns).
+    """
+
+    warn_ratio: float = 0.1
+    max_ratio: float = 0.25
+    max_auc: float = 0.6
+    min_level: int = 10
+    self_attack: bool = True
+    epsilon: float | None = None
+    delta: float | None = None
+    row_bound: Mapping[str, float] = field(default_factory=dict)
+    centres: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    scales: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SiteEntry:
+    """One site of the roster. `features` and `responses` are labels or patterns with `*`."""
+
+    name: str
+    features: tuple[str, ...] = ()
+    responses: tuple[str, ...] = ()
+    exchange_key: str | None = None
+    signing_key: str | None = None
+
+    def claims_feature(self, label: str) -> bool:
+        return _claims(self.features, label) and not _names(self.responses, label)
+
+    def claims_response(self, label: str) -> bool:
+        return _claims(self.responses, label)
+
+
+def _claims(patterns: tuple[str, ...], label: str) -> bool:
+    return any(p == label or ("*" in p and fnmatchcase(label, p)) for p in patterns)
+
+
+def _names(patterns: tuple[str, ...], label: str) -> bool:
+    return any(p == label for p in patterns)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study, as every party reads it from its own study.toml."""
+
+    id: str
+    run: str
+    sketch: SketchPlan
+    sites: tuple[SiteEntry, ...]
+    title: str = ""
+    alignment: Alignment = Alignment()
+    fit: Fit = Fit()
+    deliver: Delivery = Delivery()
+    privacy: Privacy = field(default_factory=Privacy)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Study":
+        """Read and validate study.toml; every complaint names the line."""
+        path = Path(path)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise StudyError(f"Cannot read the study file {path}: {error.strerror}.") from None
+        if len(raw) > 16 * 2**20:
+            raise StudyError(f"{path} is larger than 16 MB; a study file holds no data.")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise StudyError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str = "study.toml") -> "Study":
+        """Validate the text of a study file; all problems are reported together, each with its line."""
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise StudyError(f"{source} is not valid TOML: {error}.") from None
+        except RecursionError:
+            raise StudyError(f"{source} is not a study file: it nests too deeply.") from None
+        return _read(content, Checker(source, text))
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Study":
+        """A study from plain values, as `to_dict` gives them; validated like a file."""
+        return _read(dict(content), Checker("study", ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The canonical content: plain values, defaults filled in, nothing that is absent."""
+        out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
+        if self.title:
+            out["title"] = self.title
+        for name in ("sketch", "alignment", "fit", "deliver", "privacy"):
+            out[name] = _plain(getattr(self, name))
+        out["site"] = [_plain(site) for site in self.sites]
+        return out
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the canonical content."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(b"intarsia study 1\n" + text.encode()).hexdigest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.sites)
+
+    def site(self, name: str) -> SiteEntry:
+        for entry in self.sites:
+            if entry.name == name:
+                return entry
+        raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
+
+    def again(self, run: str | None = None) -> "Study":
+        """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
+        return replace(self, run=run or new_run())
+
+
+def new_run() -> str:
+    """A fresh run nonce, 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {k: _plain(v) for k, v in pairs if v is not None and not (isinstance(v, Mapping) and not v)}
+    return value
+
+
+def _read(content: dict[str, Any], check: Checker) -> Study:
+    schema = check.integer(content, (), "schema", default=SCHEMA, low=1)
+    if schema != SCHEMA:
+        check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
+        check.finish()
+    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "privacy", "site")
+    check.known(content, (), known)
+    study = Study(
+        id=check.label(content, (), "id"),
+        run=_run(content, check),
+        title=check.text(content, (), "title", default=""),
+        sites=_sites(content, check),
+        sketch=_sketch(content, check),
+        alignment=_alignment(content, check),
+        fit=_fit(content, check),
+        deliver=_deliver(content, check),
+        privacy=Privacy(),
+    )
+    study = replace(study, privacy=_privacy(content, check, study))
+    check.finish()
+    return study
+
+
+def _run(content: dict[str, Any], check: Checker) -> str:
+    run = check.text(content, (), "run").lower()
+    if run and (len(run) < 16 or len(run) > 64 or any(c not in "0123456789abcdef" for c in run)):
+        check.fail(("run",), "run must be 16 to 64 hexadecimal digits; `intarsia study new` makes one")
+    return run
+
+
+def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
+    table, at = check.table(content, "sketch", required=True), ("sketch",)
+    check.known(table, at, ("m", "kind", "precision"))
+    return SketchPlan(
+        m=check.integer(table, at, "m", low=2, high=10**7),
+        kind=check.choice(table, at, "kind", KINDS, "orthonormal"),
+        precision=check.choice(table, at, "precision", PRECISIONS, "float64"),
+    )
+
+
+def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
+    table, at = check.table(content, "alignment"), ("alignment",)
+    check.known(table, at, ("mode", "canonical"))
+    rules = check.strings(table, at, "canonical", default=Alignment().canonical)
+    for rule in rules:
+        if rule not in CANONICAL_RULES:
+            check.fail((*at, "canonical"), f"unknown rule {rule!r}; the rules are {', '.join(CANONICAL_RULES)}")
+    if "lower" in rules and "upper" in rules:
+        check.fail((*at, "canonical"), "'lower' and 'upper' exclude each other")
+    return Alignment(check.choice(table, at, "mode", ("strict", "intersect"), "strict"), rules)
+
+
+def _fit(content: dict[str, Any], check: Checker) -> Fit:
+    table, at, d = check.table(content, "fit"), ("fit",), Fit()
+    check.known(table, at, tuple(f.name for f in fields(Fit)))
+    return Fit(
+        rank=check.integer(table, at, "rank", low=1) if "rank" in table else None,
+        local=check.choice(table, at, "local", ("row", "element"), d.local),
+        law=check.text(table, at, "law", default=d.law),
+        noise=check.choice(table, at, "noise", ("half-cauchy", "jeffreys"), d.noise),
+        alpha=check.number(table, at, "alpha", default=d.alpha, low=0.0, open_low=True),
+        draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
+        warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
+        chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
+        thin=check.integer(table, at, "thin", default=d.thin, low=1, high=10**5),
+        seed=check.integer(table, at, "seed", default=d.seed, low=0, high=2**63 - 1),
+        select=check.choice(table, at, "select", ("bfdr", "mixture"), d.select),
+        fdr=check.number(table, at, "fdr", default=d.fdr, low=0.0, high=1.0, open_low=True),
+    )
+
+
+def _deliver(content: dict[str, Any], check: Checker) -> Delivery:
+    table, at = check.table(content, "deliver"), ("deliver",)
+    check.known(table, at, ("content", "interval"))
+    return Delivery(
+        check.choice(table, at, "content", ("draws", "summary"), "draws"),
+        check.number(table, at, "interval", default=0.95, low=0.0, high=1.0, open_low=True, open_high=True),
+    )
+
+
+def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
+    table, at, d = check.table(content, "privacy"), ("privacy",), Privacy()
+    check.known(table, at, tuple(f.name for f in fields(Privacy)))
+    epsilon = check.number(table, at, "epsilon", low=0.0, open_low=True) if "epsilon" in table else None
+    delta = (
+        check.number(table, at, "delta", low=0.0, high=1.0, open_low=True, open_high=True) if "delta" in table else None
+    )
+    policy = Privacy(
+        warn_ratio=check.number(table, at, "warn_ratio", default=d.warn_ratio, low=0.0),
+        max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, low=0.0, open_low=True),
+        max_auc=check.number(table, at, "max_auc", default=d.max_auc, low=0.5, high=1.0),
+        min_level=check.integer(table, at, "min_level", default=d.min_level, low=0),
+        self_attack=check.boolean(table, at, "self_attack", default=d.self_attack),
+        epsilon=epsilon,
+        delta=delta,
+        row_bound=check.numbers(table, at, "row_bound", positive=True),
+        centres=check.nested_numbers(table, at, "centres"),
+        scales=check.nested_numbers(table, at, "scales", positive=True),
+    )
+    for key in ("row_bound", "centres", "scales"):
+        for name in getattr(policy, key):
+            if name not in study.names:
+                check.fail((*at, key), f"{key} speaks of site {name!r}, which is not on the roster")
+    if (epsilon is None) != (delta is None):
+        check.fail(
+            (*at, "epsilon" if delta is None else "delta"), "state epsilon and delta together or not at all"
+        )
+    if epsilon is not None:
+        if study.sketch.kind != "gaussian":
+            check.fail((*at, "epsilon"), 'differential privacy needs [sketch] kind = "gaussian"')
+        missing = [name for name in study.names if name not in policy.row_bound]
+        if missing:
+            check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")
+    return policy
+
+
+def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
+    tables = content.get("site", [])
+    if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        check.fail(("site",), "sites are written as [[site]] tables")
+        return ()
+    entries = []
+    for i, table in enumerate(tables):
+        at = ("site", i)
+        check.known(table, at, tuple(f.name for f in fields(SiteEntry)))
+        entry = SiteEntry(
+            name=check.label(table, at, "name"),
+            features=check.strings(table, at, "features", default=()),
+            responses=check.strings(table, at, "responses", default=()),
+            exchange_key=check.key(table, at, "exchange_key"),
+            signing_key=check.key(table, at, "signing_key"),
+        )
+        if not entry.features and not entry.responses:
+            check.fail(at, f"site {entry.name!r} brings nothing: give it features, responses or both")
+        if (entry.exchange_key is None) != (entry.signing_key is None):
+            check.fail(at, f"site {entry.name!r}: exchange_key and signing_key are pinned together or not at all")
+        entries.append(entry)
+    if not entries:
+        check.fail(("site",), "the roster is empty: add a [[site]] table for every site")
+    _roster(entries, check)
+    return tuple(entries)
+
+
+def _roster(entries: list[SiteEntry], check: Checker) -> None:
+    """Names and keys once; every plain label claimed once; somebody brings features and somebody responses."""
+    for what in ("name", "exchange_key", "signing_key"):
+        seen: dict[str, int] = {}
+        for i, entry in enumerate(entries):
+            value = getattr(entry, what)
+            if value is not None and value in seen:
+                check.fail(("site", i, what), f"sites {seen[value] + 1} and {i + 1} have the same {what}")
+            elif value is not None:
+                seen[value] = i
+    for what in ("features", "responses"):
+        if entries and not any(getattr(e, what) for e in entries):
+            check.fail(("site",), f"no site brings {what}")
+        owner: dict[str, int] = {}
+        for i, entry in enumerate(entries):
+            for label in getattr(entry, what):
+                if "*" in label:
+                    continue
+                if label in owner:
+                    check.fail(
+                        ("site", i, what), f"{what[:-1]} {label!r} is claimed by site {owner[label] + 1} too"
+                    )
+                owner[label] = i
+
+
+__all__ = [
+    "Alignment",
+    "Delivery",
+    "Fit",
+    "Privacy",
+    "SiteEntry",
+    "SketchPlan",
+    "Study",
+    "check_name",
+    "new_run",
+]
