@@ -1,0 +1,154 @@
+"""Alignment messages and the server's part of the alignment, which works on opaque tokens only."""
+
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import AlignmentError, MessageError
+from intarsia.wire.container import pack, unpack
+from intarsia.wire.schema import check_name
+
+TOKEN_BYTES = 16
+MODES = ("strict", "intersect")
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def halves(tokens: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The tokens as two unsigned numbers, whose order is the order of the bytes."""
+    words = np.ascontiguousarray(tokens).view(">u8").astype(np.uint64)
+    return words[:, 0], words[:, 1]
+
+
+@dataclass(frozen=True)
+class AlignmentReport:
+    """A site's cohort: its size, a keyed digest of it, and in `intersect` mode the sorted tokens."""
+
+    site: str
+    study_hash: str
+    mode: str
+    n: int
+    mac: str
+    tokens: NDArray[np.uint8] | None = field(default=None, repr=False)
+
+    def to_bytes(self) -> bytes:
+        header = {"site": self.site, "study_hash": self.study_hash, "mode": self.mode, "n": self.n, "mac": self.mac}
+        return pack("alignment", header, {} if self.tokens is None else {"tokens": self.tokens})
+
+    @classmethod
+    def from_bytes(cls, raw: Any) -> "AlignmentReport":
+        header, arrays = unpack(raw, "alignment")
+        site, study_hash = checked(header, "alignment", ("mode", "n", "mac"))
+        mode, n, mac = header["mode"], header["n"], header["mac"]
+        if mode not in MODES or type(n) is not int or not 0 < n < 2**40 or not is_digest(mac):
+            raise MessageError(f"The alignment report of site {site!r} has entries of the wrong kind.")
+        if (mode == "intersect") != ("tokens" in arrays) or set(arrays) - {"tokens"}:
+            raise MessageError(f"The alignment report of site {site!r} does not fit its mode {mode!r}.")
+        tokens = arrays.get("tokens")
+        if tokens is not None:
+            if tokens.dtype != np.uint8 or tokens.shape != (n, TOKEN_BYTES):
+                raise MessageError(f"The tokens of site {site!r} must be {n} × {TOKEN_BYTES} bytes.")
+            high, low = halves(tokens)
+            ascending = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+            if not ascending.all():
+                raise MessageError(f"The tokens of site {site!r} are not ascending without repetition.")
+        return cls(site, study_hash, mode, n, mac, tokens)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The server's answer to one site: which of its tokens, in their order, belong to the common cohort."""
+
+    site: str
+    study_hash: str
+    mode: str
+    n: int
+    keep: NDArray[np.bool_] | None = field(default=None, repr=False)
+
+    def to_bytes(self) -> bytes:
+        header = {"site": self.site, "study_hash": self.study_hash, "mode": self.mode, "n": self.n}
+        if self.keep is None:
+            return pack("cohort", header | {"of": self.n}, {})
+        return pack("cohort", header | {"of": len(self.keep)}, {"keep": np.packbits(self.keep)})
+
+    @classmethod
+    def from_bytes(cls, raw: Any) -> "Cohort":
+        header, arrays = unpack(raw, "cohort")
+        site, study_hash = checked(header, "cohort", ("mode", "n", "of"))
+        mode, n, of = header["mode"], header["n"], header["of"]
+        if mode not in MODES or type(n) is not int or type(of) is not int or not 0 < n <= of < 2**40:
+            raise MessageError("The agreed cohort has entries of the wrong kind.")
+        if mode == "strict":
+            if arrays or n != of:
+                raise MessageError("A strict alignment has no selection of subjects.")
+            return cls(site, study_hash, mode, n)
+        bits = arrays.get("keep")
+        if bits is None or set(arrays) != {"keep"} or bits.dtype != np.uint8 or bits.shape != ((of + 7) // 8,):
+            raise MessageError("The agreed cohort's selection has the wrong length.")
+        keep = np.unpackbits(bits, count=of).astype(bool)
+        if int(keep.sum()) != n:
+            raise MessageError("The agreed cohort's selection does not have the size it states.")
+        return cls(site, study_hash, mode, n, keep)
+
+
+def intersect(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
+    """The common cohort of all sites, an answer for each; AlignmentError if there is none."""
+    first = next(iter(reports.values()))
+    if first.mode == "strict":
+        return _strict(reports)
+    site = np.concatenate([np.full(r.n, k, dtype=np.int32) for k, r in enumerate(reports.values())])
+    high, low = halves(np.concatenate([r.tokens for r in reports.values() if r.tokens is not None]))
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    starts = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])
+    lengths = np.diff(np.r_[starts, len(high)])
+    everywhere = np.zeros(len(high), dtype=bool)
+    everywhere[order] = np.repeat(lengths == len(reports), lengths)
+    common = int((lengths == len(reports)).sum())
+    if not common:
+        sizes = ", ".join(f"{name!r} {r.n}" for name, r in reports.items())
+        raise AlignmentError(
+            f"No subject is at all sites (subjects: {sizes}). Check that all sites use the same kind of id and that "
+            "[alignment] canonical in study.toml fits it."
+        )
+    return {
+        name: Cohort(name, report.study_hash, report.mode, common, everywhere[site == k])
+        for k, (name, report) in enumerate(reports.items())
+    }
+
+
+def _strict(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
+    groups: dict[str, list[str]] = {}
+    for name, report in reports.items():
+        groups.setdefault(report.mac, []).append(name)
+    if len(groups) > 1:
+        sizes = ", ".join(f"{name!r} has {report.n}" for name, report in reports.items())
+        largest = max(groups.values(), key=len)
+        differing = [name for name in reports if name not in largest] if len(largest) > 1 else list(reports)
+        raise AlignmentError(
+            f"The sites do not hold the same subjects: {sizes} subjects; the cohorts of {', '.join(differing)} differ. "
+            'Make them equal, or set [alignment] mode = "intersect" in study.toml.'
+        )
+    return {name: Cohort(name, r.study_hash, r.mode, r.n) for name, r in reports.items()}
+
+
+def checked(header: Mapping[str, Any], kind: str, extra: tuple[str, ...]) -> tuple[str, str]:
+    """Site and study hash of a header that has exactly the entries it should."""
+    if set(header) != {"site", "study_hash", *extra}:
+        raise MessageError(f"The {kind} message does not have the expected entries.")
+    site, study_hash = header["site"], header["study_hash"]
+    if not check_name(site) or not is_digest(study_hash):
+        raise MessageError(f"The {kind} message carries no valid site name or study hash.")
+    return site, study_hash
+
+
+def is_digest(value: object) -> bool:
+    return isinstance(value, str) and _HEX64.fullmatch(value) is not None
+
+
+def same(a: str, b: str) -> bool:
+    return hmac.compare_digest(a, b)
