@@ -72,7 +72,7 @@ def pack(kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         raise MessageError(f"The header of a {kind!r} message is not plain JSON: {type(error).__name__}.") from None
     text += b" " * _padding(_PREFIX.size + len(text))
     if len(text) > MAX_HEADER:
-        raise MessageError(f"The header has {len(text):,} bytes, at most {MAX_HEADER:,} are allowed. Shorten the labels.")
+        raise MessageError(f"The header has {len(text):,} bytes, at most {MAX_HEADER:,} may be. Shorten the labels.")
     body = b"".join([_PREFIX.pack(MAGIC, VERSION, len(text)), text, *chunks])
     return body + hashlib.sha256(body).digest()
 
