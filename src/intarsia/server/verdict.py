@@ -1,0 +1,207 @@
+"""What the diagnostics of a run amount to: arrays, the worst entries, and a verdict a reader can act on."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RHAT = 1.01  # bulk: Vehtari et al. (2021)
+RHAT_FOLDED = 1.02  # the spread settles more slowly than the location
+ESS = 400.0  # over all chains: enough for R̂ itself and for the interval's ends
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Diagnostics of every entry, shaped as the entries: (P, Q) for C.
+
+    `rhat` and `rhat_folded` are the rank-normalised split R̂ of the location and of the spread, `ess_bulk` and
+    `ess_tail` effective sample sizes, `mcse` and `mcse_sd` the Monte Carlo errors of the posterior mean and sd. An
+    entry that never moved has R̂ NaN; an entry with a draw that is not finite has NaN everywhere.
+    """
+
+    rhat: Array
+    rhat_folded: Array
+    ess_bulk: Array
+    ess_tail: Array
+    mcse: Array
+    mcse_sd: Array
+    chains: int
+    draws: int
+    features: list[str] | None = None
+    responses: list[str] | None = None
+    noise: "Diagnosis | None" = None
+
+    @property
+    def not_finite(self) -> NDArray[np.bool_]:
+        """Entries with a draw that is NaN or infinite."""
+        return np.isnan(self.ess_bulk)
+
+    @property
+    def constant(self) -> NDArray[np.bool_]:
+        """Entries whose draws are all the same: nothing to diagnose."""
+        return np.isnan(self.rhat) & ~self.not_finite
+
+    @property
+    def converged(self) -> bool:
+        """Every entry and every noise variance is within the limits; entries that never moved do not count."""
+        with np.errstate(invalid="ignore"):
+            fine = not (self.not_finite.any() or (self.rhat > RHAT).any() or (self.rhat_folded > RHAT_FOLDED).any())
+            fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < ESS).any()
+        return bool(fine and (self.noise is None or self.noise.converged))
+
+    def more_draws(self) -> int | None:
+        """Further draws a chain after which all entries should be within the limits; None when draws alone will not do.
+
+        R̂ − 1 falls as 1/draws and the effective sample size grows with them once the chains are stationary.
+        """
+        factor = 1.0
+        with np.errstate(invalid="ignore"):
+            for excess, limit in ((self.rhat, RHAT), (self.rhat_folded, RHAT_FOLDED)):
+                factor = max(factor, (_max(excess) - 1) / (limit - 1))
+            smallest = min(_min(self.ess_bulk), _min(self.ess_tail))
+        factor = max(factor, ESS / smallest if smallest > 0 else math.inf)
+        if self.not_finite.any() or factor > 30:
+            return None
+        return _round_up((factor - 1) * self.draws)
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences: what is wrong with how many entries, and what to do."""
+        things = "coefficients" if self.rhat.ndim == 2 else "noise variances"
+        total = self.rhat.size
+        notes: list[str] = []
+        with np.errstate(invalid="ignore"):
+            counts = (
+                (int(self.not_finite.sum()), "draws that are not finite"),
+                (int((self.rhat > RHAT).sum()), f"R̂ > {RHAT}"),
+                (
+                    int((self.rhat_folded > RHAT_FOLDED).sum()),
+                    f"folded R̂ > {RHAT_FOLDED} (their spread has not settled)",
+                ),
+                (
+                    int((np.minimum(self.ess_bulk, self.ess_tail) < ESS).sum()),
+                    f"fewer than {ESS:.0f} effective samples",
+                ),
+            )
+        for count, what in counts:
+            if count:
+                subject = f"{count:,} of {total:,} {things}" if not notes else f"{count:,}"
+                notes.append(f"{subject} {'has' if count == 1 else 'have'} {what}")
+        if notes:
+            text = ", ".join(notes) + f": {self._remedy()}"
+        else:
+            text = (
+                f"all {total:,} {things} have R̂ ≤ {RHAT}, folded R̂ ≤ {RHAT_FOLDED} and at least "
+                f"{_floor(min(_min(self.ess_bulk), _min(self.ess_tail))):,} effective samples"
+            )
+        still = int(self.constant.sum())
+        if still:
+            text += f"; {still:,} never moved"
+        if self.noise is not None and not self.noise.converged:
+            text += f". Noise: {self.noise.verdict}"
+        return text
+
+    def _remedy(self) -> str:
+        if self.not_finite.any():
+            return "the run is not usable; look for columns of extreme scale and run again"
+        more = self.more_draws()
+        if more is None:
+            return "the chains do not agree yet; more draws alone will not do, double the warm-up first"
+        return f"run {more:,} more draws"
+
+    def worst(self, k: int = 5) -> list[dict[str, Any]]:
+        """The k entries furthest from their limits, worst first."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            parts = [
+                (self.rhat - 1) / (RHAT - 1),
+                (self.rhat_folded - 1) / (RHAT_FOLDED - 1),
+                ESS / np.minimum(self.ess_bulk, self.ess_tail),
+            ]
+        score = np.fmax(np.fmax(parts[0], parts[1]), parts[2])
+        score = np.where(self.not_finite, np.inf, score)
+        rows = []
+        for flat in np.argsort(-score, axis=None, kind="stable")[:k]:
+            index = np.unravel_index(int(flat), score.shape)
+            rows.append({**self._name(index), **{key: float(getattr(self, key)[index]) for key in _COLUMNS}})
+        return rows
+
+    def _name(self, index: tuple[Any, ...]) -> dict[str, Any]:
+        if len(index) == 1:
+            return {"response": int(index[0])}
+        p, q = int(index[0]), int(index[1])
+        return {
+            "feature": self.features[p] if self.features else p,
+            "response": self.responses[q] if self.responses else q,
+        }
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Worst, 5 % and median of each diagnostic over the entries."""
+        table = {}
+        for key in _COLUMNS:
+            values = getattr(self, key)
+            values = values[np.isfinite(values)]
+            small = key.startswith("ess")
+            if not values.size:
+                table[key] = {"worst": math.nan, "poor": math.nan, "median": math.nan}
+                continue
+            poor, median = np.quantile(values, [0.05 if small else 0.95, 0.5])
+            worst = values.min() if small else values.max()
+            table[key] = {"worst": float(worst), "poor": float(poor), "median": float(median)}
+        return table
+
+    def table(self) -> str:
+        """The summary as text."""
+        lines = [f"{'':12}{'worst':>12}{'poorest 5%':>12}{'median':>12}"]
+        for key, row in self.summary().items():
+            lines.append(f"{key:12}" + "".join(f"{row[c]:>12.4g}" for c in ("worst", "poor", "median")))
+        return "\n".join([*lines, self.verdict])
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a report or `--json` shows: summary, worst entries, verdict; no array of P·Q numbers."""
+        return {
+            "verdict": self.verdict,
+            "converged": self.converged,
+            "chains": self.chains,
+            "draws": self.draws,
+            "entries": int(self.rhat.size),
+            "over_rhat": int((self.rhat > RHAT).sum()),
+            "over_rhat_folded": int((self.rhat_folded > RHAT_FOLDED).sum()),
+            "summary": _plain(self.summary()),
+            "worst": _plain(self.worst()),
+            "noise": None if self.noise is None else self.noise.to_dict(),
+        }
+
+
+_COLUMNS = ("rhat", "rhat_folded", "ess_bulk", "ess_tail", "mcse", "mcse_sd")
+
+
+def _max(values: Array) -> float:
+    return float(np.nanmax(values)) if np.isfinite(values).any() else 1.0
+
+
+def _min(values: Array) -> float:
+    return float(np.nanmin(values)) if np.isfinite(values).any() else math.inf
+
+
+def _floor(value: float) -> int:
+    return int(value) if math.isfinite(value) else 0
+
+
+def _round_up(draws: float) -> int:
+    """To one significant digit: 1,340 → 2,000."""
+    if draws <= 0:
+        return 0
+    unit = 10 ** max(2, math.floor(math.log10(draws)))
+    return int(math.ceil(draws / unit) * unit)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,102 @@
+"""A folder of draws comes back as it was written, from disk, and a spoilt one is refused with our own error."""
+
+import json
+
+import numpy as np
+import pytest
+
+from intarsia.errors import InputError, MessageError
+from intarsia.server.draws import Draws, create
+
+
+@pytest.fixture
+def draws():
+    rng = np.random.default_rng(0)
+    return Draws(
+        rng.standard_normal((2, 5, 4, 3)),
+        rng.gamma(2, size=(2, 5, 3)),
+        rng.gamma(2, size=(2, 5, 3)),
+        rng.uniform(size=4),
+        {"seconds": np.float64(1.5), "seed": 3, "model": {"local": "row"}, "bad": float("nan"), "sizes": (1, 2)},
+    )
+
+
+def test_round_trip_is_exact_and_memory_mapped(draws, tmp_path):
+    draws.save(tmp_path / "run")
+    back = Draws.load(tmp_path / "run")
+    assert isinstance(back.C, np.memmap)
+    for name in ("C", "sigma2", "tau", "shrinkage"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(draws, name))
+    assert back.info == {"seconds": 1.5, "seed": 3, "model": {"local": "row"}, "bad": None, "sizes": [1, 2]}
+    assert (back.chains, back.draws, back.P, back.Q) == (2, 5, 4, 3)
+    assert not isinstance(Draws.load(tmp_path / "run", mmap=False).C, np.memmap)
+
+
+def test_draws_written_in_place_are_not_copied(draws, tmp_path):
+    C = create(tmp_path, 2, 5, 4, 3)
+    C[:] = draws.C
+    inode = (tmp_path / "C.npy").stat().st_ino
+    Draws(C, draws.sigma2, draws.tau).save(tmp_path)
+    assert (tmp_path / "C.npy").stat().st_ino == inode
+    back = Draws.load(tmp_path)
+    np.testing.assert_array_equal(back.C, draws.C)
+    assert back.shrinkage is None
+
+
+def test_a_run_that_has_not_finished_is_recognised(tmp_path):
+    create(tmp_path, 1, 2, 3, 1)
+    with pytest.raises(MessageError, match="not finished"):
+        Draws.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["C.npy", "sigma2.npy", "tau.npy"])
+def test_missing_truncated_or_pickled_arrays_are_refused(draws, tmp_path, name):
+    draws.save(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(MessageError):
+        Draws.load(tmp_path)
+    np.save(tmp_path / name, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(MessageError):
+        Draws.load(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(MessageError):
+        Draws.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\xff",
+        b"[]",
+        b"{",
+        b'{"format": 99}',
+        b'{"format": 1, "arrays": ["../x"], "info": {}}',
+        b'{"format": 1, "arrays": 3}',
+    ],
+)
+def test_a_spoilt_header_is_refused(draws, tmp_path, header):
+    draws.save(tmp_path)
+    (tmp_path / "draws.json").write_bytes(header)
+    with pytest.raises(MessageError):
+        Draws.load(tmp_path)
+
+
+def test_arrays_must_fit_together(draws, tmp_path):
+    with pytest.raises(InputError, match="sigma2 has shape"):
+        Draws(draws.C, draws.sigma2[:, :, :1], draws.tau)
+    with pytest.raises(InputError, match="tau has shape"):
+        Draws(draws.C, draws.sigma2, draws.tau[:1])
+    with pytest.raises(InputError, match="shrinkage"):
+        Draws(draws.C, draws.sigma2, draws.tau, np.zeros(3))
+    with pytest.raises(InputError, match="4"):
+        Draws(draws.C[0], draws.sigma2, draws.tau)
+    draws.save(tmp_path)
+    np.save(tmp_path / "tau.npy", np.zeros((1, 5, 3)))
+    with pytest.raises(MessageError, match="tau has shape"):
+        Draws.load(tmp_path)
+    header = json.loads((tmp_path / "draws.json").read_text())
+    header["arrays"].remove("tau")
+    (tmp_path / "draws.json").write_text(json.dumps(header))
+    with pytest.raises(MessageError, match="lacks tau"):
+        Draws.load(tmp_path)
