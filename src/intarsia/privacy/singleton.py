@@ -1,0 +1,107 @@
+"""Rare binary columns give columns of Φ away, without the key.
+
+The sketch of a centred 0/1 column is the sum of its carriers' columns of Φ; scaling by the column's standard deviation
+multiplies it by n/√(k(n−k)), where the number of carriers k is a small integer. So guess k, undo the scaling, and subtract:
+a column whose carriers are another's and one person more differs from it by exactly that person's φ. A difference that
+comes out the same from two different pairs of columns is no accident. Each hit is a column of Φ, and with it an estimate of
+that person's value in *every* column of that sketch (φ_iᵀ y_Φ).
+
+The remedy is the gate's: no level with fewer than ten subjects.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Singletons:
+    """Columns of Φ found (m × found), and how many relations support each."""
+
+    phi: Array
+    support: Indices
+
+
+def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, columns: int = 4000) -> Singletons:
+    """Columns of Φ exposed by the standardised rare binary columns among Z's columns.
+
+    `most` is the largest carrier count guessed; `tolerance` allows for the rounding of the sketch. Work is quadratic in the
+    columns, so at most `columns` of them are used.
+    """
+    Z = _distinct(np.asarray(Z, float)[:, :columns], tolerance)
+    m = Z.shape[0]
+    counts = np.arange(1, most + 1)
+    factor = np.sqrt(counts * (n - counts)) / n
+    gram = Z.T @ Z
+    squared = np.diag(gram).copy()
+    # One carrier's φ has squared length around m/n (spread √(2/m)); the next kind of difference, three carriers, around 3m/n.
+    low, high = (m / n) * np.array([max(0.1, 1 - 5 * np.sqrt(2 / m)), min(2.0, 1 + 5 * np.sqrt(2 / m))])
+    candidates = [Z.T * factor[0]]
+    for k in range(1, most):
+        big, small = factor[k], factor[k - 1]
+        length = squared[:, None] * big**2 + squared[None, :] * small**2 - 2 * big * small * gram
+        a, b = np.nonzero((length > low) & (length < high))
+        candidates.append((Z[:, a] * big - Z[:, b] * small).T)
+    points, support = _agreeing(np.concatenate(candidates), tolerance * np.sqrt(m / n))
+    keep = _single(points, support)
+    return Singletons(points[keep].T.copy(), support[keep])
+
+
+def _groups(points: Array, tolerance: float) -> Indices:
+    """Group label of each row, rows that coincide sharing one. Sorting along one direction avoids comparing all pairs."""
+    direction = np.cos(1.7 * np.arange(1, points.shape[1] + 1)) / np.sqrt(points.shape[1])
+    order = np.argsort(points @ direction, kind="stable")
+    same = np.abs(np.diff(points[order], axis=0)).max(axis=1) < tolerance
+    label = np.empty(len(points), np.int64)
+    label[order] = np.concatenate([[0], np.cumsum(~same)])
+    return label
+
+
+def _distinct(Z: Array, tolerance: float) -> Array:
+    """Drop columns parallel to another: the same carriers again would make every relation look confirmed."""
+    norms = np.linalg.norm(Z, axis=0)
+    Z = Z[:, norms > 0]
+    unit = Z / norms[norms > 0]
+    unit = unit * np.where(unit[np.abs(unit).argmax(axis=0), np.arange(unit.shape[1])] < 0, -1.0, 1.0)
+    if Z.shape[1] < 2:
+        return Z
+    _, first = np.unique(_groups(unit.T, tolerance), return_index=True)
+    return Z[:, np.sort(first)]
+
+
+def _agreeing(points: Array, tolerance: float) -> tuple[Array, Indices]:
+    """One row for each group of two or more candidates that coincide, and the size of the group."""
+    if len(points) < 2:
+        return points[:0], np.zeros(0, np.int64)
+    _, first, size = np.unique(_groups(points, tolerance), return_index=True, return_counts=True)
+    return points[first[size >= 2]], size[size >= 2]
+
+
+def _single(points: Array, support: Indices) -> NDArray[np.bool_]:
+    """Which hits are one carrier, not three (φ_1 + φ_2 − φ_3 can be short by chance and repeats as well).
+
+    Best supported first; columns of Φ are nearly orthogonal, so a hit that leans on two or more accepted ones is a mixture.
+    """
+    keep = np.zeros(len(points), bool)
+    if not len(points):
+        return keep
+    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+    lean = np.abs(unit @ unit.T) > max(0.35, 3 / np.sqrt(points.shape[1]))
+    for i in np.argsort(-support, kind="stable"):
+        keep[i] = (lean[i] & keep).sum() < 2
+    return keep
+
+
+def match_phi(found: Array, Phi: Array, tolerance: float = 1e-3) -> tuple[int, float]:
+    """How many different true columns of Φ were found (either sign), and which share of the hits is one (precision)."""
+    if found.shape[1] == 0:
+        return 0, 1.0
+    inner = np.abs(found.T @ Phi)
+    distance = np.square(found).sum(0)[:, None] + np.square(Phi).sum(0)[None, :] - 2 * inner
+    nearest = distance.argmin(axis=1)
+    hit = distance.min(axis=1) < tolerance**2 * np.square(Phi).sum(0)[nearest]
+    return int(np.unique(nearest[hit]).size), float(hit.mean())
