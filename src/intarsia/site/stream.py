@@ -1,14 +1,15 @@
 """The secret stream: ChaCha20 under a sub-key, turned into the iid N(0,1) entries of G, column by column.
 
-Column i of G (m entries) starts at a cipher block of its own: nonce i // 4096, counter (i mod 4096) × blocks a column. So any
-column can be made without the others, on any machine, in any order. Each entry takes one 64-bit word w of the cipher,
+Column i of G (m entries) starts at a cipher block of its own: nonce i // 4096, counter (i mod 4096) × blocks a column. So
+any column can be made without the others, on any machine, in any order. Each entry takes one 64-bit word w of the cipher,
 u = ((w >> 12) + ½)·2⁻⁵², and is Φ⁻¹(u): never infinite, at most 8.2 from zero.
 
 Same bits everywhere: the inverse normal is Wichura's AS 241 (1988), evaluated with separate IEEE additions, products,
-quotients and square roots only, each correctly rounded on every platform, and its logarithm is summed here by the same means.
-No mathematical library takes part, so none can change Φ by being upgraded.
+quotients and square roots only, each correctly rounded on every platform, and its logarithm is summed here by the same
+means. No mathematical library takes part, so none can change Φ by being upgraded.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ _FAR = (
 )  # fmt: skip
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the high part has 32 bits: its multiples are exact
 _SQRT_HALF = 0.7071067811865476
+_ARTANH = tuple(2.0 / (2 * k + 1) for k in range(11, -1, -1))  # of 2 artanh(s)/s in s²
 
 
 def _horner(coefficients: tuple[float, ...], r: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -52,14 +54,14 @@ def _horner(coefficients: tuple[float, ...], r: np.ndarray, out: np.ndarray) -> 
 
 
 def _minus_log(p: np.ndarray) -> np.ndarray:
-    """−ln p for 0 < p < 1 by p = f·2^e and the series of 2 artanh((f−1)/(f+1)): exact operations only, error below 2 ulp."""
+    """−ln p for 0 < p < 1 by p = f·2^e and the series of 2 artanh((f−1)/(f+1)): IEEE operations only, error 2 ulp."""
     f, e = np.frexp(p)
     low = f < _SQRT_HALF
     f = np.where(low, f + f, f)
     e = e - low
     s = (f - 1.0) / (f + 1.0)
     s2 = s * s
-    series = _horner(tuple(2.0 / (2 * k + 1) for k in range(11, 0, -1)) + (2.0,), s2, np.empty_like(s2))
+    series = _horner(_ARTANH, s2, np.empty_like(s2))
     return -(e * _LN2_HIGH + (series * s + e * _LN2_LOW))
 
 
@@ -105,7 +107,7 @@ def stride(m: int) -> int:
 def _keystream(subkey: bytes, chunk: int, block: int, out: np.ndarray, zeros: memoryview) -> None:
     """Write the cipher's bytes from `block` of nonce `chunk` on into `out` (contiguous float64, used as bytes)."""
     nonce = block.to_bytes(4, "little") + chunk.to_bytes(12, "little")
-    view = memoryview(out.reshape(-1)).cast("B")
+    view = out.reshape(-1).data.cast("B")
     Cipher(algorithms.ChaCha20(subkey, nonce), mode=None).encryptor().update_into(zeros[: view.nbytes], view)
 
 
@@ -119,9 +121,9 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
     # A run is a maximal piece of consecutive columns under one nonce: one call of the cipher.
     breaks = np.flatnonzero((np.diff(columns) != 1) | (columns[1:] % CHUNK == 0)) + 1
     edges = [0, *breaks.tolist(), len(columns)]
-    longest = max((b - a for a, b in zip(edges, edges[1:])), default=0)
+    longest = max((b - a for a, b in pairwise(edges)), default=0)
     zeros = memoryview(bytes(longest * stride(m) * 8))
-    for a, b in zip(edges, edges[1:]):
+    for a, b in pairwise(edges):
         if b > a:
             chunk, first = divmod(int(columns[a]), CHUNK)
             _keystream(subkey, chunk, first * blocks, out[a:b], zeros)

@@ -1,0 +1,285 @@
+"""The sketch of a site's columns (paper, §2.1): X_Φ = ΦX, Y_Φ = ΦY, with Φ from the key the sites share.
+
+`gaussian`, the paper's: Φ = G/√n, entries iid N(0, 1/n). Then ΦΦᵀ is the identity only on average.
+`orthonormal`, the default: G_c = G(I − 11ᵀ/n), LLᵀ = G_c G_cᵀ, Φ = L⁻¹G_c. Then ΦΦᵀ = I and Φ1 = 0 exactly:
+sketched noise stays iid, and the intercept is gone without anybody sending a mean. L depends on the key and n alone, so
+all sites have the same.
+
+    table = Table.open("clinic.parquet", id="patient", responses=["hba1c"])
+    result = sketch(table, SketchKey.load("study.key"), study="diabetes", run="a1b2c3d4", m=200, site="clinic")
+    result.message.save("clinic.sketch")
+"""
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from intarsia.errors import InputError, MessageError
+from intarsia.site.key import SketchKey
+from intarsia.site.partial import Design, Partial, Progress, accumulate, default_threads
+from intarsia.site.stream import gaussian_columns
+from intarsia.site.table import Table, block_rows, check_order
+from intarsia.wire.container import pack, unpack, write
+from intarsia.wire.messages import Sketch, check_labels
+
+__all__ = ["Local", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch"]
+
+_FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few designs, by tag
+
+
+@dataclass(frozen=True)
+class Local:
+    """What the site keeps to map coefficients back to its own units; it never leaves the site.
+
+    `features`, `responses` are the columns' own names; `labels` says under which label each travels.
+    """
+
+    site: str
+    features: tuple[str, ...]
+    responses: tuple[str, ...]
+    feature_mean: np.ndarray = field(repr=False)
+    feature_scale: np.ndarray = field(repr=False)
+    response_mean: np.ndarray = field(repr=False)
+    response_scale: np.ndarray = field(repr=False)
+    labels: dict[str, str] = field(repr=False)
+    dropped: tuple[str, ...]
+    n: int
+    study_hash: str
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file only its owner may read."""
+        names = ("site", "features", "responses", "labels", "dropped", "n", "study_hash")
+        header = {"schema": 1, **{name: getattr(self, name) for name in names}}
+        arrays = {name: getattr(self, name) for name in _LOCAL_ARRAYS}
+        write(path, pack("local", header, arrays), mode=0o600)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Local":
+        header, arrays = unpack(path, "local")
+        try:
+            features = check_labels(header["features"], "feature")
+            responses = check_labels(header["responses"], "response")
+            for name in _LOCAL_ARRAYS:
+                if arrays[name].shape != (len(features if name.startswith("feature") else responses),):
+                    raise ValueError
+            if header["schema"] != 1 or set(header["labels"]) != {*features, *responses}:
+                raise ValueError
+            return cls(site=header["site"], features=features, responses=responses, labels=header["labels"],
+                       dropped=tuple(header["dropped"]), n=header["n"], study_hash=header["study_hash"],
+                       **arrays)  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            raise MessageError(f"{path} is not an intact file of a site's scales. Sketch again to make it.") from None
+
+
+_LOCAL_ARRAYS = ("feature_mean", "feature_scale", "response_mean", "response_scale")
+
+
+@dataclass(frozen=True)
+class SketchResult:
+    """`message` goes to the server; `local` stays."""
+
+    message: Sketch
+    local: Local
+
+
+def design(
+    key: SketchKey, *, study: str, run: str, n: int, m: int, kind: str = "orthonormal", cohort: str = ""
+) -> Design:
+    """The Φ of one study, run, cohort (`order_mac`), n, m and kind. Change any of them and Φ is unrelated: one-time."""
+    context = json.dumps([int(n), int(m), kind, cohort])
+    return Design(key.derive("sketch", study, run, context=context), int(m), int(n), kind)
+
+
+def partial(
+    table: Table,
+    design: Design,
+    *,
+    start: int = 0,
+    positions: Any = None,
+    rows: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    gram: bool = True,
+) -> Partial:
+    """The sums over one store's rows, at places start, start + 1, … of the agreed order or at the given `positions`."""
+    if positions is not None and len(positions) != table.n:
+        raise InputError(f"{len(positions)} places were given for {table.n} rows. Give each row its place, or −1.")
+    where = None if positions is None else np.asarray(positions, dtype=np.int64)
+    rows = rows or min(block_rows(len(table.features) + len(table.responses)), block_rows(design.m))
+
+    def blocks() -> Iterator[tuple[np.ndarray, Any]]:
+        at = 0
+        for Z in table.raw_blocks(rows):
+            here = slice(at, at + len(Z))
+            yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
+            at += len(Z)
+
+    return accumulate(blocks(), design, table.features, table.responses, gram=gram, threads=threads, progress=progress)
+
+
+def _whole(design: Design, threads: int | None) -> Partial:
+    """The sums over all n subjects without any data: K and g."""
+    step = block_rows(design.m)
+    spans = [range(a, min(a + step, design.n)) for a in range(0, design.n, step)]
+    return accumulate(((np.empty((len(span), 0)), span) for span in spans), design, (), (), threads=threads)
+
+
+def factor(design: Design, sums: Partial | None = None, *, threads: int | None = None) -> np.ndarray:
+    """L of LLᵀ = G_c G_cᵀ = K − ggᵀ/n, from finished sums or, the same, from the key and n alone.
+
+    Close to m = n the matrix is ill-conditioned; above m = n/2 a second pass over the stream makes ΦΦᵀ = I again
+    (LLᵀ of Φ itself, as in CholeskyQR2), so that all sites get the same L to rounding.
+    """
+    if design.tag in _FACTORS:
+        return _FACTORS[design.tag]
+    if sums is None or sums.K is None:
+        sums = _whole(design, threads)
+    assert sums.K is not None
+    try:
+        L = cholesky(sums.K - np.outer(sums.g, sums.g) / design.n, lower=True)
+        if 2 * design.m > design.n:
+            gram, step = np.zeros((design.m, design.m)), block_rows(design.m)
+            for a in range(0, design.n, step):
+                G = gaussian_columns(design.subkey, design.m, a, min(a + step, design.n))
+                Phi = solve_triangular(L, G - sums.g[:, None] / design.n, lower=True)
+                gram += Phi @ Phi.T
+            L = L @ cholesky(gram, lower=True)
+    except LinAlgError:
+        raise InputError(
+            f"m = {design.m} is too close to n = {design.n} for an orthonormal sketch. Choose a smaller m."
+        ) from None
+    _FACTORS[design.tag] = L
+    while len(_FACTORS) > 4:
+        _FACTORS.popitem(last=False)
+    return L
+
+
+def finish(
+    sums: Partial,
+    design: Design,
+    *,
+    key_fingerprint: str,
+    study_hash: str,
+    site: str = "site",
+    precision: str = "float64",
+    order_mac: str = "",
+    labels: str = "names",
+    missing: str = "error",
+    constant: str = "error",
+    center: bool = True,
+    scale: bool = True,
+    threads: int | None = None,
+) -> SketchResult:
+    """The sketch from the sums over all n subjects: columns checked, centred, scaled, multiplied by L⁻¹ or 1/√n."""
+    if sums.tag != design.tag:
+        raise InputError("The partial sums belong to another sketch (key, study, run, n, m or kind differ).")
+    if sums.moments.rows != design.n:
+        raise InputError(
+            f"{sums.moments.rows} of {design.n} subjects are in the sums. Every subject must be in one of the stores; "
+            "add the missing partial sums, or align again."
+        )
+    names, mo, P = (*sums.features, *sums.responses), sums.moments, len(sums.features)
+    mo.check(names, missing=missing, constant=constant)
+    flat = mo.constant()
+    kept = np.flatnonzero(~flat)
+    if not len(kept):
+        raise InputError("Every column is constant: nothing is left to sketch.")
+    seen = sums.g[:, None] if sums.H is None else sums.g[:, None] - sums.H[:, kept]
+    C = sums.S[:, kept] - seen * mo.shift[kept]  # G(Z − 1z̄ᵀ), with missing values at the mean
+    if design.kind == "orthonormal":
+        C = solve_triangular(factor(design, sums, threads=threads), C, lower=True)
+    else:
+        C = (C if center else C + np.outer(sums.g, mo.mean[kept])) / np.sqrt(design.n)
+    scales = mo.sd[kept] if scale else np.ones(len(kept))
+    C /= scales
+    own_x = tuple(names[j] for j in kept if j < P)
+    own_y = tuple(names[j] for j in kept if j >= P)
+    p = len(own_x)
+    sent_x, sent_y = _travelling(site, own_x, own_y, labels)
+    message = Sketch(
+        site=site, features=sent_x, responses=sent_y, X=C[:, :p], Y=C[:, p:], n=design.n, m=design.m, kind=design.kind,
+        precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
+    )  # fmt: skip
+    local = Local(
+        site=site, features=own_x, responses=own_y, feature_mean=mo.mean[kept][:p], feature_scale=scales[:p],
+        response_mean=mo.mean[kept][p:], response_scale=scales[p:], labels=dict(zip(own_x + own_y, sent_x + sent_y)),
+        dropped=tuple(names[j] for j in np.flatnonzero(flat)), n=design.n, study_hash=study_hash,
+    )  # fmt: skip
+    return SketchResult(message, local)
+
+
+def _travelling(
+    site: str, features: tuple[str, ...], responses: tuple[str, ...], labels: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if labels == "names":
+        return features, responses
+    if labels != "opaque":
+        raise InputError(f"labels={labels!r} is not one of names, opaque.")
+    return (tuple(f"{site}.x{j + 1}" for j in range(len(features))),
+            tuple(f"{site}.y{j + 1}" for j in range(len(responses))))  # fmt: skip
+
+
+def study_digest(study: str, run: str, m: int, kind: str, precision: str) -> str:
+    """A study hash for sketches made without a study.toml: equal where the terms are equal."""
+    return hashlib.sha256(json.dumps(["intarsia/1 terms", study, run, m, kind, precision]).encode()).hexdigest()
+
+
+def sketch(
+    table: Any,
+    key: SketchKey,
+    *,
+    study: str,
+    run: str,
+    m: int,
+    kind: str = "orthonormal",
+    order: Sequence[int] | np.ndarray | None = None,
+    site: str = "site",
+    precision: str = "float64",
+    study_hash: str | None = None,
+    order_mac: str = "",
+    labels: str = "names",
+    center: bool = True,
+    scale: bool = True,
+    rows: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> SketchResult:
+    """Sketch a site's table in one pass over its row blocks.
+
+    `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
+    are left out); without it the table's own order is the agreed one. `labels="opaque"` sends numbered labels in place
+    of column names. A Dask array or dataframe is taken too, as is anything that `Table.open` takes.
+    """
+    if type(table).__module__.split(".")[0] in ("dask", "dask_expr"):
+        from intarsia.site.dask_sketch import sketch_dask
+
+        return sketch_dask(
+            table, key, study=study, run=run, m=m, kind=kind, order=order, site=site, precision=precision,
+            study_hash=study_hash, order_mac=order_mac, labels=labels, center=center, scale=scale,
+        )  # fmt: skip
+    table = table if isinstance(table, Table) else Table.open(table)
+    if table.has_id:
+        table.ids()  # refuses duplicate and missing ids
+    positions, n = None, table.n
+    if order is not None:
+        chosen = check_order(order, table.n)
+        n = len(chosen)
+        positions = np.full(table.n, -1, dtype=np.int64)
+        positions[chosen] = np.arange(n)
+    phi = design(key, study=study, run=run, n=n, m=m, kind=kind, cohort=order_mac)
+    threads = threads or default_threads()
+    gram = kind == "orthonormal" and phi.tag not in _FACTORS
+    sums = partial(table, phi, positions=positions, rows=rows, threads=threads, progress=progress, gram=gram)
+    study_hash = study_hash or study_digest(study, run, m, kind, precision)
+    return finish(
+        sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
+        site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing,
+        constant=table.constant, center=center, scale=scale, threads=threads,
+    )  # fmt: skip
