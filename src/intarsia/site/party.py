@@ -1,0 +1,356 @@
+"""`Site`: one party of a study, behind its own wall. Each step takes a message and gives a message, nothing else.
+
+Which table, which key and which policy are the site's own decision; no message from outside can change them. Every step
+may be repeated: it finds on the desk what it made the first time and sends the same.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import FederationError, InputError, KeyFileError, MessageError, StudyError
+from intarsia.site import agreement, align
+from intarsia.site.desk import Desk
+from intarsia.site.identity import Identity
+from intarsia.site.key import SketchKey
+from intarsia.site.masks import from_fixed, to_fixed, total_mask
+from intarsia.site.model import Prediction, SiteModel, Units
+from intarsia.site.table import Table
+from intarsia.wire.alignment import Cohort
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.messages import Sketch
+from intarsia.wire.prediction import PartialPrediction
+from intarsia.wire.schema import check_name
+from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.study import Study
+
+# Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
+_BITS = 40
+ABORTED = "stopped.json"
+
+
+class Site:
+    """A party: its name, its table and the roles of the columns, its identity and its folder (None: in memory)."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        id: Any = None,
+        features: Sequence[str] | str | None = None,
+        responses: Sequence[str] | str = (),
+        ignore: Sequence[str] | str = (),
+        missing: str = "error",
+        constant: str = "error",
+        key: SketchKey | str | Path | None = None,
+        identity: Identity | None = None,
+        folder: str | Path | None = None,
+        policy: Mapping[str, Any] | None = None,
+    ):
+        if not check_name(name):
+            raise InputError("A site name is 1 to 63 letters, digits, '-' or '_'.")
+        self.name = name
+        self.data = data
+        self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "ignore": ignore}
+        self.roles |= {"missing": missing, "constant": constant}
+        self.identity = identity
+        self.folder = None if folder is None else Path(folder)
+        self.policy = dict(policy or {})
+        self._key = SketchKey.load(key) if isinstance(key, str | Path) else key
+        self._table: Table | None = None
+        self._desks: dict[str, Desk] = {}
+        self._tokens: dict[str, align.Tokens] = {}
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r})"
+
+    def table(self) -> Table:
+        if self._table is None:
+            if self.data is None:
+                raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
+            self._table = Table.open(self.data, **self.roles)
+        return self._table
+
+    def desk(self, study: Study) -> Desk:
+        """Where this site keeps what belongs to this run of the study."""
+        study.site(self.name)
+        if study.hash not in self._desks:
+            where = None if self.folder is None else self.folder / "studies" / f"{study.id}-{study.hash[:16]}"
+            self._desks[study.hash] = Desk(where)
+        return self._desks[study.hash]
+
+    # The study key: brought along, or agreed through a relay that learns nothing.
+
+    def set_key(self, study: Study, key: SketchKey) -> None:
+        self._save_key(self.desk(study), key)
+
+    def key(self, study: Study) -> SketchKey:
+        desk = self.desk(study)
+        secret = desk.get("study.secret")
+        if secret is not None:
+            return SketchKey(secret)
+        if self._key is None:
+            raise KeyFileError(
+                f"Site {self.name!r} has no key for study {study.id!r}. Agree on one with the other sites, or give the "
+                "key file that they use."
+            )
+        return self._key
+
+    def has_key(self, study: Study) -> bool:
+        return self._key is not None or self.desk(study).get("study.secret") is not None
+
+    def _save_key(self, desk: Desk, key: SketchKey) -> None:
+        kept = desk.put("study.secret", key._secret)
+        if SketchKey(kept) != key:
+            raise KeyFileError("This site has already agreed on another key for this run of the study.")
+
+    def _identity(self) -> Identity:
+        if self.identity is None:
+            raise KeyFileError(f"Site {self.name!r} has no identity; make one with `intarsia site init`.")
+        return self.identity
+
+    def offer(self, study: Study) -> bytes:
+        """Step 1 of the agreement: this site's sealed and signed share."""
+        desk = self.desk(study)
+        bundle = desk.get("offer")
+        if bundle is None:
+            share = desk.put("share.secret", agreement.new_share())
+            bundle = desk.put("offer", agreement.offer(study, self._identity(), share).to_bytes())
+        desk.sent("share", bundle)
+        return bundle
+
+    def combine(self, study: Study, bundles: Mapping[str, bytes]) -> bytes:
+        """Step 2: open the peers' shares, make the key, prove that it was made."""
+        desk = self.desk(study)
+        share = desk.need("share.secret", "Run the first step of the key agreement.")
+        read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
+        secret, transcript = agreement.combine(study, self._identity(), share, read)
+        key = SketchKey(secret)
+        desk.replace("pending.secret", secret + transcript)
+        confirmation = agreement.confirm(study, self.name, secret, transcript, key.fingerprint).to_bytes()
+        desk.sent("confirmation", confirmation)
+        return confirmation
+
+    def seal(self, study: Study, confirmations: Mapping[str, bytes]) -> None:
+        """Step 3: every site proved the same key; from here on it is the study key."""
+        desk = self.desk(study)
+        pending = desk.need("pending.secret", "Run the second step of the key agreement.")
+        secret, transcript = pending[:32], pending[32:]
+        read = {name: _named(name, Confirmation.from_bytes, raw) for name, raw in confirmations.items()}
+        agreement.check_confirmations(study, secret, transcript, read)
+        self._save_key(desk, SketchKey(secret))
+
+    # Alignment and sketch.
+
+    def tokens(self, study: Study) -> align.Tokens:
+        if study.hash not in self._tokens:
+            self._tokens[study.hash] = align.tokenise(self.table().ids(), self.key(study), study)
+        return self._tokens[study.hash]
+
+    def align(self, study: Study) -> bytes:
+        """This site's cohort: a keyed digest (strict) or keyed tokens (intersect)."""
+        desk = self.desk(study)
+        message = desk.get("alignment")
+        if message is None:
+            message = desk.put("alignment", align.report(self.name, study, self.tokens(study)).to_bytes())
+        desk.sent("alignment", message)
+        return message
+
+    def sketch(self, study: Study, cohort: bytes | None = None, *, send: bool = True) -> bytes:
+        """This site's sketch over the agreed cohort, after its own privacy gate. Made once; repeated byte for byte.
+
+        `cohort` is the server's answer to `align`; None means a strict study by files, where the order's MAC decides.
+        """
+        desk = self.desk(study)
+        message = desk.get("sketch")
+        if message is None:
+            message = self._sketch(study, desk, cohort)
+        if send:
+            desk.sent("sketch", message)
+        return message
+
+    def _sketch(self, study: Study, desk: Desk, cohort: bytes | None) -> bytes:
+        from intarsia.site.sketch import sketch
+
+        tokens = self.tokens(study)
+        if cohort is not None:
+            agreed = Cohort.from_bytes(cohort)
+        elif study.alignment.mode == "strict":
+            agreed = Cohort(self.name, study.hash, "strict", tokens.n)
+        else:
+            raise FederationError("An intersecting study needs the server's answer to the alignment first.")
+        order, mac = align.settle(self.name, study, tokens, agreed)
+        table, key = self.table(), self.key(study)
+        self._claimed(study, table)
+        gate = self._gate(study, table, order, key)
+        result = sketch(
+            table,
+            key,
+            study=study.id,
+            run=study.run,
+            m=study.sketch.m,
+            kind=study.sketch.kind,
+            precision=study.sketch.precision,
+            order=order,
+            site=self.name,
+            study_hash=study.hash,
+            order_mac=mac,
+            **gate,
+        )
+        local = result.local
+        units = Units(
+            result.message.features,
+            result.message.responses,
+            **{
+                name: np.asarray(getattr(local, name), dtype=float)
+                for name in ("x_mean", "x_scale", "y_mean", "y_scale")
+            },
+        )
+        desk.replace("units.secret", units.to_bytes())
+        desk.replace("columns.json", json.dumps({"levels": {k: list(v) for k, v in table.levels.items()}}).encode())
+        # The sketch is the last item written: once it is there, everything the site needs later is there too.
+        return desk.put("sketch", result.message.to_bytes())
+
+    def _gate(self, study: Study, table: Table, order: Any, key: SketchKey) -> dict[str, Any]:
+        """The site's privacy check before a sketch is made; may refuse, may ask for noise."""
+        return {}
+
+    def _claimed(self, study: Study, table: Table) -> None:
+        entry = study.site(self.name)
+        for what, labels, claims in (
+            ("feature", table.features, entry.claims_feature),
+            ("response", table.responses, entry.claims_response),
+        ):
+            foreign = [label for label in labels if not claims(label)]
+            if foreign:
+                raise StudyError(
+                    f"study.toml does not list the {what} {foreign[0]!r} ({len(foreign)} in all) for site "
+                    f"{self.name!r}. Leave it out at the site, or list it in study.toml."
+                )
+
+    # After the fit.
+
+    def receive(self, study: Study, message: bytes) -> SiteModel:
+        """Take this site's coefficients and map them to its own units."""
+        desk = self.desk(study)
+        coefficients = Coefficients.from_bytes(message)
+        if coefficients.site != self.name or coefficients.study_hash != study.hash:
+            raise MessageError(f"These coefficients are not for site {self.name!r} in this run of study {study.id!r}.")
+        units = Units.from_bytes(desk.need("units.secret", "Coefficients come after the sketch."))
+        model = SiteModel(coefficients, units)
+        desk.replace("coefficients", message)
+        return model
+
+    def model(self, study: Study) -> SiteModel:
+        desk = self.desk(study)
+        raw = desk.need("coefficients", "Coefficients come after the fit.")
+        units = desk.need("units.secret", "Coefficients come after the sketch.")
+        return SiteModel(Coefficients.from_bytes(raw), Units.from_bytes(units))
+
+    def predict_part(self, study: Study, request: str, data: Any, *, id: Any = None) -> bytes:
+        """This site's masked part of the prediction of new subjects (the rows of `data`)."""
+        desk = self.desk(study)
+        if not check_name(request):
+            raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
+        model = self.model(study)
+        X, tokens = self._new(study, request, data, id)
+        part, order_mac = model.part(X), tokens.mac()
+        digest = _digest(part)
+        if desk.put(f"request-{request}", digest) != digest:
+            raise FederationError(
+                f"Prediction {request!r} was made with other data before. Masks are used once: choose another name."
+            )
+        owners: dict[str, Any] = {}
+        for owner in dict.fromkeys(model.coefficients.response_sites):
+            if owner == self.name:
+                continue
+            at = [q for q, site in enumerate(model.coefficients.response_sites) if site == owner]
+            fixed = to_fixed(part[:, :, at], _BITS)
+            secrets = self._pair_secrets(study, request, owner, order_mac)
+            owners[owner] = fixed + total_mask(self.name, secrets, fixed.shape)
+        message = PartialPrediction(self.name, study.hash, request, tokens.n, order_mac, owners).to_bytes()
+        desk.sent(f"prediction {request}", message)
+        return message
+
+    def predict_finish(self, study: Study, request: str, data: Any, total: bytes, *, id: Any = None) -> Prediction:
+        """Lift this site's masks from the others' sum, add its own part, and return its responses in their units."""
+        model = self.model(study)
+        message = PartialPrediction.from_bytes(total)
+        if message.site != self.name or message.study_hash != study.hash or message.request != request:
+            raise MessageError(f"This sum is not for site {self.name!r} and prediction {request!r}.")
+        X, tokens = self._new(study, request, data, id)
+        order_mac = tokens.mac()
+        if message.order_mac != order_mac or message.n != tokens.n:
+            raise FederationError(f"The other sites predicted {request!r} for other subjects than site {self.name!r}.")
+        at = [q for q, site in enumerate(model.coefficients.response_sites) if site == self.name]
+        own = model.part(X)[:, :, at]
+        others = message.parts.get(self.name)
+        if others is None or others.shape != own.shape:
+            raise MessageError("The sum of the other sites' parts has the wrong shape.")
+        secrets = self._pair_secrets(study, request, self.name, order_mac)
+        sum_others = from_fixed(others + total_mask(self.name, secrets, others.shape), _BITS)
+        seed = int.from_bytes(bytes.fromhex(order_mac)[:8], "big")
+        finished = model.finish(own + sum_others, seed)
+        back = np.argsort(tokens.rows, kind="stable")  # from token order to the order of the site's own table
+        ordered = {
+            name: None if getattr(finished, name) is None else getattr(finished, name)[back]
+            for name in ("mean", "sd", "lower", "upper")
+        }
+        ids = self._open_new(study, data, id).ids()
+        return Prediction(finished.responses, finished.interval, **ordered, ids=ids)  # type: ignore[arg-type]
+
+    def _open_new(self, study: Study, data: Any, id: Any) -> Table:
+        levels = json.loads(self.desk(study).need("columns.json", "Predict after the sketch."))["levels"]
+        labels = self.model(study).units.features
+        column = {f"{name}={text}": name for name, texts in levels.items() for text in texts}
+        names = list(dict.fromkeys(column.get(label, label) for label in labels))
+        missing = self.roles["missing"] if self.roles["missing"] == "error" else "mean"
+        role_id = id if id is not None else self.roles["id"]
+        if not names:  # a site with responses only: nothing is read but the ids
+            return Table.open(data, id=role_id, missing="mean")
+        return Table.open(data, id=role_id, features=names, levels=levels, missing=missing, constant="drop")
+
+    def _new(self, study: Study, request: str, data: Any, id: Any) -> tuple[np.ndarray, align.Tokens]:
+        """The new subjects' features in token order, and their tokens."""
+        table = self._open_new(study, data, id)
+        tokens = align.tokenise(table.ids(), self.key(study), study, purpose=f"predict-{request}")
+        labels = list(self.model(study).units.features)
+        if not labels:
+            return np.empty((tokens.n, 0)), tokens
+        at = [table.features.index(label) for label in labels]
+        X = np.concatenate([block[:, at] for block, _ in table.blocks(order=tokens.rows)])
+        return X, tokens
+
+    def _pair_secrets(self, study: Study, request: str, owner: str, order_mac: str) -> dict[str, bytes]:
+        """One secret a peer, for this one message. From the pinned keys; else from the study key all sites share."""
+        out = {}
+        for peer in study.sites:
+            if peer.name == self.name:
+                continue
+            pair = "|".join(sorted((self.name, peer.name)))
+            context = f"predict|{study.hash}|{request}|{owner}|{order_mac}|{pair}"
+            if self.identity is not None and peer.exchange_key is not None:
+                out[peer.name] = self.identity.pair_secret(peer.exchange_key, context.encode())
+            else:
+                out[peer.name] = self.key(study).derive("mask", study.id, study.run, context=context)
+        return out
+
+    def own_sketch(self, study: Study) -> Sketch:
+        return Sketch.load(self.desk(study).need("sketch", "Make it first."))
+
+
+def _named(name: str, read: Any, raw: bytes) -> Any:
+    try:
+        return read(raw)
+    except MessageError as error:
+        raise FederationError(f"The key agreement message of site {name!r} is refused: {error}") from None
+
+
+def _digest(values: np.ndarray) -> bytes:
+    import hashlib
+
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest().encode()
