@@ -97,7 +97,7 @@ def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: i
 
 def write_header(folder: Path, info: Mapping[str, Any], arrays: list[str]) -> None:
     """Write `draws.json` in one move."""
-    text = json.dumps({"format": FORMAT, "arrays": arrays, "info": _plain(info)}, indent=1, sort_keys=True)
+    text = json.dumps({"format": FORMAT, "arrays": arrays, "info": plain(info)}, indent=1, sort_keys=True)
     part = folder / f"{_JSON}.part"
     part.write_text(text + "\n", encoding="utf-8")
     os.replace(part, folder / _JSON)
@@ -151,16 +151,16 @@ def _check(
         raise error(f"shrinkage has shape {shrinkage.shape}; expected {(P,)}, one a feature.")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same value in what JSON knows; NaN and infinity become null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):

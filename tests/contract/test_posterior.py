@@ -1,0 +1,145 @@
+"""The posterior is labelled, exact from disk, and readable by plain ArviZ."""
+
+import importlib.util
+
+import arviz
+import numpy as np
+import pytest
+
+from intarsia.errors import InputError, MessageError
+from intarsia.server import posterior as module
+from intarsia.server.diagnostics import diagnose
+from intarsia.server.draws import Draws
+from intarsia.server.posterior import Posterior, effective_rank, singular_values
+from intarsia.server.selection import select
+
+FEATURES = [f"roi {i}" for i in range(7)]
+SITES = ["clinic"] * 3 + ["mri"] * 4
+
+
+@pytest.fixture
+def draws():
+    rng = np.random.default_rng(0)
+    C = rng.standard_normal((3, 41, 7, 2)) * rng.gamma(1, size=(7, 2))
+    info = {"seconds": 2.5, "model": {"local": "row"}, "seed": 4, "stopped": True}
+    return Draws(C, rng.gamma(2, size=(3, 41, 2)), rng.gamma(2, size=(3, 41, 2)), rng.uniform(size=7), info)
+
+
+@pytest.fixture
+def posterior(draws):
+    return Posterior.from_draws(
+        draws, features=FEATURES, responses=["age", "iq"], feature_sites=SITES, response_sites=["clinic"] * 2,
+        attrs={"study": "s1"},
+    )  # fmt: skip
+
+
+def test_labels_and_no_copy(draws, posterior):
+    assert np.shares_memory(posterior.C.values, draws.C)
+    assert posterior.C.dims == ("chain", "draw", "feature", "response")
+    assert posterior.features == FEATURES
+    assert posterior.responses == ["age", "iq"]
+    at_mri = posterior.mean().isel(feature=posterior.C.coords["site"].values == "mri")
+    assert at_mri.coords["feature"].values.tolist() == FEATURES[3:]
+    assert set(posterior.tree.children) == {"posterior", "sample_stats", "constant_data"}
+
+
+@pytest.mark.parametrize("chunk", [8_000_000, 3 * 41 * 2 * 2])
+def test_summaries_are_exact_whatever_the_chunk_and_from_disk(draws, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    draws.save(tmp_path)
+    posterior = Posterior.from_draws(Draws.load(tmp_path))
+    flat = draws.C.reshape(-1, 7, 2)
+    np.testing.assert_allclose(posterior.mean(), flat.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(posterior.sd(), flat.std(axis=0, ddof=1), rtol=1e-13)
+    lower, upper = posterior.interval(0.9)
+    np.testing.assert_allclose([lower, upper], np.quantile(flat, [0.05, 0.95], axis=0), rtol=1e-13)
+    assert lower.attrs["probability"] == 0.9
+    np.testing.assert_allclose(singular_values(draws.C), np.linalg.svd(draws.C, compute_uv=False), rtol=1e-12)
+    X = np.random.default_rng(1).standard_normal((9, 7))
+    mean, sd = posterior.predict(X)
+    each = np.einsum("ip,spq->siq", X, flat)
+    np.testing.assert_allclose(mean, each.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(sd, np.sqrt(each.var(axis=0, ddof=1) + draws.sigma2.mean(axis=(0, 1))), rtol=1e-12)
+
+
+def test_predictive_draws(draws, posterior):
+    X = np.random.default_rng(1).standard_normal((4, 7))
+    quiet = posterior.predictive_draws(X, noise=False)
+    assert quiet.dims == ("chain", "draw", "row", "response")
+    np.testing.assert_allclose(quiet, np.einsum("ip,cspq->csiq", X, draws.C), atol=1e-12)
+    loud = posterior.predictive_draws(X, rng=np.random.default_rng(5), thin=2)
+    again = posterior.predictive_draws(X, rng=np.random.default_rng(5), thin=2)
+    np.testing.assert_array_equal(loud, again)
+    z = (loud.values - quiet.values[:, ::2]) / np.sqrt(draws.sigma2[:, ::2, None])
+    assert z.std() == pytest.approx(1, abs=0.12)
+    assert loud.coords["draw"].values.tolist() == list(range(0, 41, 2))
+    with pytest.raises(InputError, match="expected \\(rows, 7\\)"):
+        posterior.predictive_draws(X[:, :3])
+
+
+def test_netcdf_round_trip_and_plain_arviz(posterior, tmp_path):
+    path = posterior.save(tmp_path / "fit.nc")
+    back = Posterior.load(path)
+    np.testing.assert_array_equal(back.C, posterior.C)
+    np.testing.assert_array_equal(back.sigma2, posterior.sigma2)
+    np.testing.assert_array_equal(back.tau, posterior.tau)
+    assert back.features == FEATURES
+    assert back.C.coords["site"].values.tolist() == SITES
+    assert back.tree.attrs["study"] == "s1"
+    assert back.tree.attrs["seconds"] == 2.5
+    theirs = arviz.from_netcdf(str(path))
+    summary = arviz.summary(theirs, var_names=["C"], kind="diagnostics")
+    ours = diagnose(back)
+    np.testing.assert_allclose(summary["ess_bulk"].to_numpy().reshape(7, 2), np.round(ours.ess_bulk), atol=1)
+    assert "C[roi 0, age]" in summary.index
+    assert ours.worst(1)[0]["feature"] in FEATURES
+    np.testing.assert_array_equal(select(back).local_fdr, select(posterior).local_fdr)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("zarr") is None, reason="zarr is not installed")
+def test_zarr_round_trip(posterior, tmp_path):
+    back = Posterior.load(posterior.save(tmp_path / "fit.zarr"))
+    np.testing.assert_array_equal(back.C, posterior.C)
+
+
+def test_rank_summary_and_effective_rank(posterior):
+    assert effective_rank(np.array([[1.0, 1, 1, 0]]))[0] == pytest.approx(3)
+    assert effective_rank(np.array([[5.0, 0]]))[0] == pytest.approx(1)
+    told = posterior.rank_summary()
+    assert 1 <= told["effective_rank"] <= 2
+    assert sum(told["share"]) == pytest.approx(1)
+    assert len(told["singular_value_intervals"]) == 2
+
+
+def test_draws_that_are_not_finite_still_make_a_posterior_to_look_at(draws):
+    draws.C[0, 3, 1, 1] = np.nan
+    posterior = Posterior.from_draws(draws)
+    rank = posterior.tree["sample_stats"]["effective_rank"].values
+    assert np.isnan(rank).sum() == 1
+    assert "not finite" in diagnose(posterior).verdict
+
+
+def test_spoilt_files_are_refused(posterior, tmp_path):
+    with pytest.raises(MessageError, match="No posterior"):
+        Posterior.load(tmp_path / "none.nc")
+    path = posterior.save(tmp_path / "fit.nc")
+    whole = path.read_bytes()
+    for bytes_ in (b"", b"not a file", whole[: len(whole) // 2]):
+        path.write_bytes(bytes_)
+        with pytest.raises(MessageError):
+            Posterior.load(path)
+    arviz.from_dict({"mu": np.zeros((2, 5))}).to_netcdf(str(tmp_path / "other.nc"))
+    with pytest.raises(MessageError, match="not a posterior"):
+        Posterior.load(tmp_path / "other.nc")
+    del posterior.tree["posterior"]["tau"]
+    with pytest.raises(MessageError, match="lacks"):
+        Posterior.load(posterior.save(tmp_path / "less.nc"))
+
+
+def test_labels_must_fit(draws):
+    with pytest.raises(InputError, match="3 feature names for 7"):
+        Posterior.from_draws(draws, features=["a", "b", "c"])
+    with pytest.raises(InputError, match="not unique"):
+        Posterior.from_draws(draws, responses=["a", "a"])
+    with pytest.raises(InputError, match="between 0 and 1"):
+        Posterior.from_draws(draws).interval(95)
