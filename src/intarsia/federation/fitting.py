@@ -82,8 +82,8 @@ def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients],
     C = posterior.C
     features = tuple(str(v) for v in C.coords["feature"].values)
     responses = tuple(str(v) for v in C.coords["response"].values)
-    feature_sites = np.asarray(posterior.feature_sites)
-    response_sites = tuple(str(s) for s in posterior.response_sites)
+    feature_sites = np.array([str(s) for s in C.coords["site"].values])
+    response_sites = tuple(str(s) for s in C.coords["response_site"].values)
     if set(feature_sites.tolist()) - set(study.names) or set(response_sites) - set(study.names):
         raise FederationError("The posterior speaks of sites that are not on the roster.")
     diagnosis = diagnose(posterior)

@@ -18,7 +18,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Units:
-    """Centre and scale of each of a site's own columns; they never leave the site."""
+    """Centre and scale of each of a site's own columns; they never leave the site.
+
+    Columns go by the labels under which they travelled; `names` are the site's own names for them.
+    """
 
     features: tuple[str, ...]
     responses: tuple[str, ...]
@@ -26,11 +29,21 @@ class Units:
     x_scale: Array = field(repr=False)
     y_mean: Array = field(repr=False)
     y_scale: Array = field(repr=False)
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def from_local(cls, local: Any) -> "Units":
+        """From what a sketch left at the site (`intarsia.site.sketch.Local`)."""
+        own = (*local.features, *local.responses)
+        labels = [local.labels[name] for name in own]
+        p = len(local.features)
+        arrays = (local.x_mean, local.x_scale, local.y_mean, local.y_scale)
+        return cls(tuple(labels[:p]), tuple(labels[p:]), *(np.asarray(a, dtype=float) for a in arrays), names=own)
 
     def to_bytes(self) -> bytes:
         return pack(
             "units",
-            {"features": list(self.features), "responses": list(self.responses)},
+            {"features": list(self.features), "responses": list(self.responses), "names": list(self.names)},
             {name: getattr(self, name) for name in ("x_mean", "x_scale", "y_mean", "y_scale")},
         )
 
@@ -38,7 +51,7 @@ class Units:
     def from_bytes(cls, raw: Any) -> "Units":
         header, arrays = unpack(raw, "units")
         try:
-            units = cls(tuple(header["features"]), tuple(header["responses"]), **arrays)
+            units = cls(tuple(header["features"]), tuple(header["responses"]), **arrays, names=tuple(header["names"]))
         except (KeyError, TypeError):
             raise MessageError("The units file of this site is damaged.") from None
         for labels, names in ((units.features, ("x_mean", "x_scale")), (units.responses, ("y_mean", "y_scale"))):
@@ -78,14 +91,15 @@ class SiteModel:
     def rows(self) -> list[dict[str, Any]]:
         """One row a feature and response: mean, sd, interval in own units, evidence, selected."""
         c, factor = self.coefficients, self.factor()
+        names = dict(zip((*self.units.features, *self.units.responses), self.units.names))
         out = []
         for p, feature in enumerate(c.features):
             for q, response in enumerate(c.responses):
                 own = response in self.units.responses
                 out.append(
                     {
-                        "feature": feature,
-                        "response": response,
+                        "feature": names.get(feature, feature),
+                        "response": names.get(response, response),
                         "mean": float(c.mean[p, q] * factor[p, q]),
                         "sd": float(c.sd[p, q] * factor[p, q]),
                         "lower": float(c.lower[p, q] * factor[p, q]),

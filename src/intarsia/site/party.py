@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError, StudyError
-from intarsia.site import agreement, align
+from intarsia.site import agreement
+from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.desk import Desk
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
@@ -63,7 +64,7 @@ class Site:
         self._key = SketchKey.load(key) if isinstance(key, str | Path) else key
         self._table: Table | None = None
         self._desks: dict[str, Desk] = {}
-        self._tokens: dict[str, align.Tokens] = {}
+        self._tokens: dict[str, Tokens] = {}
 
     def __repr__(self) -> str:
         return f"Site({self.name!r})"
@@ -146,9 +147,9 @@ class Site:
 
     # Alignment and sketch.
 
-    def tokens(self, study: Study) -> align.Tokens:
+    def tokens(self, study: Study) -> Tokens:
         if study.hash not in self._tokens:
-            self._tokens[study.hash] = align.tokenise(self.table().ids(), self.key(study), study)
+            self._tokens[study.hash] = tokenise(self.table().ids(), self.key(study), study)
         return self._tokens[study.hash]
 
     def align(self, study: Study) -> bytes:
@@ -156,7 +157,7 @@ class Site:
         desk = self.desk(study)
         message = desk.get("alignment")
         if message is None:
-            message = desk.put("alignment", align.report(self.name, study, self.tokens(study)).to_bytes())
+            message = desk.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
         desk.sent("alignment", message)
         return message
 
@@ -174,7 +175,8 @@ class Site:
         return message
 
     def _sketch(self, study: Study, desk: Desk, cohort: bytes | None) -> bytes:
-        from intarsia.site.sketch import sketch
+        from intarsia.privacy.ledger import Ledger
+        from intarsia.site.preflight import preflight
 
         tokens = self.tokens(study)
         if cohort is not None:
@@ -183,41 +185,40 @@ class Site:
             agreed = Cohort(self.name, study.hash, "strict", tokens.n)
         else:
             raise FederationError("An intersecting study needs the server's answer to the alignment first.")
-        order, mac = align.settle(self.name, study, tokens, agreed)
+        order, mac = settle(self.name, study, tokens, agreed)
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
-        gate = self._gate(study, table, order, key)
-        result = sketch(
-            table,
-            key,
-            study=study.id,
-            run=study.run,
-            m=study.sketch.m,
-            kind=study.sketch.kind,
-            precision=study.sketch.precision,
-            order=order,
-            site=self.name,
-            study_hash=study.hash,
-            order_mac=mac,
-            **gate,
+        ledger = None if self.folder is None else Ledger(self.folder / "ledger")
+        check = preflight(
+            table, key, study, site=self.name, order=order, order_mac=mac, own_policy=self.policy, ledger=ledger
         )
-        local = result.local
-        units = Units(
-            result.message.features,
-            result.message.responses,
-            **{
-                name: np.asarray(getattr(local, name), dtype=float)
-                for name in ("x_mean", "x_scale", "y_mean", "y_scale")
-            },
-        )
-        desk.replace("units.secret", units.to_bytes())
+        desk.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
+        check.verdict.check()
+        claim = check.reserve()
+        result = self._make(study, table, key, order, mac, check)
+        message = result.message.to_bytes()
+        desk.replace("units.secret", Units.from_local(result.local).to_bytes())
         desk.replace("columns.json", json.dumps({"levels": {k: list(v) for k, v in table.levels.items()}}).encode())
+        if ledger is not None and claim is not None:
+            ledger.release(claim, message)
         # The sketch is the last item written: once it is there, everything the site needs later is there too.
-        return desk.put("sketch", result.message.to_bytes())
+        return desk.put("sketch", message)
 
-    def _gate(self, study: Study, table: Table, order: Any, key: SketchKey) -> dict[str, Any]:
-        """The site's privacy check before a sketch is made; may refuse, may ask for noise."""
-        return {}
+    def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
+        from intarsia.site.sketch import design, factor, sketch
+
+        plan: dict[str, Any] = {"study": study.id, "run": study.run, "m": study.sketch.m}
+        marks: dict[str, Any] = {"order": order, "order_mac": mac, "site": self.name, "study_hash": study.hash}
+        marks["precision"] = study.sketch.precision
+        if check.noise is not None:
+            from intarsia.site.noise import private_sketch
+
+            return private_sketch(table, key, w=check.noise.w, clip=check.clip, **plan, **marks)
+        plan["kind"] = study.sketch.kind
+        if study.sketch.kind == "orthonormal":
+            # L from the key and n alone, in the same blocks everywhere: the same at all sites to the last bit.
+            factor(design(key, n=len(order), cohort=mac, **plan))
+        return sketch(table, key, **plan, **marks)
 
     def _claimed(self, study: Study, table: Table) -> None:
         entry = study.site(self.name)
@@ -314,10 +315,10 @@ class Site:
             return Table.open(data, id=role_id, missing="mean")
         return Table.open(data, id=role_id, features=names, levels=levels, missing=missing, constant="drop")
 
-    def _new(self, study: Study, request: str, data: Any, id: Any) -> tuple[np.ndarray, align.Tokens]:
+    def _new(self, study: Study, request: str, data: Any, id: Any) -> tuple[np.ndarray, Tokens]:
         """The new subjects' features in token order, and their tokens."""
         table = self._open_new(study, data, id)
-        tokens = align.tokenise(table.ids(), self.key(study), study, purpose=f"predict-{request}")
+        tokens = tokenise(table.ids(), self.key(study), study, purpose=f"predict-{request}")
         labels = list(self.model(study).units.features)
         if not labels:
             return np.empty((tokens.n, 0)), tokens

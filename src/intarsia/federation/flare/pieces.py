@@ -1,0 +1,86 @@
+"""Large messages travel in pieces of at most 32 MB, each with its digest, and the whole with its own."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from intarsia.errors import MessageError
+from intarsia.wire.container import pack, unpack
+
+PIECE = 32 * 2**20
+LIMIT = 16 * 2**30
+
+
+def pack_payload(payload: Mapping[str, bytes | Path]) -> bytes:
+    """Named byte strings as one message."""
+    names = list(payload)
+    raws = [v.read_bytes() if isinstance(v, Path) else v for v in payload.values()]
+    return pack("payload", {"names": names}, {f"a{i}": np.frombuffer(raw, np.uint8) for i, raw in enumerate(raws)})
+
+
+def unpack_payload(raw: bytes) -> dict[str, bytes]:
+    header, arrays = unpack(raw, "payload")
+    names = header.get("names")
+    if not isinstance(names, list) or len(names) != len(arrays) or not all(isinstance(n, str) for n in names):
+        raise MessageError("The server's message is damaged.")
+    return {name: arrays[f"a{i}"].tobytes() for i, name in enumerate(names)}
+
+
+def count(size: int) -> int:
+    return max(1, -(-size // PIECE))
+
+
+def cut(raw: bytes, index: int) -> dict[str, Any]:
+    """Piece `index` of a message, as the engine carries it."""
+    data = raw[index * PIECE : (index + 1) * PIECE]
+    return {
+        "index": index,
+        "size": len(raw),
+        "data": data,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "whole": hashlib.sha256(raw).hexdigest() if index == 0 else "",
+    }
+
+
+def all_pieces(raw: bytes) -> Iterator[dict[str, Any]]:
+    for index in range(count(len(raw))):
+        yield cut(raw, index)
+
+
+@dataclass
+class Assembly:
+    """Puts pieces together, in order, into a file or memory; refuses anything that does not fit."""
+
+    sink: IO[bytes]
+    size: int = -1
+    whole: str = ""
+    received: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, piece: Mapping[str, Any]) -> bool:
+        """Take the next piece; True when the message is complete and whole."""
+        index, size, data = piece.get("index"), piece.get("size"), piece.get("data")
+        if type(index) is not int or type(size) is not int or not isinstance(data, bytes | bytearray):
+            raise MessageError("A piece of a message has entries of the wrong kind.")
+        if self.size < 0:
+            whole = piece.get("whole")
+            if not 0 <= size <= LIMIT or not isinstance(whole, str):
+                raise MessageError(f"A message of {size} bytes is announced; at most {LIMIT} are accepted.")
+            self.size, self.whole = size, whole
+        expected = min(PIECE, self.size - self.received)
+        if size != self.size or index * PIECE != self.received or len(data) != expected:
+            raise MessageError("A piece of a message is out of turn or has the wrong length.")
+        if hashlib.sha256(data).hexdigest() != piece.get("sha256"):
+            raise MessageError("A piece of a message was damaged on its way.")
+        self.sink.write(data)
+        self.digest.update(data)
+        self.received += len(data)
+        if self.received < self.size:
+            return False
+        if self.digest.hexdigest() != self.whole:
+            raise MessageError("A message was damaged on its way: its pieces do not make the whole.")
+        return True

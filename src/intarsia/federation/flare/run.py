@@ -1,0 +1,191 @@
+"""Start the engine's processes, and submit the short jobs of a study to it.
+
+The study folder is the truth: a job only fills it, its outcome is a file in it, and whatever the engine believes about
+a job after a crash does not matter.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import FederationError
+from intarsia.federation.flare.kit import CONTROLLER, EXECUTOR, OPERATOR, environment, require_engine
+from intarsia.federation.folder import StudyFolder
+
+_SERVER = "nvflare.private.fed.app.server.server_train"
+_CLIENT = "nvflare.private.fed.app.client.client_train"
+
+
+def server_command(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """How the server process is started: command and environment."""
+    kit = folder.resolve() / "server"
+    if not (kit / "startup" / "fed_server.json").is_file():
+        raise FederationError(f"{folder} is not a server's folder; make one with `intarsia server init`.")
+    options = ["-m", str(kit), "-s", "fed_server.json", "--set", "secure_train=true", "org=server", "config_folder="]
+    extra = {"INTARSIA_STUDIES": str(folder.resolve() / "studies"), "HOME": str(folder.resolve() / "engine-home")}
+    return [sys.executable, "-u", "-m", _SERVER, *options], environment(**extra)
+
+
+def site_command(folder: Path, name: str) -> tuple[list[str], dict[str, str]]:
+    """How a site's process is started."""
+    kit = folder.resolve() / "network"
+    if not (kit / "startup" / "fed_client.json").is_file():
+        raise FederationError(f"Site {name!r} has not joined a server yet; run `intarsia site join`.")
+    org = name.replace("-", "_")
+    options = ["-m", str(kit), "-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={org}"]
+    extra = {"INTARSIA_SITE": str(folder.resolve()), "HOME": str(kit)}
+    return [sys.executable, "-u", "-m", _CLIENT, *options, "config_folder="], environment(**extra)
+
+
+def supervise(command: list[str], env: dict[str, str], log: Path, say: Callable[[str], None]) -> int:
+    """Run an engine process until it ends or we are asked to stop; its chatter goes to a log file."""
+    require_engine()
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, cwd=log.parent)
+        previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, lambda *_: process.terminate())
+        try:
+            say(f"running (process {process.pid}), log in {log}; stop with Ctrl-C")
+            code = process.wait()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            if process.poll() is None:
+                process.kill()
+    # A process that we asked to stop has done its work.
+    return 0 if code in (0, -signal.SIGTERM, -signal.SIGINT) else 1
+
+
+@contextmanager
+def session(folder: Path, wait: float = 60.0) -> Iterator[Any]:
+    """A connection of the server's operator, by certificate."""
+    require_engine()
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    kit = folder.resolve() / "admin"
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            opened = new_secure_session(OPERATOR, str(kit), timeout=min(10.0, max(1.0, wait)))
+            break
+        except Exception as error:
+            if time.monotonic() > deadline:
+                raise FederationError(
+                    f"The server does not answer ({type(error).__name__}). Start it with `intarsia server start`."
+                ) from None
+            time.sleep(1.0)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def connected(opened: Any) -> list[str]:
+    return sorted(client.name for client in opened.get_system_info().client_info)
+
+
+def wait_for_sites(opened: Any, names: tuple[str, ...], wait: float) -> None:
+    """Every site of the roster is connected, or the study fails closed and says who is missing."""
+    deadline = time.monotonic() + wait
+    while True:
+        here = connected(opened)
+        missing = [name for name in names if name not in here]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise FederationError(
+                f"Not connected: {', '.join(missing)} (connected: {', '.join(here) or 'none'}). A study is not run "
+                "without all its sites; start `intarsia site serve` there and run the same command again."
+            )
+        time.sleep(0.5)
+
+
+def run_job(
+    opened: Any, folder: StudyFolder, action: str, *, request: str = "", timeout: int = 600, wait: float = 60.0
+) -> dict[str, Any]:
+    """Submit one short job and wait for its outcome in the study folder."""
+    names = folder.study.names
+    wait_for_sites(opened, names, wait)
+    ticket = uuid.uuid4().hex
+    outcome = folder.path / "outcomes" / f"{ticket}.json"
+    with tempfile.TemporaryDirectory(prefix="intarsia-job-") as temporary:
+        arguments = {"study": folder.path.name, "action": action, "ticket": ticket, "request": request}
+        job = write_job(Path(temporary), names, {**arguments, "timeout": timeout})
+        number = opened.submit_job(str(job))
+    folder.note("job submitted", action=action, job=number)
+    # Seven steps at most, each with its own timeout at the server; this is the last resort.
+    deadline = time.monotonic() + 8 * timeout + 120
+    finished_at: float | None = None
+    while not outcome.is_file():
+        status = str(opened.get_job_meta(number).get("status", ""))
+        if status.startswith("FINISHED"):
+            # The outcome file is written just before the job ends; give the disk a moment.
+            finished_at = finished_at or time.monotonic()
+            if time.monotonic() - finished_at > 2:
+                raise FederationError(_no_outcome(action, number, status))
+        if time.monotonic() > deadline:
+            opened.abort_job(number)
+            raise FederationError(f"Job {action} ({number}) did not end in time and was aborted. What came is kept.")
+        time.sleep(0.3)
+    result: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+    _settle(opened, number)
+    if not result["ok"]:
+        raise FederationError(result["error"])
+    return result
+
+
+def _no_outcome(action: str, number: str, status: str) -> str:
+    return (
+        f"Job {action} ({number}) ended as {status} without an outcome: a site or the server refused or lost it. "
+        "The sites' and the server's logs say why. What has arrived is kept; run the same command again."
+    )
+
+
+def _settle(opened: Any, number: str, wait: float = 20.0) -> None:
+    """Let the engine end the job before the next one is submitted."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        if str(opened.get_job_meta(number).get("status", "")).startswith("FINISHED"):
+            return
+        time.sleep(0.3)
+
+
+def write_job(where: Path, names: tuple[str, ...], arguments: dict[str, Any]) -> Path:
+    """A job: two class names that are installed at both ends, and the study's name. No code."""
+    job = where / f"intarsia-{arguments['action']}"
+    config = job / "app" / "config"
+    config.mkdir(parents=True)
+    meta = {
+        "name": job.name,
+        "resource_spec": {},
+        "deploy_map": {"app": ["@ALL"]} if not names else {"app": ["server", *names]},
+        "min_clients": len(names),
+        "mandatory_clients": list(names),
+    }
+    server = {
+        "format_version": 2,
+        "task_data_filters": [],
+        "task_result_filters": [],
+        "components": [],
+        "workflows": [{"id": "study", "path": CONTROLLER, "args": arguments}],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [{"tasks": ["intarsia"], "executor": {"path": EXECUTOR, "args": {}}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+        "components": [],
+    }
+    (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
+    (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
+    return job
