@@ -6,13 +6,25 @@ from typing import TYPE_CHECKING, Any
 # Public name -> module. Loaded on first use, so that `import intarsia` stays light.
 _PUBLIC = {
     "IntarsiaError": "intarsia.errors",
+    "join": "intarsia.wire.messages",
+    "Sketch": "intarsia.wire.messages",
+    "sketch": "intarsia.site.sketch",
+    "Table": "intarsia.site.table",
+    "SketchKey": "intarsia.site.key",
+    "ReducedRankHorseshoe": "intarsia.regression",
 }
 
 __all__ = sorted([*_PUBLIC, "__version__"])
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from intarsia.errors import IntarsiaError
+    from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.regression import ReducedRankHorseshoe as ReducedRankHorseshoe
+    from intarsia.site.key import SketchKey as SketchKey
+    from intarsia.site.sketch import sketch as sketch
+    from intarsia.site.table import Table as Table
+    from intarsia.wire.messages import Sketch as Sketch
+    from intarsia.wire.messages import join as join
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,10 @@ import intarsia
 from intarsia.errors import IntarsiaError
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "key": ("intarsia.cli.key", "make a sketch key, show its fingerprint"),
+    "sketch": ("intarsia.cli.sketch", "sketch a site's table with the sites' key"),
+}
 
 EPILOG = """exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;
 5 subjects do not align; 6 refused by a privacy rule; 7 key problem; 8 sampler; 9 federation; 130 interrupted"""

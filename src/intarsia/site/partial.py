@@ -167,7 +167,8 @@ def accumulate(
                                moments, covered)  # fmt: skip
             coming = pool.submit(next, iterator, None)
             work = [pool.submit(_gram, sums, G)]
-            work += [pool.submit(_multiply, sums, G, Z, slice(j, min(j + panel, width))) for j in range(0, width, panel)]
+            panels = [slice(j, min(j + panel, width)) for j in range(0, width, panel)]
+            work += [pool.submit(_multiply, sums, G, Z, columns) for columns in panels]
             ready = _prepare(coming.result(), design, pool, threads)
             _all(work)
             sums.moments.rows += len(Z)

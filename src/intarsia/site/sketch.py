@@ -12,73 +12,29 @@ all sites have the same.
 
 import hashlib
 import json
-import os
+import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from intarsia.errors import InputError, MessageError
+from intarsia.errors import InputError
+from intarsia.site.bound import Bound
 from intarsia.site.key import SketchKey
+from intarsia.site.local import Local
 from intarsia.site.partial import Design, Partial, Progress, accumulate, default_threads
 from intarsia.site.stream import gaussian_columns
 from intarsia.site.table import Table, block_rows, check_order
-from intarsia.wire.container import pack, unpack, write
-from intarsia.wire.messages import Sketch, check_labels
+from intarsia.wire.messages import Sketch
 
-__all__ = ["Local", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch"]
+__all__ = [
+    "Bound", "Local", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch",
+]  # fmt: skip
 
 _FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few designs, by tag
-
-
-@dataclass(frozen=True)
-class Local:
-    """What the site keeps to map coefficients back to its own units; it never leaves the site.
-
-    `features`, `responses` are the columns' own names; `labels` says under which label each travels.
-    """
-
-    site: str
-    features: tuple[str, ...]
-    responses: tuple[str, ...]
-    feature_mean: np.ndarray = field(repr=False)
-    feature_scale: np.ndarray = field(repr=False)
-    response_mean: np.ndarray = field(repr=False)
-    response_scale: np.ndarray = field(repr=False)
-    labels: dict[str, str] = field(repr=False)
-    dropped: tuple[str, ...]
-    n: int
-    study_hash: str
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file only its owner may read."""
-        names = ("site", "features", "responses", "labels", "dropped", "n", "study_hash")
-        header = {"schema": 1, **{name: getattr(self, name) for name in names}}
-        arrays = {name: getattr(self, name) for name in _LOCAL_ARRAYS}
-        write(path, pack("local", header, arrays), mode=0o600)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Local":
-        header, arrays = unpack(path, "local")
-        try:
-            features = check_labels(header["features"], "feature")
-            responses = check_labels(header["responses"], "response")
-            for name in _LOCAL_ARRAYS:
-                if arrays[name].shape != (len(features if name.startswith("feature") else responses),):
-                    raise ValueError
-            if header["schema"] != 1 or set(header["labels"]) != {*features, *responses}:
-                raise ValueError
-            return cls(site=header["site"], features=features, responses=responses, labels=header["labels"],
-                       dropped=tuple(header["dropped"]), n=header["n"], study_hash=header["study_hash"],
-                       **arrays)  # fmt: skip
-        except (KeyError, TypeError, ValueError):
-            raise MessageError(f"{path} is not an intact file of a site's scales. Sketch again to make it.") from None
-
-
-_LOCAL_ARRAYS = ("feature_mean", "feature_scale", "response_mean", "response_scale")
 
 
 @dataclass(frozen=True)
@@ -87,6 +43,16 @@ class SketchResult:
 
     message: Sketch
     local: Local
+
+
+@runtime_checkable
+class ManyPieces(Protocol):
+    """A source whose rows lie in pieces elsewhere and are summed there (Dask)."""
+
+    def partial(
+        self, table: Table, design: Design, *, positions: Any, gram: bool,
+        bound: Bound | None, progress: Progress | None,
+    ) -> Partial: ...  # fmt: skip
 
 
 def design(
@@ -107,6 +73,7 @@ def partial(
     threads: int | None = None,
     progress: Progress | None = None,
     gram: bool = True,
+    bound: Bound | None = None,
 ) -> Partial:
     """The sums over one store's rows, at places start, start + 1, … of the agreed order or at the given `positions`."""
     if positions is not None and len(positions) != table.n:
@@ -118,6 +85,7 @@ def partial(
         at = 0
         for Z in table.raw_blocks(rows):
             here = slice(at, at + len(Z))
+            Z = Z if bound is None else bound.apply(Z, table.missing)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
             at += len(Z)
 
@@ -175,6 +143,8 @@ def finish(
     constant: str = "error",
     center: bool = True,
     scale: bool = True,
+    bound: Bound | None = None,
+    noise: float = 0.0,
     threads: int | None = None,
 ) -> SketchResult:
     """The sketch from the sums over all n subjects: columns checked, centred, scaled, multiplied by L⁻¹ or 1/√n."""
@@ -185,6 +155,9 @@ def finish(
             f"{sums.moments.rows} of {design.n} subjects are in the sums. Every subject must be in one of the stores; "
             "add the missing partial sums, or align again."
         )
+    if noise and design.kind != "gaussian":
+        raise InputError("Noise is added to a gaussian sketch only. Set kind = \"gaussian\" in the study.")
+    center, scale = center and bound is None, scale and bound is None
     names, mo, P = (*sums.features, *sums.responses), sums.moments, len(sums.features)
     mo.check(names, missing=missing, constant=constant)
     flat = mo.constant()
@@ -199,6 +172,12 @@ def finish(
         C = (C if center else C + np.outer(sums.g, mo.mean[kept])) / np.sqrt(design.n)
     scales = mo.sd[kept] if scale else np.ones(len(kept))
     C /= scales
+    means = mo.mean[kept]
+    if bound is not None:
+        means, scales = bound.center[kept], bound.scale[kept]
+    if noise:
+        # From a key of this moment, known to nobody: noise the peers could recompute would protect nothing.
+        C += gaussian_columns(secrets.token_bytes(32), design.m, 0, C.shape[1]) * (noise / np.sqrt(design.n))
     own_x = tuple(names[j] for j in kept if j < P)
     own_y = tuple(names[j] for j in kept if j >= P)
     p = len(own_x)
@@ -206,10 +185,11 @@ def finish(
     message = Sketch(
         site=site, features=sent_x, responses=sent_y, X=C[:, :p], Y=C[:, p:], n=design.n, m=design.m, kind=design.kind,
         precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
+        noise=float(noise),
     )  # fmt: skip
     local = Local(
-        site=site, features=own_x, responses=own_y, feature_mean=mo.mean[kept][:p], feature_scale=scales[:p],
-        response_mean=mo.mean[kept][p:], response_scale=scales[p:], labels=dict(zip(own_x + own_y, sent_x + sent_y)),
+        site=site, features=own_x, responses=own_y, x_mean=means[:p], x_scale=scales[:p],
+        y_mean=means[p:], y_scale=scales[p:], labels=dict(zip(own_x + own_y, sent_x + sent_y)),
         dropped=tuple(names[j] for j in np.flatnonzero(flat)), n=design.n, study_hash=study_hash,
     )  # fmt: skip
     return SketchResult(message, local)
@@ -247,6 +227,8 @@ def sketch(
     labels: str = "names",
     center: bool = True,
     scale: bool = True,
+    bound: Bound | None = None,
+    noise: float = 0.0,
     rows: int | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -255,15 +237,10 @@ def sketch(
 
     `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
     are left out); without it the table's own order is the agreed one. `labels="opaque"` sends numbered labels in place
-    of column names. A Dask array or dataframe is taken too, as is anything that `Table.open` takes.
+    of column names. `center=False`, `scale=False` give the plain ΦX of the paper (an orthonormal sketch is centred by
+    nature). `bound` and `noise` make a differentially private gaussian sketch. Anything `Table.open` takes is a table;
+    one of Dask is sketched where its partitions lie, and only their sums travel.
     """
-    if type(table).__module__.split(".")[0] in ("dask", "dask_expr"):
-        from intarsia.site.dask_sketch import sketch_dask
-
-        return sketch_dask(
-            table, key, study=study, run=run, m=m, kind=kind, order=order, site=site, precision=precision,
-            study_hash=study_hash, order_mac=order_mac, labels=labels, center=center, scale=scale,
-        )  # fmt: skip
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
         table.ids()  # refuses duplicate and missing ids
@@ -276,10 +253,14 @@ def sketch(
     phi = design(key, study=study, run=run, n=n, m=m, kind=kind, cohort=order_mac)
     threads = threads or default_threads()
     gram = kind == "orthonormal" and phi.tag not in _FACTORS
-    sums = partial(table, phi, positions=positions, rows=rows, threads=threads, progress=progress, gram=gram)
+    if isinstance(table.source, ManyPieces):
+        sums = table.source.partial(table, phi, positions=positions, gram=gram, bound=bound, progress=progress)
+    else:
+        sums = partial(table, phi, positions=positions, rows=rows, threads=threads, progress=progress, gram=gram,
+                       bound=bound)  # fmt: skip
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
         sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
         site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing,
-        constant=table.constant, center=center, scale=scale, threads=threads,
+        constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip

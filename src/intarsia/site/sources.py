@@ -1,7 +1,8 @@
 """Where a site's columns come from: arrays, dataframes, Arrow, Parquet, Feather, CSV, .npy; always read in row blocks.
 
 A source knows its column names, how each can be used ("number", "level" or another type's name) and its number of
-rows, and gives batches. A batch gives some columns as a float64 matrix (missing is NaN) or one column as text (missing is null).
+rows, and gives batches. A batch gives some columns as a float64 matrix (missing is NaN) or one column as text
+(missing is null).
 """
 
 import os
@@ -293,6 +294,10 @@ def open_source(source: Any, names: Sequence[str] | None = None) -> Source:
         return ManySource(opened) if len(opened) > 1 else opened[0]
     if isinstance(source, np.ndarray):
         return ArraySource(source, names)
+    if type(source).__module__.split(".")[0] in ("dask", "dask_expr"):
+        from intarsia.site.dask_sketch import DaskSource
+
+        return DaskSource(source, names)
     if isinstance(source, dict):
         try:
             source = pa.table(source)

@@ -34,6 +34,8 @@ def _match(wanted: Roles, names: Sequence[str], role: str) -> list[str]:
     known, chosen = set(names), set[str]()
     for pattern in patterns:
         found = {pattern} if pattern in known else {name for name in names if fnmatchcase(name, pattern)}
+        if not found and (column := pattern.split("=")[0]) in known:
+            found = {column}  # an indicator's label names its column
         if not found:
             raise InputError(f"No column {pattern!r} for the role {role}. The table has {_some(names)}.")
         chosen |= found
@@ -52,7 +54,7 @@ class Table:
         missing: str, constant: str, levels: Mapping[str, Sequence[str]] | None, max_levels: int,
     ) -> None:  # fmt: skip
         self.source, self.n, self.missing, self.constant = source, source.n, missing, constant
-        self._id, self._columns = id, (features, responses)
+        self._id, self.columns = id, (features, responses)
         self.levels = self._find_levels(levels or {}, max_levels)
         self.features = self._encoded(features)
         self.responses = self._encoded(responses)
@@ -77,7 +79,7 @@ class Table:
         levels: Mapping[str, Sequence[str]] | None = None,
         max_levels: int = MAX_LEVELS,
     ) -> "Table":
-        """Open a table: a path or several, a dataframe, a NumPy array (with `names`), a dict of columns.
+        """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
 
         Roles name columns exactly or by pattern (`snp_*`). `id` is a column, or the ids themselves; `features` is by
         default every column without another role. `missing`: "error", or "mean" to put the column's mean. `constant`:
@@ -134,7 +136,9 @@ class Table:
     # --- levels -------------------------------------------------------------------------------------------------
 
     def _find_levels(self, given: Mapping[str, Sequence[str]], most: int) -> dict[str, list[str]]:
-        names = [name for names in self._columns for name in names if self.source.kinds[name] == LEVEL]
+        # A column of numbers whose levels are given is a coded factor.
+        chosen = [name for names in self.columns for name in names]
+        names = [name for name in chosen if self.source.kinds[name] == LEVEL or name in given]
         found: dict[str, set[str]] = {name: set() for name in names if name not in given}
         if found:
             for batch in self._batches(list(found), block_rows(len(found))):
@@ -142,7 +146,7 @@ class Table:
                     seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None)
                     if len(seen) > most:
                         raise InputError(
-                            f"Column {name!r} has more than {most} different texts, too many for levels. Make it the id, "
+                            f"Column {name!r} has over {most} different texts, too many for levels. Make it the id, "
                             "ignore it, or look for cells that are not numbers in a column of numbers."
                         )
         levels = {name: list(given[name]) if name in given else sorted(found[name]) for name in names}
@@ -182,7 +186,7 @@ class Table:
 
     def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Blocks [X Y] of at most `rows` rows in the table's own order, missing values as NaN, nothing checked."""
-        names = [name for names in self._columns for name in names]
+        names = [name for names in self.columns for name in names]
         rows = rows or block_rows(len(self.features) + len(self.responses))
         plain = not self.levels
         for batch in self._batches(names, rows):
