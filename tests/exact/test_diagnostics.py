@@ -136,7 +136,7 @@ def test_verdict_counts_and_says_how_many_more_draws():
 def test_verdict_of_a_slow_spread_and_of_few_samples():
     slow = made(rhat_folded={(0, 0): 1.03}, ess_tail={(0, 0): 200.0, (0, 1): 390.0})
     assert slow.verdict == (
-        "1 of 50 coefficients has folded R̂ > 1.02 (their spread has not settled), "
+        "1 of 50 coefficients has folded R̂ > 1.02 (the spread has not settled), "
         "2 have fewer than 400 effective samples: run 1,000 more draws"
     )
 

@@ -39,8 +39,12 @@ class Posterior:
         feature_sites: Sequence[str] | None = None,
         response_sites: Sequence[str] | None = None,
         attrs: dict[str, Any] | None = None,
+        intercept: Array | None = None,
     ) -> "Posterior":
-        """Label draws; nothing is copied. Sites become the coordinates `site` and `response_site`."""
+        """Label draws; nothing is copied. Sites become the coordinates `site` and `response_site`.
+
+        `intercept` (chain, draw, response) is for data in their own units; a sketch has none.
+        """
         features = _names(features, draws.P, "feature", "x")
         responses = _names(responses, draws.Q, "response", "y")
         coords: dict[str, Any] = {
@@ -62,6 +66,8 @@ class Posterior:
             },
             coords=coords,
         )
+        if intercept is not None:
+            posterior["intercept"] = (("chain", "draw", "response"), intercept)
         values = singular_values(draws.C)
         index = {name: coords[name] for name in ("chain", "draw")}
         stats = xr.Dataset(
@@ -188,11 +194,13 @@ class Posterior:
     def load(cls, path: str | os.PathLike[str]) -> "Posterior":
         """Open a saved posterior into memory."""
         where = Path(path)
-        engine = "zarr" if where.suffix == ".zarr" else "h5netcdf"
+        how: dict[str, Any] = (
+            {"engine": "zarr", "consolidated": False} if where.suffix == ".zarr" else {"engine": "h5netcdf"}
+        )
         if not where.exists():
             raise MessageError(f"No posterior at {where}.")
         try:
-            with xr.open_datatree(where, engine=engine) as opened:
+            with xr.open_datatree(where, **how) as opened:
                 tree = opened.load()
         except Exception:  # HDF5 and zarr raise whatever the spoilt bytes lead to
             raise MessageError(f"{where.name} cannot be read as a posterior; expected netCDF-4 or zarr.") from None

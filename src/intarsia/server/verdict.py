@@ -80,7 +80,7 @@ class Diagnosis:
                 (int((self.rhat > RHAT).sum()), f"R̂ > {RHAT}"),
                 (
                     int((self.rhat_folded > RHAT_FOLDED).sum()),
-                    f"folded R̂ > {RHAT_FOLDED} (their spread has not settled)",
+                    f"folded R̂ > {RHAT_FOLDED} (the spread has not settled)",
                 ),
                 (
                     int((np.minimum(self.ess_bulk, self.ess_tail) < ESS).sum()),

@@ -1,0 +1,162 @@
+"""`ReducedRankHorseshoe` is a scikit-learn estimator and speaks in the data's own units."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import intarsia
+from intarsia import ReducedRankHorseshoe
+from intarsia.errors import InputError
+from intarsia.server.posterior import Posterior
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+SHORT = {"draws": 80, "warmup": 80, "chains": 2, "n_jobs": 1, "random_state": 0}
+
+
+@parametrize_with_checks([ReducedRankHorseshoe(**SHORT), ReducedRankHorseshoe(**{**SHORT, "local": "element"})])
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.standard_normal((120, 6)) * [1, 10, 0.1, 1, 1, 1] + 5, columns=[f"gene {i}" for i in range(6)])
+    C = np.zeros((6, 2))
+    C[0] = [2, -1]
+    C[1] = [0.3, 0.2]
+    C[2] = [15, 0]
+    Y = pd.DataFrame(X.to_numpy() @ C + [100, -3] + 0.3 * rng.standard_normal((120, 2)), columns=["bmi", "crp"])
+    return X, Y, C
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    X, Y, _C = data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return ReducedRankHorseshoe(draws=300, warmup=200, chains=2, n_jobs=1, random_state=3).fit(X, Y)
+
+
+def test_coefficients_come_back_in_the_units_of_the_data(data, fitted):
+    X, Y, C = data
+    assert fitted.coef_.shape == (2, 6)
+    assert fitted.intercept_.shape == (2,)
+    lower, upper = fitted.interval(0.999)
+    assert lower.shape == upper.shape == (2, 6)
+    assert ((lower <= C.T) & (upper >= C.T)).all()
+    centre = Y.to_numpy().mean(axis=0) - fitted.coef_ @ X.to_numpy().mean(axis=0)
+    np.testing.assert_allclose(fitted.intercept_, centre, atol=0.05)
+    np.testing.assert_array_equal(fitted.selected_, (C != 0).any(axis=1))
+    assert fitted.score(X, Y) > 0.95
+    assert fitted.feature_names_in_.tolist() == list(X.columns)
+
+
+def test_units_are_only_units(data, fitted):
+    X, Y, _C = data
+    other = ReducedRankHorseshoe(draws=300, warmup=200, chains=2, n_jobs=1, random_state=3)
+    other.fit(X * 1e3 - 7, Y * 1e-2 + 4)
+    np.testing.assert_allclose(other.coef_, fitted.coef_ * 1e-5, rtol=1e-6)
+    np.testing.assert_array_equal(other.selected_, fitted.selected_)
+
+
+def test_the_posterior_is_labelled_and_saves(data, fitted, tmp_path):
+    X, Y, _C = data
+    assert isinstance(fitted.posterior_, Posterior)
+    assert fitted.posterior_.features == list(X.columns)
+    assert fitted.posterior_.responses == list(Y.columns)
+    np.testing.assert_allclose(fitted.posterior_.mean().sel(response="crp"), fitted.coef_[1])
+    back = Posterior.load(fitted.posterior_.save(tmp_path / "fit.nc"))
+    np.testing.assert_allclose(back.predict(X.to_numpy())[1], fitted.predict(X, return_std=True)[1])
+    assert fitted.diagnosis_.rhat.shape == (6, 2)
+    assert fitted.diagnosis_.worst(1)[0]["feature"] in list(X.columns)
+
+
+def test_predictions_have_the_spread_they_claim(data, fitted):
+    X, Y, _C = data
+    mean, sd = fitted.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, fitted.predict(X))
+    z = (Y.to_numpy() - mean) / sd
+    assert 0.8 < z.std() < 1.15
+    draws = fitted.predict_draws(X.iloc[:3], random_state=0)
+    assert draws.shape == (2, 300, 3, 2)
+    np.testing.assert_allclose(draws.mean(("chain", "draw")), mean[:3], atol=5 * sd.max() / np.sqrt(600))
+
+
+def test_one_dimensional_y(data):
+    X, Y, _C = data
+    one = ReducedRankHorseshoe(**SHORT).fit(X, Y["bmi"])
+    assert one.coef_.shape == (6,)
+    assert isinstance(one.intercept_, float)
+    mean, sd = one.predict(X, return_std=True)
+    assert mean.shape == sd.shape == (120,)
+    assert one.interval(0.9)[0].shape == (6,)
+    column = ReducedRankHorseshoe(**SHORT).fit(X, Y[["bmi"]])
+    assert column.coef_.shape == (1, 6)
+    np.testing.assert_allclose(column.coef_[0], one.coef_)
+    assert column.predict(X).shape == (120, 1)
+
+
+def test_constant_columns_have_no_effect(data):
+    X, Y, _C = data
+    wide = np.column_stack([X.to_numpy(), np.full(120, 0.1)])
+    both = np.column_stack([Y.to_numpy(), np.full(120, 7.7)])
+    model = ReducedRankHorseshoe(**SHORT).fit(wide, both)
+    assert model.coef_.shape == (3, 7)
+    assert (model.coef_[:, 6] == 0).all()
+    assert (model.coef_[2] == 0).all()
+    assert not model.selected_[6]
+    np.testing.assert_allclose(model.predict(wide)[:, 2], 7.7)
+    nothing = ReducedRankHorseshoe(**SHORT).fit(np.ones((9, 2)), np.ones(9))
+    np.testing.assert_allclose(nothing.predict(np.zeros((2, 2))), 1.0)
+
+
+def test_sketched_fit_finds_the_same_and_uses_a_fresh_key(data):
+    X, Y, C = data
+    first, second = (ReducedRankHorseshoe(**{**SHORT, "draws": 200}, sketch=60).fit(X, Y) for _ in range(2))
+    assert not np.array_equal(first.coef_, second.coef_)
+    lower, upper = first.interval(0.999)
+    assert ((lower <= C.T) & (upper >= C.T)).mean() > 0.9
+    assert first.score(X, Y) > 0.9
+    with pytest.raises(InputError):
+        ReducedRankHorseshoe(**SHORT, sketch=500).fit(X, Y)
+
+
+def test_same_seed_same_draws(data):
+    X, Y, _C = data
+    a, b = (ReducedRankHorseshoe(**SHORT).fit(X, Y) for _ in range(2))
+    np.testing.assert_array_equal(a.posterior_.C, b.posterior_.C)
+    c = pickle.loads(pickle.dumps(a))  # noqa: S301
+    np.testing.assert_array_equal(c.predict(X), a.predict(X))
+
+
+def test_progress_is_called(data):
+    X, Y, _C = data
+    calls = []
+    ReducedRankHorseshoe(**SHORT, progress=lambda *args, **kwargs: calls.append(1)).fit(X, Y)
+    assert calls
+
+
+def test_unfinished_chains_warn(data):
+    X, Y, _C = data
+    with pytest.warns(ConvergenceWarning, match="effective samples"):
+        ReducedRankHorseshoe(**{**SHORT, "draws": 10}).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"draws": 3}, {"chains": 0}, {"rank": 0}, {"sketch": 2.5}, {"warmup": -1}, {"thin": 0}]
+)
+def test_parameters_are_checked(data, bad):
+    X, Y, _C = data
+    with pytest.raises(InputError, match=next(iter(bad))):
+        ReducedRankHorseshoe(**{**SHORT, **bad}).fit(X, Y)
+
+
+def test_it_is_public():
+    assert "ReducedRankHorseshoe" in intarsia.__all__
