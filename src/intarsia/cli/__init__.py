@@ -16,6 +16,12 @@ from intarsia.errors import IntarsiaError
 COMMANDS: dict[str, tuple[str, str]] = {
     "key": ("intarsia.cli.key", "make a sketch key, show its fingerprint"),
     "sketch": ("intarsia.cli.sketch", "sketch a site's table with the sites' key"),
+    "study": ("intarsia.cli.study", "write, check, run and follow a study"),
+    "site": ("intarsia.cli.site", "an institution's own end of a study"),
+    "server": ("intarsia.cli.server", "the party that sees sketches only"),
+    "fit": ("intarsia.cli.fit", "fit the sketches of all sites"),
+    "deliver": ("intarsia.cli.deliver", "each site's own coefficients"),
+    "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
 }
 
 EPILOG = """exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;

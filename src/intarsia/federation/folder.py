@@ -105,7 +105,7 @@ class StudyFolder:
                 return False
             raise FederationError(
                 f"Site {sender!r} has sent its {kind} already, and this one is different. A second {kind} in the same "
-                "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study rerun`)."
+                "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study again`)."
             )
         try:
             _CHECKS[kind](self, sender, raw)
@@ -188,7 +188,7 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
                 f"Site {sender!r} sent {len(foreign)} {what}(s) that study.toml does not list for it, "
                 f"the first is {foreign[0]!r}."
             )
-    if not sketch.order_mac and len(study.names) > 1:
+    if not sketch.order_mac and len(study.names) > 1 and not study.terms:
         raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
     if not folder.missing("alignment"):
         n = folder.cohorts()[sender].n

@@ -127,6 +127,8 @@ class SiteOffice:
     def accept(self, source: str | Path) -> Study:
         """The operator has read this study file and takes part in it; only accepted files are ever answered."""
         study = Study.load(source)
+        if study.terms:
+            raise StudyError(f"{source} borrows its hash from elsewhere (terms = …); such a file is not accepted.")
         entry = study.site(self.name)
         if (self.folder / FILE).is_file() and entry.exchange_key is not None:
             own = self.identity()

@@ -125,6 +125,7 @@ class Study:
     fit: Fit = Fit()
     deliver: Delivery = Delivery()
     privacy: Privacy = field(default_factory=Privacy)
+    terms: str = ""  # the hash that sketches made without a study file carry; empty for a study of study.toml
 
     @classmethod
     def load(cls, path: str | Path) -> "Study":
@@ -161,8 +162,9 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The canonical content: plain values, defaults filled in, nothing that is absent."""
         out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
-        if self.title:
-            out["title"] = self.title
+        for name in ("title", "terms"):
+            if getattr(self, name):
+                out[name] = getattr(self, name)
         for name in ("sketch", "alignment", "fit", "deliver", "privacy"):
             out[name] = _plain(getattr(self, name))
         out["site"] = [_plain(site) for site in self.sites]
@@ -171,6 +173,8 @@ class Study:
     @property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical content."""
+        if self.terms:
+            return self.terms
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(b"intarsia study 1\n" + text.encode()).hexdigest()
 
@@ -210,7 +214,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     if schema != SCHEMA:
         check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
         check.finish()
-    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "privacy", "site")
+    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "privacy", "site", "terms")
     check.known(content, (), known)
     study = Study(
         id=check.label(content, (), "id"),
@@ -222,6 +226,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         fit=_fit(content, check),
         deliver=_deliver(content, check),
         privacy=Privacy(),
+        terms=_terms(content, check),
     )
     study = replace(study, privacy=_privacy(content, check, study))
     check.finish()
@@ -233,6 +238,13 @@ def _run(content: dict[str, Any], check: Checker) -> str:
     if run and (len(run) < 16 or len(run) > 64 or any(c not in "0123456789abcdef" for c in run)):
         check.fail(("run",), "run must be 16 to 64 hexadecimal digits; `intarsia study new` makes one")
     return run
+
+
+def _terms(content: dict[str, Any], check: Checker) -> str:
+    terms = check.text(content, (), "terms", default="")
+    if terms and (len(terms) != 64 or any(c not in "0123456789abcdef" for c in terms)):
+        check.fail(("terms",), "terms must be 64 hexadecimal digits")
+    return terms
 
 
 def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
@@ -310,9 +322,7 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
             if name not in study.names:
                 check.fail((*at, key), f"{key} speaks of site {name!r}, which is not on the roster")
     if (epsilon is None) != (delta is None):
-        check.fail(
-            (*at, "epsilon" if delta is None else "delta"), "state epsilon and delta together or not at all"
-        )
+        check.fail((*at, "epsilon" if delta is None else "delta"), "state epsilon and delta together or not at all")
     if epsilon is not None:
         if study.sketch.kind != "gaussian":
             check.fail((*at, "epsilon"), 'differential privacy needs [sketch] kind = "gaussian"')
@@ -368,9 +378,7 @@ def _roster(entries: list[SiteEntry], check: Checker) -> None:
                 if "*" in label:
                     continue
                 if label in owner:
-                    check.fail(
-                        ("site", i, what), f"{what[:-1]} {label!r} is claimed by site {owner[label] + 1} too"
-                    )
+                    check.fail(("site", i, what), f"{what[:-1]} {label!r} is claimed by site {owner[label] + 1} too")
                 owner[label] = i
 
 

@@ -1,0 +1,88 @@
+"""`intarsia predict`: joint predictions for new subjects from masked parts; nobody sees another site's part."""
+
+import argparse
+from pathlib import Path
+
+from intarsia.cli.show import add_json, emit
+
+EPILOG = """over the network (each site has put a table of the new subjects into its predict/ folder as june.csv):
+  intarsia predict run liver june --server server
+by files:
+  intarsia predict part clinic june new-clinic.csv -o clinic.part     # every site; send to the server
+  intarsia predict sum liver june *.part -o sums                      # the server
+  intarsia predict finish clinic june new-clinic.csv sums/clinic.sum -o june.csv   # sites with responses"""
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    sub = parser.add_subparsers(dest="sub", metavar="ACTION", required=True)
+    run = sub.add_parser("run", help="over the network, all sites at once")
+    run.add_argument("folder", type=Path, help="the study folder at the server")
+    run.add_argument("request", help="a name for this prediction")
+    run.add_argument("--server", type=Path, required=True)
+    run.add_argument("--timeout", type=int, default=600)
+    add_json(run)
+    run.set_defaults(run=run_run)
+    part = sub.add_parser("part", help="at a site: its masked part")
+    finish = sub.add_parser("finish", help="at a site with responses: the predictions in its own units")
+    for parser_ in (part, finish):
+        parser_.add_argument("dir", type=Path, help="the site's folder")
+        parser_.add_argument("request")
+        parser_.add_argument("table", help="the new subjects' table at this site")
+        parser_.add_argument("--study", help="which accepted study, by id")
+        parser_.add_argument("-o", "--out", type=Path, required=True)
+    part.set_defaults(run=run_part)
+    finish.add_argument("sum", type=Path, help="the sum of the other sites' parts, from the server")
+    finish.set_defaults(run=run_finish)
+    total = sub.add_parser("sum", help="at the server: add the masked parts")
+    total.add_argument("folder", type=Path, help="the study folder")
+    total.add_argument("request")
+    total.add_argument("parts", nargs="+", type=Path)
+    total.add_argument("-o", "--out", type=Path, required=True, help="folder for one sum a response's owner")
+    add_json(total)
+    total.set_defaults(run=run_sum)
+
+
+def run_run(args: argparse.Namespace) -> None:
+    from intarsia.federation.flare.study import run_prediction
+
+    outcome = run_prediction(args.folder, args.server, args.request, timeout=args.timeout)
+    emit(args, outcome, [f"{args.request}: the sites with responses have their predictions"])
+
+
+def run_part(args: argparse.Namespace) -> None:
+    from intarsia.cli.site import _both, _write
+
+    site, study = _both(args)
+    _write(args.out, site.predict_part(study, args.request, args.table))
+
+
+def run_finish(args: argparse.Namespace) -> None:
+    from intarsia.cli.site import _both
+
+    site, study = _both(args)
+    prediction = site.predict_finish(study, args.request, args.table, args.sum.read_bytes())
+    prediction.save(args.out)
+    print(f"{len(prediction.mean)} subjects × {len(prediction.responses)} responses in {args.out}")
+
+
+def run_sum(args: argparse.Namespace) -> None:
+    from intarsia.errors import FederationError
+    from intarsia.federation.folder import StudyFolder
+    from intarsia.wire.container import write
+    from intarsia.wire.prediction import PartialPrediction, add_parts
+
+    study = StudyFolder.open(args.folder).study
+    messages = [PartialPrediction.from_bytes(path.read_bytes()) for path in args.parts]
+    by_name = {message.site: message for message in messages}
+    missing = [name for name in study.names if name not in by_name]
+    if missing or any(m.study_hash != study.hash or m.request != args.request for m in messages):
+        raise FederationError(
+            f"The parts do not make prediction {args.request!r} of study {study.id!r}: "
+            + (f"{', '.join(missing)} missing." if missing else "some are of another study or request.")
+        )
+    owners = sorted({owner for message in messages for owner in message.parts})
+    args.out.mkdir(parents=True, exist_ok=True)
+    for owner in owners:
+        write(args.out / f"{owner}.sum", add_parts(by_name, owner).to_bytes())
+    emit(args, {"owners": owners, "folder": str(args.out)}, [f"send {args.out / (owner + '.sum')}" for owner in owners])

@@ -1,0 +1,92 @@
+"""`intarsia server`: the party that sees sketches only. By files it needs no more than `intarsia fit`."""
+
+import argparse
+from pathlib import Path
+
+from intarsia.cli.show import add_json, emit
+
+EPILOG = """examples:
+  intarsia server init server --host study.example.org
+  intarsia server approve server clinic.request.zip     # after comparing with the site by telephone
+  intarsia server start server
+  intarsia study run study.toml --server server"""
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    sub = parser.add_subparsers(dest="sub", metavar="ACTION", required=True)
+    init = sub.add_parser("init", help="make a federation: authority, server and operator certificates")
+    init.add_argument("dir", type=Path)
+    init.add_argument("--host", default="localhost", help="the name under which sites reach this machine")
+    init.add_argument("--port", type=int, default=8002)
+    init.add_argument("--admin-port", type=int, default=8003)
+    add_json(init)
+    init.set_defaults(run=run_init)
+    approve = sub.add_parser("approve", help="sign a site's certificate request")
+    approve.add_argument("dir", type=Path)
+    approve.add_argument("request", type=Path, help="NAME.request.zip, as the site sent it")
+    add_json(approve)
+    approve.set_defaults(run=run_approve)
+    start = sub.add_parser("start", help="run the server")
+    start.add_argument("dir", type=Path)
+    start.set_defaults(run=run_start)
+    align = sub.add_parser("align", help="studies by files: intersect the sites' tokens")
+    align.add_argument("files", nargs="+", type=Path, help="the alignment files of all sites")
+    align.add_argument("--study", type=Path, required=True, help="study.toml")
+    align.add_argument("-o", "--out", type=Path, required=True, help="folder for one answer a site")
+    add_json(align)
+    align.set_defaults(run=run_align)
+
+
+def run_init(args: argparse.Namespace) -> None:
+    from intarsia.federation.flare.kit import server_init
+
+    extra = ("127.0.0.1",) if args.host == "localhost" else ()
+    digest = server_init(args.dir, args.host, args.port, args.admin_port, extra)
+    lines = [
+        f"server made in {args.dir}; keep {args.dir / 'ca'} to yourself",
+        f"authority's fingerprint (tell it to every site in person): {digest}",
+    ]
+    emit(args, {"dir": str(args.dir), "fingerprint": digest}, lines)
+
+
+def run_approve(args: argparse.Namespace) -> None:
+    from intarsia.federation.flare.kit import approve
+
+    signed, digest = approve(args.dir, args.request)
+    emit(args, {"signed": str(signed), "fingerprint": digest}, [f"return {signed}", f"fingerprint {digest}"])
+
+
+def run_start(args: argparse.Namespace) -> int:
+    from intarsia.federation.flare.run import server_command, supervise
+
+    command, env = server_command(args.dir)
+    return supervise(command, env, args.dir / "server" / "start.log", lambda text: print(f"server {text}"))
+
+
+def run_align(args: argparse.Namespace) -> None:
+    from intarsia.errors import FederationError
+    from intarsia.wire.alignment import AlignmentReport, intersect
+    from intarsia.wire.container import write
+    from intarsia.wire.study import Study
+
+    study = Study.load(args.study)
+    reports = [AlignmentReport.from_bytes(path.read_bytes()) for path in args.files]
+    by_name = {report.site: report for report in reports}
+    missing = [name for name in study.names if name not in by_name]
+    foreign = [r.site for r in reports if r.site not in study.names or r.study_hash != study.hash]
+    if missing or foreign or len(by_name) != len(reports):
+        raise FederationError(
+            f"The files do not fit study {study.id!r}: missing {', '.join(missing) or 'none'}; of another study or not "
+            f"on the roster {', '.join(foreign) or 'none'}."
+        )
+    cohorts = intersect({name: by_name[name] for name in study.names})
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, cohort in cohorts.items():
+        write(args.out / f"{name}.cohort", cohort.to_bytes())
+    n = cohorts[study.names[0]].n
+    emit(
+        args,
+        {"n": n, "folder": str(args.out)},
+        [f"{n} subjects are at all sites; send each site its file of {args.out}"],
+    )

@@ -1,0 +1,50 @@
+"""How commands of the federation print: JSON when asked, a table on a terminal, plain text elsewhere."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def emit(args: argparse.Namespace, data: Any, lines: Sequence[str] = ()) -> None:
+    """Print `data` as JSON with --json, else the lines."""
+    if getattr(args, "json", False):
+        print(json.dumps(data, indent=1, default=str))
+    else:
+        for line in lines:
+            print(line)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table on the standard output."""
+    cells = [[_text(row.get(column, "")) for column in columns] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        pretty = Table(title=title, title_justify="left")
+        for column in columns:
+            pretty.add_column(column)
+        for row in cells:
+            pretty.add_row(*row)
+        Console().print(pretty)
+        return
+    widths = [max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)]
+    print(title)
+    for row in [list(columns), *cells]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(v) for v in value)
+    return str(value)

@@ -1,0 +1,284 @@
+"""`intarsia study`: write, check, repeat, run and follow a study."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from intarsia.cli.show import add_json, emit, table
+from intarsia.errors import InputError, StudyError
+from intarsia.wire.schema import check_name
+from intarsia.wire.study import Study, new_run
+
+EPILOG = """examples:
+  intarsia study new study.toml --id liver --m 300 --site clinic.toml --site mri.toml --responses clinic=alt,ast
+  intarsia study check study.toml
+  intarsia study run study.toml --server server
+  intarsia study status server/studies/liver-1a2b3c4d
+  intarsia study again study.toml -o study-2.toml"""
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    sub = parser.add_subparsers(dest="sub", metavar="ACTION", required=True)
+
+    new = sub.add_parser("new", help="write a commented study.toml")
+    new.add_argument("path", type=Path, help="the file to write")
+    new.add_argument("--id", required=True, help="the study's short name")
+    new.add_argument(
+        "--m", type=int, default=200, help="rows of the sketch (default 200; at most a tenth of n is wise)"
+    )
+    new.add_argument(
+        "--site",
+        action="append",
+        required=True,
+        metavar="NAME|FILE",
+        help="a site, by name or by the public file that `intarsia site init` writes; once for each",
+    )
+    new.add_argument("--responses", action="append", default=[], metavar="SITE=A,B", help="responses a site brings")
+    new.add_argument("--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *)")
+    new.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
+    new.set_defaults(run=run_new)
+
+    check = sub.add_parser("check", help="validate a study file and say what it means")
+    check.add_argument("path", type=Path)
+    add_json(check)
+    check.set_defaults(run=run_check)
+
+    again = sub.add_parser("again", help="the same study with a new run nonce: Φ is used once")
+    again.add_argument("path", type=Path)
+    again.add_argument("-o", "--out", type=Path, required=True)
+    again.set_defaults(run=run_again)
+
+    status = sub.add_parser("status", help="where a study stands, step by step")
+    status.add_argument("folder", type=Path, help="the study folder at the server")
+    add_json(status)
+    status.set_defaults(run=run_status)
+
+    go = sub.add_parser("run", help="run a study over the network, or go on after an interruption")
+    go.add_argument("path", type=Path, help="study.toml")
+    go.add_argument("--server", type=Path, required=True, help="the server's folder (`intarsia server init`)")
+    go.add_argument("--timeout", type=int, default=600, help="seconds a site may take for one step (default 600)")
+    go.add_argument("--wait", type=float, default=60, help="seconds to wait for sites to connect (default 60)")
+    go.add_argument("--workers", type=int, default=None, help="processes for the sampler")
+    go.add_argument("--until", choices=("collect", "fit", "deliver"), default="deliver", help="stop after this step")
+    add_json(go)
+    go.set_defaults(run=run_run)
+
+
+def run_new(args: argparse.Namespace) -> None:
+    if args.path.exists():
+        raise InputError(f"{args.path} exists already; it is not overwritten.")
+    responses, features = _by_site(args.responses), _by_site(args.features)
+    sites = [_site(text) for text in args.site]
+    names = [site["name"] for site in sites]
+    for name in (*responses, *features):
+        if name not in names:
+            raise InputError(f"{name!r} is not one of the sites {', '.join(names)}.")
+    blocks = [_block(site, features.get(site["name"], ["*"]), responses.get(site["name"], [])) for site in sites]
+    mode = "intersect" if args.intersect else "strict"
+    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks))
+    try:
+        study = Study.parse(text, str(args.path))
+    except StudyError as error:
+        hint = "" if responses else " Name the responses: --responses SITE=A,B."
+        raise StudyError(f"{error}{hint}") from None
+    args.path.write_text(text, encoding="utf-8")
+    print(f"wrote {args.path} (hash {study.hash[:16]}…). Edit it, then send the same file to every site.")
+
+
+def run_check(args: argparse.Namespace) -> None:
+    study = Study.load(args.path)
+    emit(args, {"hash": study.hash, **study.to_dict()}, explain(study))
+
+
+def explain(study: Study) -> list[str]:
+    """What a study file says, in words a data officer can read."""
+    s, f, p = study.sketch, study.fit, study.privacy
+    lines = [
+        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash[:16]}… (every site must see the same hash)",
+        f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
+    ]
+    if study.alignment.mode == "strict":
+        lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
+    else:
+        lines.append(
+            "Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom."
+        )
+    lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
+    for site in study.sites:
+        has = f"features {_some(site.features)}" if site.features else "no features"
+        also = f", responses {_some(site.responses)}" if site.responses else ""
+        keys = "keys pinned" if site.exchange_key else "no keys pinned"
+        lines.append(f"Site {site.name}: {has}{also}; {keys}.")
+    if all(site.exchange_key for site in study.sites):
+        lines.append("Study key: agreed by the sites through the server, which learns nothing of it.")
+    else:
+        lines.append("Study key: exchanged by file; whoever has it can undo the sketch. Keep it from the server.")
+    rank = "as many as responses" if f.rank is None else str(f.rank)
+    lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
+    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
+    lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
+    if p.epsilon is None:
+        lines.append(
+            f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee."
+        )
+    else:
+        lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
+    return lines
+
+
+def run_again(args: argparse.Namespace) -> None:
+    old = Study.load(args.path)
+    if args.out.exists():
+        raise InputError(f"{args.out} exists already; it is not overwritten.")
+    text = args.path.read_text(encoding="utf-8")
+    new = old.again()
+    changed = "".join(
+        line if not line.lstrip().startswith("run") else line.replace(old.run, new.run)
+        for line in text.splitlines(keepends=True)
+    )
+    study = Study.parse(changed, str(args.out))
+    if study.run == old.run:
+        raise StudyError(f'The run nonce of {args.path} was not found; write it as run = "…" in lower case.')
+    args.out.write_text(changed, encoding="utf-8")
+    print(f"wrote {args.out}, run {study.run[:12]}…, hash {study.hash[:16]}…")
+
+
+def run_status(args: argparse.Namespace) -> None:
+    from intarsia.federation.folder import StudyFolder
+    from intarsia.federation.protocol import status
+
+    folder = StudyFolder.open(args.folder)
+    rows = status(folder)
+    refused = [event for event in _events(folder.path) if event.get("event") == "refused"]
+    summary = {"study": folder.study.id, "hash": folder.study.hash, "steps": rows, "refused": refused}
+    if args.json:
+        emit(args, summary)
+        return
+    table(f"study {folder.study.id}, hash {folder.study.hash[:16]}…", ("step", "done", "present", "missing"), rows)
+    for event in refused[-5:]:
+        print(f"refused {event['time']}: {event['why']}")
+    waiting = next((row for row in rows if not row["done"]), None)
+    print("complete" if waiting is None else f"next: {waiting['step']}")
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    file = path / "events.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+
+
+def run_run(args: argparse.Namespace) -> None:
+    from intarsia.federation.flare.study import run_study
+
+    result = run_study(
+        args.path,
+        args.server,
+        timeout=args.timeout,
+        wait=args.wait,
+        workers=args.workers,
+        until=args.until,
+        say=(lambda text: None) if args.json else print,
+    )
+    lines = [f"study {result['study']}: {result['folder']}"]
+    if "verdict" in result:
+        lines += [str(result["verdict"]), f"{len(result['selected'])} of {result['features']} features selected"]
+    emit(args, result, lines)
+
+
+def _by_site(texts: list[str]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for text in texts:
+        name, found, labels = text.partition("=")
+        if not found or not labels:
+            raise InputError(f"Write SITE=LABEL,LABEL; {text!r} has no '='.")
+        out[name] = out.get(name, []) + [label.strip() for label in labels.split(",") if label.strip()]
+    return out
+
+
+def _site(text: str) -> dict[str, str]:
+    """A site by name, or by the public file its operator sent."""
+    path = Path(text)
+    if not path.is_file():
+        if not check_name(text):
+            raise InputError(f"{text!r} is neither a file nor a site name (letters, digits, '-', '_').")
+        return {"name": text}
+    import tomllib
+
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return {key: str(content[key]) for key in ("name", "exchange_key", "signing_key")}
+    except (KeyError, ValueError, OSError):
+        raise InputError(f"{path} is not the public file that `intarsia site init` writes.") from None
+
+
+def _block(site: dict[str, str], features: list[str], responses: list[str]) -> str:
+    lines = ["[[site]]", f'name = "{site["name"]}"', f"features = {json.dumps(features)}"]
+    if responses:
+        lines.append(f"responses = {json.dumps(responses)}")
+    if "exchange_key" in site:
+        lines += [f'exchange_key = "{site["exchange_key"]}"', f'signing_key = "{site["signing_key"]}"']
+    else:
+        lines += [
+            "# Lines that `intarsia site init` prints, so that the sites can agree on the key through the server:"
+        ]
+        lines += ['# exchange_key = "…"', '# signing_key = "…"']
+    return "\n".join(lines) + "\n"
+
+
+def _some(labels: tuple[str, ...], most: int = 6) -> str:
+    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
+
+
+TEMPLATE = """# A study between institutions. All parties work from the same text: each message carries its hash.
+schema = 1
+id = "{id}"
+# One run, one Φ: `intarsia study again` makes a new nonce for a repeat or after a withdrawal.
+run = "{run}"
+title = ""
+
+[sketch]
+# Rows of the sketch. More rows: sharper answers, less privacy. A site refuses m/n above its limit.
+m = {m}
+# "orthonormal" (exact at any m) or "gaussian" (the paper's; needed for differential privacy).
+kind = "orthonormal"
+# How values leave a site: "float64" or "float32".
+precision = "float64"
+
+[alignment]
+# "strict": all sites hold the same subjects. "intersect": the common subjects are used; the server sees the overlap.
+mode = "{mode}"
+# Applied to every id, in this order: strip, collapse (white space), nfc, lower, upper, no-leading-zeros, integer.
+canonical = ["strip", "nfc"]
+
+[fit]
+# rank = 3                # default: as many as responses
+local = "row"             # "row": one local scale a feature; "element": the paper's
+law = "horseshoe"
+noise = "half-cauchy"     # or "jeffreys", the paper's, improper when P >= m
+draws = 1000
+warmup = 500
+chains = 4
+thin = 1
+seed = 0
+select = "bfdr"           # Bayesian false discovery rate, or "mixture", the paper's
+fdr = 0.05
+
+[deliver]
+content = "draws"         # each site gets draws of its own rows (needed for predictive intervals), or "summary"
+draws = 1000
+interval = 0.95
+
+[privacy]
+warn_ratio = 0.1          # Σm/n over a cohort's history
+max_ratio = 0.25
+max_auc = 0.6             # membership attack
+min_level = 10            # subjects a level must have
+self_attack = true
+# Differential privacy against the server (kind = "gaussian" and public constants for every site):
+# epsilon = 3.0
+# delta = 1e-6
+# [privacy.row_bound]
+# clinic = 5.0
+
+{sites}"""
