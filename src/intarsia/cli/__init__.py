@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("intarsia.cli.fit", "fit the sketches of all sites"),
     "deliver": ("intarsia.cli.deliver", "each site's own coefficients"),
     "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
+    "privacy": ("intarsia.cli.privacy", "plan a sketch size, attack your own sketch, check cards and the ledger"),
+    "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }
 
 EPILOG = """exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;

@@ -1,11 +1,11 @@
 """Decoding a column of few values from its sketch, by a party that knows Φ: linear programming and Bayes-AMP.
 
-The decoder is given what a determined attacker would have: the real Φ, the column's levels and their frequencies. It is
-the worst case on purpose, since a site runs it on its own columns to learn what a leaked key would cost.
+The decoder is given what a determined attacker would have: the real Φ, the column's levels and their frequencies. It
+is the worst case on purpose, since a site runs it on its own columns to learn what a leaked key would cost.
 
-Any Φ reduces to orthonormal rows: Φ = L Q gives L⁻¹Φx = Qx. So one message-passing decoder (its orthogonal form, also known
-as VAMP) serves gaussian and orthonormal sketches, and its state evolution says from (m/n, level frequencies) alone whether
-a long column would be decoded, without touching data.
+Any Φ reduces to orthonormal rows: Φ = L Q gives L⁻¹Φx = Qx. So one message-passing decoder (its orthogonal form, also
+known as VAMP) serves gaussian and orthonormal sketches, and its state evolution says from (m/n, level frequencies)
+alone whether a long column would be decoded, without touching data.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,9 @@ class Levels:
         rest = np.delete(values, top)
         weights = np.delete(counts, top) / (n - counts[top])
         mean = float(rest @ weights)
-        return cls(values[[top]], counts[[top]] / n, float(1 - counts[top] / n), mean, float((rest - mean) ** 2 @ weights))
+        return cls(
+            values[[top]], counts[[top]] / n, float(1 - counts[top] / n), mean, float((rest - mean) ** 2 @ weights)
+        )
 
     @property
     def mean(self) -> float:
@@ -88,7 +90,9 @@ def orthonormal_rows(Phi: Array, b: Array) -> tuple[Array, Array]:
 
 
 def decode_amp(Phi: Array, b: Array, levels: Levels, iterations: int = 200, damping: float = 0.7) -> Array:
-    """Bayes-optimal message passing for Φx = b with the column's law as the prior; returns estimates, not yet rounded."""
+    """Bayes-optimal message passing for Φx = b with the column's law as the prior; returns estimates, not yet
+    rounded.
+    """
     m, n = Phi.shape
     Q, b = orthonormal_rows(Phi, b)
     alpha = m / n
@@ -111,7 +115,9 @@ def decode_amp(Phi: Array, b: Array, levels: Levels, iterations: int = 200, damp
     return x
 
 
-def decode_lp(Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0) -> Array | None:
+def decode_lp(
+    Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0
+) -> Array | None:
     """The x in [low, high]ⁿ with Φx = b and the least sum (of distances from `low`); None when time ran out.
 
     `tolerance` is the rounding of the sketch: without it a column rounded to float32 has no feasible x at all.

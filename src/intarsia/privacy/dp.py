@@ -1,14 +1,15 @@
 """Differential privacy of a noisy gaussian sketch: exact accounting, its inverse, and what a party that knows Φ sees.
 
-Site k clips its rows to norm B_k (a public constant) and adds W ~ N(0, w_k²/n) to ΦX_k. To the server, which does not know
-Φ, the rows of the joined sketch are N(0, (XᵀX + diag(w²))/n). Blanking one person's row changes that covariance by xxᵀ,
-and xᵀ(XᵀX + diag(w²))⁻¹x ≤ t = Σ_k B_k²/w_k²: the pair of laws is χ²_m against (1+t)·χ²_m, whose hockey-stick divergences
-are known exactly. Neighbours: one person's row set to zero at all sites at once ("zero-out").
+Site k clips its rows to norm B_k (a public constant) and adds W ~ N(0, w_k²/n) to ΦX_k. To the server, which does not
+know Φ, the rows of the joined sketch are N(0, (XᵀX + diag(w²))/n). Blanking one person's row changes that covariance
+by xxᵀ, and xᵀ(XᵀX + diag(w²))⁻¹x ≤ t = Σ_k B_k²/w_k²: the pair of laws is χ²_m against (1+t)·χ²_m, whose hockey-stick
+divergences are known exactly. Neighbours: one person's row set to zero at all sites at once ("zero-out").
 
 A party that knows Φ (any site, or anyone a site talks to) sees additive Gaussian noise only: μ-GDP with
 μ = √(n·t)·max_i ‖φ_i‖ ≈ √(m·t).
 
-None of this holds unless bounds, centres and scales are public constants, every site adds its noise, and Φ is used once.
+None of this holds unless bounds, centres and scales are public constants, every site adds its noise, and Φ is used
+once.
 """
 
 from collections.abc import Mapping
@@ -89,7 +90,6 @@ class SiteNoise:
     """What one site must add: `w` is the noise scale; each sketch entry gets N(0, w²/n)."""
 
     row_bound: float
-    columns: int
     w: float
 
     def noise_variance(self, n: int) -> float:
@@ -125,25 +125,24 @@ def guarantee(
     """Noise for every site so that the joined sketch is (ε, δ)-private against the server.
 
     t = Σ B_k²/w_k² is split so that the total noise variance Σ P_k·w_k² is smallest: w_k² = (B_k/√P_k)·Σ_j B_j√P_j / t.
-    Bounds of the same size per column (B_k ∝ √P_k) give every site the same w.
+    Bounds of the same size per column (B_k ∝ √P_k) give every site the same w, and so does leaving `columns` out.
     """
     if not row_bounds:
         raise InputError("Differential privacy needs a public row bound for every site; none came.")
     for site, bound in row_bounds.items():
         if not (bound > 0 and bound < inf):
             raise InputError(f"The row bound of site {site!r} must be a positive number; {bound} came.")
-    P = {site: (columns or {}).get(site, 1) for site in row_bounds}
     if columns is not None and set(columns) != set(row_bounds):
         missing = sorted(set(columns) ^ set(row_bounds))
         raise InputError(f"Row bounds and column counts speak of different sites: {', '.join(missing)}.")
-    for site, count in P.items():
+    for site, count in (columns or {}).items():
         if count < 1:
             raise InputError(f"Site {site!r} has {count} columns; it needs at least one.")
     t = calibrate(epsilon, delta, m)
-    total = sum(bound * sqrt(P[site]) for site, bound in row_bounds.items())
-    sites = {
-        site: SiteNoise(bound, P[site], sqrt(bound / sqrt(P[site]) * total / t)) for site, bound in row_bounds.items()
-    }
+    # Without counts, bounds are taken to grow as the root of the columns.
+    root = {site: sqrt(columns[site]) if columns is not None else bound for site, bound in row_bounds.items()}
+    total = sum(bound * root[site] for site, bound in row_bounds.items())
+    sites = {site: SiteNoise(bound, sqrt(bound / root[site] * total / t)) for site, bound in row_bounds.items()}
     return Guarantee(epsilon, delta, m, t, sites)
 
 
@@ -174,7 +173,9 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def longest_column(n: int, m: int, failure: float = 1e-3) -> float:
-    """A bound on max_i ‖φ_i‖ that a gaussian Φ exceeds with probability below `failure`, for planning before Φ exists."""
+    """A bound on max_i ‖φ_i‖ that a gaussian Φ exceeds with probability below `failure`, for planning before Φ
+    exists.
+    """
     return sqrt(chi2.isf(failure / n, m) / n)
 
 
@@ -201,5 +202,3 @@ def monte_carlo_delta(epsilon: float, t: float, m: int, draws: int, rng: np.rand
 def needed_n(noise_variance_times_n: float, signal: float = 1.0, ratio: float = 0.5) -> int:
     """The smallest n at which the noise variance w²/n is at most `ratio` of the signal variance."""
     return int(np.ceil(noise_variance_times_n / (ratio * signal)))
-
-

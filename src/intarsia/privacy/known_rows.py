@@ -8,13 +8,15 @@ The same algebra shows why Φ must be used once: two sketches under the same Φ,
 φ_i x_iᵀ, which is that person's row up to a factor (`withdrawn_row`).
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.privacy.leakage import check_sizes
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 
 def known_rows_r2(n: int, m: int, columns: int) -> float:

@@ -1,13 +1,13 @@
 """Was this person in the cohort? What a server that holds a candidate's full row, but not Φ, can tell.
 
 Statistic: T(x) = ‖Z M x‖²/(xᵀMx) with Z = ΦX and M a whitening (Σ⁻¹ if the attacker knows Σ, else from the sketch).
-For someone outside the cohort T ~ χ²_m; for a member the person's own row adds xᵀMx ≈ c to the n of all the others, so
-T ~ (1 + c/n)·χ²_m for a gaussian sketch, hence AUC = F_{m,m}.cdf(1 + c/n). An orthonormal sketch spreads a vector of given
-length less: T ~ χ²_{n+c−1}·Beta(m/2, (n−m)/2). The two AUCs differ by less than .01 unless m is near n.
+For someone outside the cohort T ~ χ²_m; for a member the person's own row adds xᵀMx ≈ c to the n of all the others,
+so T ~ (1 + c/n)·χ²_m for a gaussian sketch, hence AUC = F_{m,m}.cdf(1 + c/n). An orthonormal sketch spreads a vector
+of given length less: T ~ χ²_{n+c−1}·Beta(m/2, (n−m)/2). The two AUCs differ by less than .01 unless m is near n.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from intarsia.errors import InputError
 from intarsia.privacy.leakage import Kind, check_sizes
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Whitening = Literal["known", "sketch"]
 
 
@@ -89,7 +89,9 @@ class MembershipResult:
     candidates: int
 
 
-def attack_membership(Z: Array, members: Array, others: Array, covariance: Array, kind: Kind, n: int) -> MembershipResult:
+def attack_membership(
+    Z: Array, members: Array, others: Array, covariance: Array, kind: Kind, n: int
+) -> MembershipResult:
     """Run the attack with both whitenings. Rows are centred and scaled as the sketched columns were."""
     m, c = Z.shape
     known = np.linalg.pinv(covariance, hermitian=True)

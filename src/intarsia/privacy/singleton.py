@@ -1,10 +1,10 @@
 """Rare binary columns give columns of Φ away, without the key.
 
-The sketch of a centred 0/1 column is the sum of its carriers' columns of Φ; scaling by the column's standard deviation
-multiplies it by n/√(k(n−k)), where the number of carriers k is a small integer. So guess k, undo the scaling, and subtract:
-a column whose carriers are another's and one person more differs from it by exactly that person's φ. A difference that
-comes out the same from two different pairs of columns is no accident. Each hit is a column of Φ, and with it an estimate of
-that person's value in *every* column of that sketch (φ_iᵀ y_Φ).
+The sketch of a centred 0/1 column is the sum of its carriers' columns of Φ; scaling by the column's standard
+deviation multiplies it by n/√(k(n−k)), where the number of carriers k is a small integer. So guess k, undo the
+scaling, and subtract: a column whose carriers are another's and one person more differs from it by exactly that
+person's φ. A difference that comes out the same from two different pairs of columns is no accident. Each hit is a
+column of Φ, and with it an estimate of that person's value in *every* column of that sketch (φ_iᵀ y_Φ).
 
 The remedy is the gate's: no level with fewer than ten subjects.
 """
@@ -29,8 +29,8 @@ class Singletons:
 def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, columns: int = 4000) -> Singletons:
     """Columns of Φ exposed by the standardised rare binary columns among Z's columns.
 
-    `most` is the largest carrier count guessed; `tolerance` allows for the rounding of the sketch. Work is quadratic in the
-    columns, so at most `columns` of them are used.
+    `most` is the largest carrier count guessed; `tolerance` allows for the rounding of the sketch. Work is quadratic
+    in the columns, so at most `columns` of them are used.
     """
     Z = _distinct(np.asarray(Z, float)[:, :columns], tolerance)
     m = Z.shape[0]
@@ -38,7 +38,8 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
     factor = np.sqrt(counts * (n - counts)) / n
     gram = Z.T @ Z
     squared = np.diag(gram).copy()
-    # One carrier's φ has squared length around m/n (spread √(2/m)); the next kind of difference, three carriers, around 3m/n.
+    # One carrier's φ has squared length around m/n (spread √(2/m)); the next kind of difference, three carriers,
+    # around 3m/n.
     low, high = (m / n) * np.array([max(0.1, 1 - 5 * np.sqrt(2 / m)), min(2.0, 1 + 5 * np.sqrt(2 / m))])
     candidates = [Z.T * factor[0]]
     for k in range(1, most):
@@ -52,7 +53,9 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
 
 
 def _groups(points: Array, tolerance: float) -> Indices:
-    """Group label of each row, rows that coincide sharing one. Sorting along one direction avoids comparing all pairs."""
+    """Group label of each row, rows that coincide sharing one. Sorting along one direction avoids comparing all
+    pairs.
+    """
     direction = np.cos(1.7 * np.arange(1, points.shape[1] + 1)) / np.sqrt(points.shape[1])
     order = np.argsort(points @ direction, kind="stable")
     same = np.abs(np.diff(points[order], axis=0)).max(axis=1) < tolerance
@@ -84,7 +87,8 @@ def _agreeing(points: Array, tolerance: float) -> tuple[Array, Indices]:
 def _single(points: Array, support: Indices) -> NDArray[np.bool_]:
     """Which hits are one carrier, not three (φ_1 + φ_2 − φ_3 can be short by chance and repeats as well).
 
-    Best supported first; columns of Φ are nearly orthogonal, so a hit that leans on two or more accepted ones is a mixture.
+    Best supported first; columns of Φ are nearly orthogonal, so a hit that leans on two or more accepted ones is a
+    mixture.
     """
     keep = np.zeros(len(points), bool)
     if not len(points):

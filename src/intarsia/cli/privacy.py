@@ -1,0 +1,357 @@
+"""`intarsia privacy plan | attack | card | ledger`: what a sketch tells, before and after it leaves."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import InputError
+
+_PLAN = """example:
+  intarsia privacy plan --n 500 --features 300 --responses 5
+  intarsia privacy plan --n 100000 --features 300 --responses 5 --kind gaussian --epsilon 1 --delta 1e-6
+  intarsia privacy plan --n 5000 --features 200 --responses 3 --plot plan.png --json
+
+columns of the table:
+  bits/subject  mutual information of the sketch and one subject's row if Φ stays secret (∞ when there is no limit)
+  membership    AUC with which someone who holds a person's full row can tell whether the person took part (.5: a guess)
+  R² if known   how well a party that knows Φ predicts a continuous column
+  decodes up to rare 0/1 columns, up to this prevalence, are read exactly by a party that knows Φ
+  rate          ε²_m = (QR + R s ln P)/m, the paper's contraction rate: compare rows, it has no unit"""
+_ATTACK = """example:
+  intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
+  intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
+
+Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine."""
+_CARD = """example:
+  intarsia privacy card clinic.card.json                       # check the signature, show the card
+  intarsia privacy card clinic.card.json --key <base64> --html clinic.html"""
+_LEDGER = """example:
+  intarsia privacy ledger site/ledger                           # check the chain, list what left
+  intarsia privacy ledger site/ledger --card clinic.card.json   # also: is everything the card saw still there?"""
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="privacy_command", metavar="WHAT", required=True)
+
+    def add(name: str, text: str, epilog: str, run: Any) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+        sub.set_defaults(run=run)
+        return sub
+
+    p = add(
+        "plan", "the trade of sketch size m against leakage, membership and accuracy; recommends an m", _PLAN, _plan
+    )
+    p.add_argument("--n", type=int, required=True, help="subjects")
+    p.add_argument("--features", type=int, required=True, help="features of all sites together (P)")
+    p.add_argument("--responses", type=int, required=True, help="responses of all sites together (Q)")
+    p.add_argument("--nonzero", type=int, help="features expected to matter (s; default a thirtieth, at least 5)")
+    p.add_argument("--rank", type=int, help="rank R of the coefficients (default Q)")
+    p.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
+    p.add_argument("--m", type=int, nargs="+", help="sizes to tabulate (default: 1 %% to 50 %% of n)")
+    p.add_argument("--history", type=int, default=0, metavar="M", help="Σm of earlier studies on the same cohort")
+    p.add_argument("--epsilon", type=float, help="differential privacy: ε against the server")
+    p.add_argument("--delta", type=float, help="differential privacy: δ")
+    p.add_argument("--row-bound", type=float, help="public bound on a joint row's length (default √(P+Q))")
+    p.add_argument("--plot", metavar="FILE", help="write the trade-off as a picture (png, svg, pdf; needs matplotlib)")
+
+    a = add("attack", "attack your own sketch and list the columns by how exposed they are", _ATTACK, _attack)
+    a.add_argument("table", help="CSV or Parquet file")
+    a.add_argument("--id", help="the id column")
+    a.add_argument("--features", nargs="+", help="feature columns or patterns (default: all the others)")
+    a.add_argument("--responses", nargs="+", default=(), help="response columns or patterns")
+    a.add_argument("--ignore", nargs="+", default=(), help="columns to leave out")
+    a.add_argument("--missing", choices=("error", "mean"), default="error")
+    a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
+    a.add_argument("--site", default="site", help="this site's name in study.toml")
+    a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
+    a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
+    a.add_argument("--precision", choices=("float64", "float32"), default="float32")
+    a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
+    a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
+
+    c = add("card", "check a signed privacy card and show it", _CARD, _card)
+    c.add_argument("card", help="the signed card (JSON)")
+    c.add_argument("--key", help="the site's signing key as pinned in study.toml (base64)")
+    c.add_argument("--html", metavar="FILE", help="write the card as a page")
+
+    g = add("ledger", "check a site's ledger and list what left", _LEDGER, _ledger)
+    g.add_argument("folder", help="the ledger's folder")
+    g.add_argument("--card", nargs="+", default=(), help="signed cards whose ledger state must still be there")
+
+
+# --- plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from intarsia.privacy.plan import plan
+
+    found = plan(
+        args.n, args.features, args.responses, nonzero=args.nonzero, rank=args.rank, kind=args.kind, grid=args.m,
+        history_m=args.history, epsilon=args.epsilon, delta=args.delta, row_bound=args.row_bound,
+    )  # fmt: skip
+    if args.plot:
+        _plot(found, args.plot)
+    if args.json:
+        return _json(found.as_dict())
+    head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "rate", "× s ln P"]
+    private = found.epsilon is not None
+    rows = [
+        [
+            f"{'→ ' if r.m == found.recommended else ''}{r.m}", f"{r.ratio:.3f}", _bits(r), f"{r.membership_auc:.3f}",
+            f"{r.known_phi_r2:.3f}", f"{r.decodable_prevalence:.2%}", f"{r.rate:.3g}", f"{r.times_needed:.1f}",
+            *([f"{r.noise_variance:.2f}"] if private else []),
+        ]
+        for r in found.rows
+    ]  # fmt: skip
+    title = f"{found.kind} sketch of {found.features} features and {found.responses} responses, n = {found.n}"
+    _table(title, [*head, *(["noise variance"] if private else [])], rows)
+    _bars(found)
+    print(f"\nrecommended m = {found.recommended}")
+    for reason in found.reasons:
+        print(f"  - {reason}")
+    print(
+        f"  (s = {found.nonzero} features expected to matter, rank {found.rank}; state yours with --nonzero and --rank)"
+    )
+    return 0
+
+
+def _bits(row: Any) -> str:
+    low, high = _number(row.lower_bits_per_subject), _number(row.upper_bits_per_subject)
+    return high if low == high else f"{low}-{high}"
+
+
+def _number(value: float) -> str:
+    return "∞" if value == float("inf") else f"{value:.3g}"
+
+
+def _bars(found: Any) -> None:
+    """A terminal plot: membership risk falls away from 1 as accuracy is lost."""
+    if not sys.stdout.isatty():
+        return
+    top = max(r.rate for r in found.rows) ** 0.5
+    print("\n        m  membership (.5 to 1)      loss of accuracy (√rate)")
+    for r in found.rows:
+        risk, loss = round(40 * (r.membership_auc - 0.5)), round(24 * r.rate**0.5 / top)
+        print(f"{r.m:>9}  {'█' * risk:<24}  {'▒' * loss}{'   ← recommended' if r.m == found.recommended else ''}")
+
+
+def _plot(found: Any, path: str) -> None:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise InputError("A picture needs matplotlib: `pip install 'intarsia[lab]'`.") from None
+    m = [r.m for r in found.rows]
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
+    series: list[tuple[str, list[float], str]] = [
+        ("membership AUC", [r.membership_auc for r in found.rows], "tab:red"),
+        ("bits per subject (upper bound)", [r.upper_bits_per_subject for r in found.rows], "tab:purple"),
+        ("contraction rate ε²_m", [r.rate for r in found.rows], "tab:blue"),
+    ]
+    for axis, (label, values, colour) in zip(axes, series):
+        axis.plot(m, values, "o-", color=colour)
+        axis.axvline(found.recommended, color="0.6", linestyle="--", label=f"recommended m = {found.recommended}")
+        axis.set(xlabel="m", title=label, xscale="log")
+        axis.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"{found.kind} sketch, n = {found.n}, P = {found.features}, Q = {found.responses}")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Cannot write the picture {path}: {error}. Use a name ending in .png, .svg or .pdf."
+        ) from None
+    plt.close(figure)
+
+
+# --- attack -----------------------------------------------------------------------------------------------------
+
+
+def _attack(args: argparse.Namespace) -> int:
+    from intarsia.privacy.gate import Facts, facts_table, judge
+    from intarsia.privacy.policy import Policy
+    from intarsia.site.columns import profile
+    from intarsia.site.key import SketchKey
+    from intarsia.site.self_attack import attack_as_server, attack_columns
+    from intarsia.site.sketch import design
+    from intarsia.site.table import Table
+    from intarsia.wire.study import Study
+
+    table = Table.open(
+        args.table,
+        id=args.id,
+        features=args.features,
+        responses=args.responses,
+        ignore=args.ignore,
+        missing=args.missing,
+    )
+    policy, study_id, run = Policy(), "self-attack", os.urandom(8).hex()
+    m, kind, precision = args.m, args.kind, args.precision
+    if args.study:
+        study = Study.load(args.study)
+        policy, study_id, run = Policy.of_study(study.privacy), study.id, study.run
+        m, kind, precision = study.sketch.m, study.sketch.kind, study.sketch.precision
+    if m is None:
+        raise InputError("How large is the sketch? Give --m, or --study with a study file.")
+    key = SketchKey.load(args.key) if args.key else SketchKey.new()
+    phi = design(key, study=study_id, run=run, n=table.n, m=m, kind=kind)
+    found = profile(table)
+    columns, complete = attack_columns(table, phi, found, None, precision, args.seconds)
+    varying = [c.name for c in columns if c.distinct < 2]
+    if varying:
+        raise InputError(
+            f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them."
+        )
+    server = attack_as_server(table, phi, None, precision)
+    facts = Facts(
+        n=table.n, m=m, kind=kind, columns=len(columns), own_columns=tuple(columns), precision=precision,
+        attack_complete=complete,
+    )  # fmt: skip
+    verdict = judge(facts, policy)
+    rows = facts_table(facts)
+    if args.json:
+        return _json({"columns": rows, "server": server.as_dict(), **verdict.as_dict()})
+    exposed = [r for r in rows if r["theory_unknown"] is not None or r["duplicate_of"] or r["dominance"] > 0.25]
+    shown = [
+        [
+            r["name"], str(r["distinct"]) if r["distinct"] <= 12 else "> 12", str(r["off_mode"]), r["attacked"] or "-",
+            "-" if r["right_rare"] is None else f"{r['right_rare']:.0%}",
+            "-" if r["theory_unknown"] is None else f"{1 - r['theory_unknown']:.0%}", f"{r['dominance']:.0%}",
+        ]
+        for r in exposed[:40]
+    ]  # fmt: skip
+    head = ["column", "values", "off mode", "decoded", "rare found", "theory", "one subject"]
+    title = f"{kind} sketch, n = {table.n}, m = {m}: columns most exposed if Φ is known"
+    _table(title, head, shown or [["none of few values", *["-"] * 6]])
+    if len(exposed) > 40:
+        print(f"… and {len(exposed) - 40} more (--json lists all)")
+    print()
+    _server_lines(server)
+    for finding in verdict.findings:
+        print(f"{finding.level:>10}  {finding.text}")
+    return 0
+
+
+def _server_lines(server: Any) -> None:
+    def value(x: float | None) -> str:
+        return "-" if x is None else f"{x:.3f}"
+
+    rows = [
+        ["membership AUC, Σ known", value(server.membership_theory), value(server.membership_known_sigma)],
+        ["membership AUC, sketch only", "-", value(server.membership_sketch_only)],
+        ["known rows R²", value(server.known_rows_theory), value(server.known_rows_measured)],
+        ["columns of Φ from rare columns", "0", "-" if server.singletons is None else str(server.singletons)],
+    ]
+    _table("what the server could do without Φ", ["attack", "theory", "measured"], rows)
+    if server.reason:
+        print(server.reason)
+    print()
+
+
+# --- card and ledger --------------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def _card(args: argparse.Namespace) -> int:
+    from intarsia.privacy.card import verify
+    from intarsia.privacy.page import page
+
+    text = _read(args.card)
+    card = verify(text, args.key)
+    signer = args.key or str(json.loads(text)["signing_key"])
+    if args.html:
+        Path(args.html).write_text(page(card, signer), encoding="utf-8")
+    if args.json:
+        return _json(card)
+    sketch, attacks, bits = card["sketch"], card["attacks"], card["information"]["phi_secret_bits"]
+    known = "pinned key" if args.key else "the key it names: compare it with study.toml"
+    rows = [
+        ["study, run", f"{card['study']['id']}, {card['study']['run']}"],
+        ["made by", card["made_by"]],
+        ["signature", f"holds under {known}"],
+        ["n, m, kind", f"{sketch['n']}, {sketch['m']}, {sketch['kind']}"],
+        ["bits, Φ secret", f"{bits['lower']} to {bits['upper']}"],
+        ["Φ known", card["information"]["phi_known"]],
+        ["membership AUC", f"{attacks['membership_auc']:.3f}"],
+        ["exposed columns", ", ".join(e["name"] for e in card.get("exposed_columns", ())) or "none found"],
+        ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
+        ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
+    ]
+    _table("privacy card", ["", ""], rows)
+    return 0
+
+
+def _ledger(args: argparse.Namespace) -> int:
+    from intarsia.privacy.card import verify
+    from intarsia.privacy.ledger import Ledger
+
+    if not (Path(args.folder) / "ledger.jsonl").exists():
+        raise InputError(f"There is no ledger in {args.folder}.")
+    ledger = Ledger(args.folder)
+    heads = []
+    for path in args.card:
+        state = verify(_read(path)).get("ledger")
+        if state:
+            heads.append((int(state["entries"]), str(state["head"])))
+    count = ledger.verify(heads)
+    entries = ledger.entries()
+    if args.json:
+        return _json({"entries": [vars(e) for e in entries], "head": ledger.head[1], "cards_checked": len(heads)})
+    rows = [
+        [
+            e.time,
+            e.state,
+            e.study,
+            e.run[:8],
+            e.cohort[:8],
+            str(e.n),
+            str(e.m),
+            "-" if e.epsilon is None else f"{e.epsilon:g}",
+        ]
+        for e in entries
+    ]
+    _table(f"{count} entries; the chain holds", ["time", "state", "study", "run", "cohort", "n", "m", "ε"], rows)
+    return 0
+
+
+def _json(value: Any) -> int:
+    print(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "infinite" if value == float("inf") else str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid(title=title, title_justify="left")
+    for i, name in enumerate(head):
+        grid.add_column(name, justify="left" if i == 0 else "right" if len(head) > 2 else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    wide = not sys.stdout.isatty()
+    Console(width=140 if wide else None, no_color=wide, highlight=False).print(grid)

@@ -1,0 +1,213 @@
+"""The privacy card: one page on what a study tells whom, as JSON for machines and as a self-contained page for people.
+
+A site makes one for its own columns and signs it; the server makes one for the study. A card states what was measured
+or computed, what was overridden, and what is not claimed. It holds no data value, mean, scale or id.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import isinf, isnan
+from typing import Any
+
+from intarsia.errors import MessageError
+from intarsia.privacy import dp
+from intarsia.privacy.gate import Facts, Verdict, facts_table
+from intarsia.privacy.known_rows import known_rows_r2
+from intarsia.privacy.leakage import Leakage, leakage
+from intarsia.privacy.membership import membership_auc
+
+SCHEMA = 1
+Signer = Callable[[bytes], bytes]
+
+NOT_CLAIMED = (
+    "Nothing is claimed against a party that knows the key, beyond the line for a party that knows Φ.",
+    "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
+    "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server "
+    "learns them.",
+    "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
+    "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
+)
+
+
+def site_card(
+    study: Any,
+    site: str,
+    facts: Facts,
+    verdict: Verdict,
+    *,
+    key_fingerprint: str,
+    ledger_head: tuple[int, str] | None = None,
+    guarantee: dp.Guarantee | None = None,
+    longest: float | None = None,
+    sketch_digest: str = "",
+) -> dict[str, Any]:
+    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ."""
+    card = _common(study, facts.n, facts.columns, verdict.leakage, verdict.membership)
+    card |= {
+        "made_by": f"site {site}",
+        "columns": {"own": len(facts.own_columns), "at_server": facts.columns},
+        "history": {"sum_m": facts.history_m + facts.m, "ratio": verdict.ratio, "earlier_m": facts.history_m},
+        "exposed_columns": [
+            {k: row[k] for k in ("name", "distinct", "attacked", "right_rare", "theory_unknown")}
+            for row in facts_table(facts)
+            if row["attacked"] in ("exact", "partly")
+            or (row["theory_unknown"] is not None and row["theory_unknown"] < 0.5)
+        ][:200],
+        "findings": [
+            {"rule": f.rule, "level": f.level, "text": f.text, "override": f.override.reason if f.override else None}
+            for f in verdict.findings
+        ],
+        "overrides": [
+            {"rule": o.rule, "reason": o.reason, "columns": list(o.columns)} for o in verdict.policy.overrides
+        ],
+        "policy": {k: v for k, v in verdict.policy.as_dict().items() if k != "overrides"},
+        "key_fingerprint": key_fingerprint,
+        "ledger": None if ledger_head is None else {"entries": ledger_head[0], "head": ledger_head[1]},
+        "sketch_sha256": sketch_digest,
+        "differential_privacy": _private(guarantee, facts.n, longest),
+    }
+    return _clean(card)
+
+
+def study_card(
+    study: Any, *, n: int, columns: int, key_fingerprint: str, site_cards: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The server's card for the whole study, from the sketches' sizes and the sites' own cards."""
+    kind, m = study.sketch.kind, study.sketch.m
+    card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
+    guarantee = None
+    if study.privacy.epsilon is not None:
+        guarantee = dp.guarantee(study.privacy.epsilon, study.privacy.delta, m, dict(study.privacy.row_bound))
+    card |= {
+        "made_by": "server",
+        "columns": {"at_server": columns},
+        "key_fingerprint": key_fingerprint,
+        "differential_privacy": _private(guarantee, n, None),
+        "sites": [
+            {
+                "site": c.get("made_by"),
+                "sum_m": (c.get("history") or {}).get("sum_m"),
+                "ratio": (c.get("history") or {}).get("ratio"),
+                "exposed_columns": [e.get("name") for e in c.get("exposed_columns", ())],
+                "overrides": c.get("overrides", []),
+                "ledger": c.get("ledger"),
+                "card_sha256": digest(c),
+            }
+            for c in site_cards
+        ],
+    }
+    return _clean(card)
+
+
+def _common(study: Any, n: int, columns: int, bits: Leakage, auc: float) -> dict[str, Any]:
+    m = study.sketch.m
+    return {
+        "schema": SCHEMA,
+        "kind": "intarsia privacy card",
+        "study": {"id": study.id, "run": study.run, "hash": study.hash},
+        "parties": {
+            "sites": [s.name for s in study.sites],
+            "know_phi": "every site; the server does not",
+            "server_receives": "the sketch of every column, labels, n, m, fingerprints",
+            "server_never_receives": "Φ, the key, Φ·1, means, scales, ids or their order, local noise, a second "
+            "sketch under this Φ",
+        },
+        "sketch": {
+            "n": n, "m": m, "kind": study.sketch.kind, "precision": study.sketch.precision,
+            "generator": "ChaCha20 stream under a 32-byte key, one sub-key a study, run and cohort",
+        },
+        "information": {
+            "phi_secret_bits": {"lower": bits.lower_bits, "upper": bits.upper_bits, "exact": bits.exact},
+            "phi_secret_bits_per_subject": list(bits.per_subject),
+            "phi_secret_bits_per_entry": list(bits.per_entry),
+            "assumes": "rows iid Gaussian",
+            "phi_known": bits.known_phi,
+        },
+        "attacks": {
+            "known_phi_r2": bits.attacker_r2,
+            "membership_auc": auc,
+            "known_rows_r2": known_rows_r2(n, m, columns),
+            "correlations_known_to": m**-0.5,
+        },
+        "not_claimed": list(NOT_CLAIMED),
+    }  # fmt: skip
+
+
+def _private(guarantee: dp.Guarantee | None, n: int, longest: float | None) -> dict[str, Any] | None:
+    if guarantee is None:
+        return None
+    mu = guarantee.mu if longest is None else dp.mu_of_phi(guarantee.t, n, longest)
+    return {
+        "against_server": {"epsilon": guarantee.epsilon, "delta": guarantee.delta},
+        "against_a_party_that_knows_phi": {
+            "mu": mu, "epsilon": dp.gdp_epsilon(mu, guarantee.delta), "delta": guarantee.delta,
+            "phi": "measured" if longest is not None else "expected length of its columns",
+        },
+        "neighbours": "one person's row set to zero at all sites at once",
+        "sites": {k: {"row_bound": s.row_bound, "w": s.w} for k, s in guarantee.sites.items()},
+        "holds_if": "bounds, centres and scales are public constants, every site adds its noise, Φ is used once",
+    }  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """Plain JSON: no infinities (JSON has none; they are written as text) and no tuples."""
+    if isinstance(value, Mapping):
+        return {str(k): _clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(v) for v in value]
+    if isinstance(value, float) and (isinf(value) or isnan(value)):
+        return "infinite" if value > 0 else "not a number" if isnan(value) else "-infinite"
+    if hasattr(value, "item"):
+        return _clean(value.item())
+    return value
+
+
+def canonical(card: Mapping[str, Any]) -> bytes:
+    return json.dumps(card, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def digest(card: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(card)).hexdigest()
+
+
+_CONTEXT = b"intarsia privacy card 1|"
+
+
+def sign(card: Mapping[str, Any], signer: Signer, signing_key: str) -> str:
+    """A signed card as JSON text; `signer` signs bytes with the site's Ed25519 key, `signing_key` is its public half
+    (base64).
+    """
+    signature = base64.b64encode(signer(_CONTEXT + canonical(card))).decode()
+    return json.dumps({"card": card, "signing_key": signing_key, "signature": signature}, indent=1, ensure_ascii=False)
+
+
+def verify(text: str | bytes, signing_key: str | None = None) -> dict[str, Any]:
+    """The card inside a signed card. Refused unless its signature holds under the given key (default: the one it
+    names).
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if len(text) > 16 * 2**20:
+        raise MessageError("The privacy card is larger than 16 MB: it is not one of ours.")
+    try:
+        outer = json.loads(text)
+        card, named = outer["card"], outer["signing_key"]
+        if not isinstance(card, dict) or card.get("kind") != "intarsia privacy card" or card.get("schema") != SCHEMA:
+            raise ValueError
+        public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signing_key or named, validate=True))
+        signature = base64.b64decode(outer["signature"], validate=True)
+        body = _CONTEXT + canonical(card)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise MessageError("This is not a signed privacy card of a schema this version reads.") from None
+    try:
+        if signing_key is not None and named != signing_key:
+            raise InvalidSignature
+        public.verify(signature, body)
+    except InvalidSignature:
+        raise MessageError(
+            "The privacy card's signature does not hold: it was changed, or another site signed it."
+        ) from None
+    return card

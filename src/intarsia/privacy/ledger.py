@@ -1,0 +1,296 @@
+"""A site's ledger of sketches: one line each, chained by hash, written before anything leaves.
+
+It keeps two promises. Φ is used once: a study's run is bound to one cohort and one set of values; anything else under
+the same run is refused. And independent sketches of one cohort add up: Σm is counted over every run that shares
+subjects with the new one, so a cohort that lost one subject does not start again from zero.
+
+`ledger.jsonl` holds the entries (each with the hash of the one before), `ledger.key` 32 secret bytes that key all
+digests, `cohorts/` the keyed tokens of each cohort, so that overlaps can be counted without any id. A line is
+appended under a lock and flushed to disk before `reserve` or `release` returns; a line cut short by a crash was never
+acted upon and is dropped. Cutting whole lines off the end leaves a valid chain; the head printed on signed cards is
+what exposes that (`verify`).
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import PrivacyError
+
+START = "0" * 64
+TOKEN = 8  # bytes a token: a chance match among 10⁷ subjects has probability below 1e-5
+MAX_LINE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line. `state` is "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave)."""
+
+    sequence: int
+    time: str
+    state: str
+    study: str
+    run: str
+    cohort: str
+    content: str
+    n: int
+    m: int
+    kind: str
+    columns: int
+    epsilon: float | None
+    delta: float | None
+    sketch: str
+    previous: str
+    hash: str = ""
+
+    def sealed(self, key: bytes) -> "Entry":
+        body = asdict(self)
+        del body["hash"]
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return replace(self, hash=hmac.digest(key, b"entry|" + text.encode(), "sha256").hex())
+
+
+class Ledger:
+    """The ledger in one folder of the site (made on first use, readable by its owner only)."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+        self.path = self.folder / "ledger.jsonl"
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.folder / "cohorts").mkdir(exist_ok=True, mode=0o700)
+        self._key = self._load_key()
+
+    def _load_key(self) -> bytes:
+        path = self.folder / "ledger.key"
+        with contextlib.suppress(FileExistsError):
+            if not path.exists():
+                if self.path.exists():
+                    raise PrivacyError(f"{path} is missing, so the ledger beside it cannot be checked. Restore it.")
+                part = self.folder / f".ledger.key.{os.getpid()}.{secrets.token_hex(4)}"
+                _write(part, secrets.token_bytes(32))
+                try:
+                    os.link(part, path)  # fails when another process was first
+                finally:
+                    part.unlink()
+        key = path.read_bytes()
+        if len(key) != 32:
+            raise PrivacyError(f"{path} is damaged: the ledger cannot be checked. Restore it from a backup.")
+        return key
+
+    # --- cohorts ------------------------------------------------------------------------------------------------
+
+    def tokens(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
+        """Keyed tokens of the subjects, sorted. They mean nothing without this ledger's key."""
+        raw = b"".join(hmac.digest(self._key, b"id|" + str(i).encode(), "sha256")[:TOKEN] for i in ids)
+        return np.unique(np.frombuffer(raw, "<u8"))
+
+    def digest(self, *parts: bytes) -> str:
+        """A keyed digest of anything (a cohort's tokens, a table's content)."""
+        state = hmac.new(self._key, b"digest|", "sha256")
+        for part in parts:
+            state.update(len(part).to_bytes(8, "big") + part)
+        return state.hexdigest()
+
+    def content_hasher(self) -> "hmac.HMAC":
+        """A running keyed digest, to be fed a table's blocks."""
+        return hmac.new(self._key, b"content|", hashlib.sha256)
+
+    def history(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The largest Σm over any one subject of the cohort, from all released runs but (study, run).
+
+        A cohort whose token file was deleted counts in full: unknown overlap is taken as complete.
+        """
+        spent = np.zeros(len(tokens), np.int64)
+        for entry in self._runs().values():
+            if entry.state != "released" or (entry.study, entry.run) == but:
+                continue
+            path = self.folder / "cohorts" / entry.cohort
+            if path.exists():
+                spent[np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8"), assume_unique=True)] += entry.m
+            else:
+                spent += entry.m
+        return int(spent.max(initial=0))
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self, *, study: str, run: str, tokens: NDArray[np.uint64], content: str, n: int, m: int, kind: str,
+        columns: int, epsilon: float | None = None, delta: float | None = None,
+    ) -> Entry:  # fmt: skip
+        """Claim this run for one cohort and one content. After its release only the same claim is granted."""
+        cohort = self.digest(tokens.tobytes())
+        with self._locked():
+            before = self._runs().get((study, run))
+            # A run that was only reserved let nothing out, so it may be claimed anew (after a crash or a repair).
+            if before is not None and before.state == "released":
+                same = (before.cohort, before.m, before.kind) == (cohort, m, kind)
+                if same and before.content == content:
+                    return before
+                what = "another cohort" if before.cohort != cohort else "other values, columns or size"
+                raise PrivacyError(
+                    f"one-time: run {run[:8]}… of study {study!r} was already used here for {what}. Two sketches "
+                    "under the same Φ give away the subjects in which they differ. "
+                    "Start a new run (`intarsia study again`)."
+                )
+            path = self.folder / "cohorts" / cohort
+            if not path.exists():
+                _write(path, tokens.tobytes())
+            return self._append(
+                state="reserved", study=study, run=run, cohort=cohort, content=content, n=n, m=m, kind=kind,
+                columns=columns, epsilon=epsilon, delta=delta, sketch="",
+            )  # fmt: skip
+
+    def release(self, claim: Entry, sketch: bytes) -> Entry:
+        """Fix the sketch of a claimed run by its digest, just before it leaves. Other bytes later are refused."""
+        digest = hashlib.sha256(sketch).hexdigest()
+        with self._locked():
+            now = self._runs().get((claim.study, claim.run))
+            if now is None or now.cohort != claim.cohort:
+                raise PrivacyError("one-time: this sketch was not reserved in the ledger. Run the site's check first.")
+            if now.state == "released":
+                if now.sketch == digest:
+                    return now
+                raise PrivacyError(
+                    f"one-time: run {claim.run[:8]}… of study {claim.study!r} already released another sketch. "
+                    "Send that one "
+                    "again, or start a new run."
+                )
+            facts = {name: getattr(now, name) for name in _CARRIED}
+            return self._append(state="released", sketch=digest, **facts)
+
+    def _append(self, **facts: Any) -> Entry:
+        entries = self.entries()
+        entry = Entry(
+            sequence=len(entries),
+            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            previous=entries[-1].hash if entries else START,
+            **facts,
+        ).sealed(self._key)
+        line = json.dumps(asdict(entry), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        self._drop_torn_tail()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            written = os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if written != len(line):
+            raise PrivacyError("The ledger could not be written whole (disk full?). Nothing was sent.")
+        _sync_folder(self.folder)
+        return entry
+
+    def _drop_torn_tail(self) -> None:
+        """Remove a last line without its newline: the crash that cut it also kept the sketch from leaving."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        if raw and not raw.endswith(b"\n"):
+            with self.path.open("r+b") as file:
+                file.truncate(raw.rfind(b"\n") + 1)
+                file.flush()
+                os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """All lines, the chain checked; a torn last line is ignored."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        previous, out = START, []
+        for number, line in enumerate(raw.split(b"\n")[:-1]):
+            try:
+                if len(line) > MAX_LINE:
+                    raise ValueError
+                entry = Entry(**json.loads(line))
+                good = entry.previous == previous and entry.sequence == number
+                if not good or not hmac.compare_digest(replace(entry, hash="").sealed(self._key).hash, entry.hash):
+                    raise ValueError
+            except (ValueError, TypeError):
+                raise PrivacyError(
+                    f"The ledger {self.path} was changed: line {number + 1} does not fit the chain. Restore it "
+                    "from a backup; "
+                    "until then nothing leaves this site."
+                ) from None
+            out.append(entry)
+            previous = entry.hash
+        return out
+
+    def _runs(self) -> dict[tuple[str, str], Entry]:
+        """The latest state of every run."""
+        return {(e.study, e.run): e for e in self.entries()}
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number of entries and the last hash: what a card states, so that a shortened ledger is found out."""
+        entries = self.entries()
+        return len(entries), entries[-1].hash if entries else START
+
+    def verify(self, heads: Sequence[tuple[int, str]] = ()) -> int:
+        """Check the chain and that it still holds every head that was published; returns the number of entries."""
+        entries = self.entries()
+        for count, value in heads:
+            at = entries[count - 1].hash if 0 < count <= len(entries) else START
+            if count > len(entries) or not hmac.compare_digest(at, value):
+                raise PrivacyError(
+                    f"The ledger does not contain the state a card states ({count} entries): lines were removed "
+                    "or replaced."
+                )
+        return len(entries)
+
+
+_CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
+
+
+def _write(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part") if not path.name.startswith(".") else path
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if part != path:
+        os.replace(part, path)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """An advisory lock that ends with the file descriptor, so with the process."""
+    if os.name == "posix":
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    else:  # pragma: no cover
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]

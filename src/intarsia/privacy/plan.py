@@ -1,0 +1,216 @@
+"""How large a sketch? The trade of m against what it tells (bits, membership, decoding) and what it is good for.
+
+Accuracy follows the paper's §5: the posterior contracts at ε_m² = (QR + R·s·ln P)/m, and m must exceed s·ln P for the
+sparse structure to survive. The constants are not known, so the rate compares values of m; it is not an error in units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil, inf, log
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import InputError
+from intarsia.privacy import dp
+from intarsia.privacy.known_rows import known_rows_r2
+from intarsia.privacy.leakage import Kind, check_sizes, known_phi_r2, leakage
+from intarsia.privacy.membership import membership_auc
+from intarsia.privacy.policy import Policy
+
+ENOUGH = 20  # times s·ln P: beyond it a larger sketch costs more privacy and time than it brings
+
+
+@dataclass(frozen=True)
+class Row:
+    """One m."""
+
+    m: int
+    ratio: float
+    lower_bits_per_subject: float
+    upper_bits_per_subject: float
+    bits_per_entry: float
+    membership_auc: float
+    known_phi_r2: float
+    known_rows_r2: float
+    decodable_prevalence: float
+    rate: float
+    times_needed: float
+    noise_variance: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The table over m and the recommendation."""
+
+    n: int
+    features: int
+    responses: int
+    kind: str
+    nonzero: int
+    rank: int
+    needed: int
+    rows: tuple[Row, ...]
+    recommended: int
+    reasons: tuple[str, ...]
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def chosen(self) -> Row:
+        return next(r for r in self.rows if r.m == self.recommended)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# m/n and the largest prevalence of a 0/1 column that Bayes-AMP decodes there (state evolution, long columns).
+_DECODABLE = (
+    (0.002, 0.000225), (0.005, 0.000657), (0.01, 0.0015), (0.02, 0.0035), (0.03, 0.0058), (0.05, 0.0111),
+    (0.075, 0.019), (0.1, 0.028), (0.15, 0.0496), (0.2, 0.076), (0.25, 0.108), (0.3, 0.1465), (0.35, 0.194),
+    (0.4, 0.256), (0.45, 0.349), (0.48, 0.5),
+)  # fmt: skip
+
+
+def decodable_prevalence(ratio: float) -> float:
+    """Up to which prevalence a 0/1 column is decoded by someone who knows Φ, at m/n = ratio (long columns)."""
+    x, y = np.log(np.array(_DECODABLE)).T
+    inside = float(np.exp(np.interp(np.log(ratio), x, y)))
+    # Below the table prevalence falls a little faster than the ratio; proportionality errs on the side of caution.
+    return inside if ratio >= _DECODABLE[0][0] else inside * ratio / _DECODABLE[0][0]
+
+
+def contraction_rate(m: int, P: int, Q: int, nonzero: int, rank: int) -> float:
+    """ε_m² = (QR + R·s·ln P)/m (paper, eq. 4)."""
+    return (Q * rank + rank * nonzero * log(max(P, 2))) / m
+
+
+def plan(
+    n: int,
+    features: int,
+    responses: int,
+    *,
+    nonzero: int | None = None,
+    rank: int | None = None,
+    kind: Kind = "orthonormal",
+    grid: Sequence[int] | None = None,
+    policy: Policy | None = None,
+    history_m: int = 0,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    row_bound: float | None = None,
+) -> Plan:
+    """Tabulate the trade-off and recommend an m.
+
+    `nonzero` (s, default a thirtieth of the features, at least 5) and `rank` (default Q) describe the truth one
+    expects. With `epsilon` and `delta`, `row_bound` is the public bound of the joint row in units of the public
+    scales (default √(P+Q)).
+    """
+    policy = policy or Policy()
+    if features < 1 or responses < 1:
+        raise InputError(f"At least one feature and one response are needed; {features} and {responses} came.")
+    check_sizes(n, 2, features + responses)
+    s = nonzero if nonzero is not None else min(features, max(5, features // 30))
+    R = rank if rank is not None else responses
+    if not 1 <= s <= features:
+        raise InputError(f"The number of non-zero features must lie between 1 and {features}; {s} came.")
+    if not 1 <= R <= responses:
+        raise InputError(f"The rank must lie between 1 and the {responses} responses; {R} came.")
+    if (epsilon is None) != (delta is None):
+        raise InputError("State epsilon and delta together, or neither.")
+    if epsilon is not None and kind != "gaussian":
+        raise InputError("Differential privacy needs a gaussian sketch: add --kind gaussian.")
+    needed = max(2, ceil(s * log(max(features, 2))))
+    m, reasons = _recommend(n, features + responses, needed, kind, policy, history_m, epsilon is not None)
+    chosen = sorted({m, *(grid or _grid(n))})
+    for value in chosen:
+        check_sizes(n, value)
+    rows = tuple(_row(n, features, responses, value, kind, s, R, needed, history_m) for value in chosen)
+    if epsilon is not None and delta is not None:
+        bound = row_bound if row_bound is not None else (features + responses) ** 0.5
+        if not bound > 0:
+            raise InputError(f"The row bound must be a positive number; {bound} came.")
+        rows = tuple(replace(r, noise_variance=bound**2 / dp.calibrate(epsilon, delta, r.m) / n) for r in rows)
+        reasons += _noise_reason(next(r for r in rows if r.m == m), n, epsilon)
+    return Plan(n, features, responses, kind, s, R, needed, rows, m, reasons, epsilon, delta)
+
+
+def _grid(n: int) -> list[int]:
+    ratios = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5)
+    return sorted({max(2, round(r * n)) for r in ratios if round(r * n) < n})
+
+
+def _row(n: int, P: int, Q: int, m: int, kind: Kind, s: int, R: int, needed: int, history: int) -> Row:
+    bits = leakage(n, m, P + Q, kind)
+    return Row(
+        m=m,
+        ratio=(m + history) / n,
+        lower_bits_per_subject=bits.per_subject[0],
+        upper_bits_per_subject=bits.per_subject[1],
+        bits_per_entry=bits.per_entry[1],
+        membership_auc=membership_auc(n, m, P + Q, kind),
+        known_phi_r2=known_phi_r2(n, m, kind),
+        known_rows_r2=known_rows_r2(n, m, P + Q),
+        decodable_prevalence=decodable_prevalence(m / n),
+        rate=contraction_rate(m, P, Q, s, R),
+        times_needed=m / needed,
+    )
+
+
+def _recommend(
+    n: int, columns: int, needed: int, kind: Kind, policy: Policy, history: int, private: bool
+) -> tuple[int, tuple[str, ...]]:
+    """The largest m within the warning limits; if that is too little for the regression, up to the hard limit."""
+    quiet = int(policy.warn_ratio * n) - history
+    hard = int(policy.max_ratio * n) - history
+    if hard < 2:
+        raise InputError(
+            f"This cohort's allowance is spent: Σm = {history} of n = {n} is already used. Find other subjects."
+        )
+    reasons = []
+    safe = _largest(lambda m: membership_auc(n, m, columns, kind) <= policy.max_auc, 2, hard)
+    m = max(2, min(quiet, hard, ENOUGH * needed))
+    if private:
+        reasons.append("differential privacy bounds membership, so only Σm/n limits m")
+    elif safe >= needed:
+        m = min(m, safe) if min(m, safe) >= needed else m
+        reasons.append(f"membership AUC stays at or below {policy.max_auc:g} up to m = {safe}")
+    else:
+        reasons.append(
+            f"membership AUC is above {policy.max_auc:g} at any m that serves the regression (it holds up to m = "
+            f"{max(safe, 0)}): "
+            "more subjects, fewer columns or differential privacy would change that"
+        )
+    if m < needed:
+        m = min(needed, hard)
+        reasons.append(f"s·ln P = {needed} asks for more than Σm/n = {policy.warn_ratio:g} allows without a warning")
+    if m < needed:
+        reasons.append(
+            f"even the limit Σm/n = {policy.max_ratio:g} (m = {hard}) is below s·ln P = {needed}: expect weak results"
+        )
+    else:
+        reasons.append(f"m is {m / needed:.1f} times s·ln P = {needed}")
+    return m, tuple(reasons)
+
+
+def _largest(good: Any, low: int, high: int) -> int:
+    """The largest m in [low, high] with good(m), good falling in m; low − 1 if there is none."""
+    if not good(low):
+        return low - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if good(middle) else (low, middle - 1)
+    return low
+
+
+def _noise_reason(row: Row, n: int, epsilon: float) -> tuple[str, ...]:
+    variance = row.noise_variance if row.noise_variance is not None else inf
+    if variance > 0.5:
+        text = (
+            f"at epsilon = {epsilon:g} the noise variance is {variance:.2f} of a unit-variance column: too much "
+            "to fit; "
+            f"n of about {ceil(n * variance / 0.5)} would do"
+        )
+    else:
+        text = f"at epsilon = {epsilon:g} the noise variance is {variance:.2f} of a unit-variance column"
+    return (text,)
