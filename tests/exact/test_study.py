@@ -1,0 +1,109 @@
+"""study.toml: what is wrong is said with its line; the hash is of the content."""
+
+import contextlib
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intarsia.errors import StudyError
+from intarsia.federation.folder import dump
+from intarsia.wire.study import Study
+
+TEXT = """\
+id = "liver"
+run = "0123456789abcdef0123456789abcdef"
+
+[sketch]
+m = 30
+
+[fit]
+draws = 50
+
+[[site]]
+name = "clinic"
+features = ["age", "lab_*"]
+responses = ["alt"]
+
+[[site]]
+name = "mri"
+features = ["*"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("m = 30", "m = 1", 5, "out of range"),
+        ("m = 30", 'm = "many"', 5, "whole number"),
+        ("m = 30", "m = 30\nknd = 'x'", 6, "did you mean 'kind'"),
+        ("draws = 50", "draws = 0", 8, "out of range"),
+        ('name = "mri"', 'name = "clinic"', 16, "same name"),
+        ('name = "mri"', 'name = "m r i"', 16, "letters"),
+        ('responses = ["alt"]', 'responses = ["alt", "alt"]', 13, "twice"),
+        ('features = ["*"]', 'features = ["age"]', 17, "claimed by site 1"),
+        ('features = ["*"]', 'features = ["*"]\nexchange_key = "AAAA"\nsigning_key = "AAAA"', 18, "32 bytes"),
+        ('features = ["*"]', "", 15, "brings nothing"),
+        ('run = "0123', 'run = "xyz', 2, "hexadecimal"),
+        ("[fit]", "[fit]\nnoise = 'loud'", 8, "not one of"),
+        ("[fit]", "[privacy]\nepsilon = 1.0\n[fit]", 8, "together"),
+    ],
+)
+def test_every_complaint_names_its_line(old: str, new: str, line: int, words: str) -> None:
+    changed = TEXT.replace(old, new, 1)
+    assert changed != TEXT
+    with pytest.raises(StudyError) as caught:
+        Study.parse(changed)
+    assert re.search(rf"line {line}\b[^\n]*{re.escape(words)}", str(caught.value)), str(caught.value)
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(StudyError, match="2 problems"):
+        Study.parse(TEXT.replace("m = 30", "m = 1").replace("draws = 50", "draws = -3"))
+
+
+def test_syntax_errors_have_a_line_too() -> None:
+    with pytest.raises(StudyError, match="line 5"):
+        Study.parse(TEXT.replace("m = 30", "m = = 30"))
+
+
+def test_hash_is_of_the_content() -> None:
+    study = Study.parse(TEXT)
+    commented = TEXT.replace("m = 30", "m  =  30  # rows").replace('id = "liver"', '# hello\nid = "liver"')
+    assert Study.parse(commented).hash == study.hash
+    for old, new in (("m = 30", "m = 31"), ("[ef0", "[ef1"), ("age", "Age"), ("draws = 50", "draws = 51")):
+        if old in TEXT:
+            assert Study.parse(TEXT.replace(old, new)).hash != study.hash
+    assert study.again().hash != study.hash
+
+
+def test_a_study_survives_being_written() -> None:
+    text = TEXT + "\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[privacy.row_bound]\nclinic = 5.0\nmri = 4\n"
+    text += '[privacy.centres.clinic]\n"alt" = 20.0\n"*" = 0.0\n'
+    study = Study.parse(text.replace("m = 30", 'm = 30\nkind = "gaussian"'))
+    again = Study.parse(dump(study))
+    assert again == study
+    assert again.hash == study.hash
+    assert again.privacy.row_bound == {"clinic": 5.0, "mri": 4.0}
+
+
+def test_differential_privacy_needs_its_constants() -> None:
+    text = TEXT + "\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n"
+    with pytest.raises(StudyError, match=r"(?s)gaussian.*row_bound for clinic, mri"):
+        Study.parse(text)
+
+
+def test_a_response_is_not_a_feature_by_pattern() -> None:
+    entry = Study.parse(TEXT.replace('features = ["age", "lab_*"]', 'features = ["*"]')).site("clinic")
+    assert entry.claims_response("alt")
+    assert not entry.claims_feature("alt")
+    assert entry.claims_feature("age")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, len(TEXT) - 1), st.text(max_size=6), st.integers(0, 12))
+def test_no_text_breaks_the_parser(at: int, put: str, cut: int) -> None:
+    # Any other exception fails the test.
+    with contextlib.suppress(StudyError):
+        Study.parse(TEXT[:at] + put + TEXT[at + cut :])
