@@ -61,7 +61,7 @@ class Scenario:
         if not 0 <= self.rho < 1:
             raise InputError(f"Scenario rho={self.rho} must lie in [0, 1).")
         fewest = 2 if self.layout == "responses-only" else 1
-        if self.K < fewest:
+        if fewest > self.K:
             raise InputError(f"Scenario K={self.K} is too few sites for layout {self.layout!r}.")
 
     def with_(self, **changes: Any) -> "Scenario":

@@ -113,7 +113,7 @@ class DRidge(Baseline):
             out[:, same] = cho_solve(factor, Y[:, same], check_finite=False)
         return out
 
-    def _bootstrap(self, X: Array, Y: Array, gram: Array, lam: Array) -> Array:
+    def _bootstrap(self, X: Array, Y: Array, gram: Array, lam: Array) -> NDArray[np.float32]:
         """Resampled fits (bootstrap, P, Q). A subject drawn w times enters as one row of weight √w."""
         rng = np.random.default_rng(self.seed)
         n = len(X)

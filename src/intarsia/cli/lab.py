@@ -1,0 +1,170 @@
+"""`intarsia lab`: the paper's experiments, tables and figures."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+
+EXAMPLES = """examples:
+  intarsia lab run sim2 --size quick            two replicates of each cell, resumable; Ctrl-C keeps what is done
+  intarsia lab run sim2 --size full --methods intarsia --workers 2
+  intarsia lab run brain --data FOLDER          the connectome analysis, public fMRI data where present
+  intarsia lab tables sim2                      the paper's Table 2 beside ours
+  intarsia lab figures --out figures            Figures 2 to 6
+"""
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    sub = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+
+    run = _add(sub, "run", "run an experiment", _run)
+    run.add_argument("experiment", help="sim1, sim2, harder, brain or real")
+    run.add_argument("--replicates", type=int, help="data sets a cell (default: by size)")
+    run.add_argument("--methods", help="comma-separated names (default: all of the experiment)")
+    run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
+    run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
+    run.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
+
+    tables = _add(sub, "tables", "print the tables, the paper's numbers beside ours", _tables)
+    tables.add_argument("experiments", nargs="*", help="which (default: all that have results)")
+    tables.add_argument("--markdown", action="store_true", help="as Markdown")
+
+    figures = _add(sub, "figures", "draw Figures 2 to 6", _figures)
+    figures.add_argument("--out", default="figures", help="folder for the PNG files (default: figures)")
+    figures.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
+
+    _add(sub, "list", "the experiments, their cells and methods", _list)
+
+
+def _add(
+    sub: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    text: str,
+    function: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    parser = sub.add_parser(
+        name, help=text, description=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", default="quick", choices=("smoke", "quick", "full"), help="default: quick")
+    parser.add_argument("--results", default="benchmarks/results", help="results folder (default: benchmarks/results)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=function)
+    return parser
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+
+
+def _run(args: argparse.Namespace) -> int:
+    from intarsia.lab import runner
+    from intarsia.lab.experiments import find
+    from intarsia.lab.realdata import PUBLIC, available
+
+    experiment = find(args.experiment)
+    if args.experiment in ("brain", "real"):
+        absent = [name for name in PUBLIC if name not in available(args.data)]
+        if absent:
+            print(f"not found, left out: {', '.join(absent)} (give --data or set INTARSIA_DATA)", file=sys.stderr)
+    with _Bar(experiment.title) as bar:
+        path = runner.run(
+            args.experiment, args.size, args.results, replicates=args.replicates, methods=_names(args.methods),
+            cells=_names(args.cells), workers=args.workers, options={"data": args.data}, progress=bar.tell,
+        )  # fmt: skip
+    rows = runner.read_rows(path)
+    if args.json:
+        print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))
+    else:
+        print(f"{len(rows)} fits in {path}")
+    return 0
+
+
+class _Bar:
+    """A progress bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.console = Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.progress.add_task(title, total=None)
+        self.title = title
+
+    def __enter__(self) -> "_Bar":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.progress.stop()
+
+    def tell(self, done: int, total: int, text: str) -> None:
+        if self.console.is_terminal:
+            self.progress.update(self.task, completed=done, total=total)
+        elif done and (done == total or done % max(1, total // 20) == 0):
+            print(f"{done}/{total} data sets; last: {text}", file=sys.stderr, flush=True)
+
+
+def _tables(args: argparse.Namespace) -> int:
+    from intarsia.lab.experiments import EXPERIMENTS
+    from intarsia.lab.runner import result_file
+    from intarsia.lab.tables import Table, tables
+
+    names = args.experiments or [n for n in EXPERIMENTS if result_file(args.results, n, args.size).exists()]
+    if not names:
+        print(f"no results at size {args.size} in {args.results}; run `intarsia lab run sim1` first", file=sys.stderr)
+        return 2
+    found: list[Table] = [table for name in names for table in tables(args.results, name, args.size)]
+    if args.json:
+        print(json.dumps([table.as_dict() for table in found], ensure_ascii=False))
+    else:
+        print("\n\n".join(table.markdown() if args.markdown else table.plain() for table in found))
+    return 0
+
+
+def _figures(args: argparse.Namespace) -> int:
+    from intarsia.lab.figures import draw_all
+
+    made, missing = draw_all(args.results, args.size, args.out, args.data)
+    if args.json:
+        print(json.dumps({"figures": [str(path) for path in made], "missing": missing}))
+    else:
+        for path in made:
+            print(path)
+        for text in missing:
+            print(text, file=sys.stderr)
+    return 0 if made else 2
+
+
+def _list(args: argparse.Namespace) -> int:
+    from intarsia.lab.experiments import EXPERIMENTS
+
+    if args.json:
+        found = [
+            {
+                "name": e.name,
+                "title": e.title,
+                "cells": [cell.label for cell in e.cells[args.size]],
+                "methods": list(e.methods),
+                "replicates": e.replicates[args.size],
+            }
+            for e in EXPERIMENTS.values()
+        ]
+        print(json.dumps(found, ensure_ascii=False))
+        return 0
+    for e in EXPERIMENTS.values():
+        cells = [cell.label for cell in e.cells[args.size]]
+        print(f"{e.name}: {e.title}\n  {e.replicates[args.size]} replicates of {len(cells)} cells: {'; '.join(cells)}")
+        print(f"  methods: {', '.join(e.methods)}\n")
+    return 0
