@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 # Public name -> module. Loaded on first use, so that `import intarsia` stays light.
 _PUBLIC = {
     "IntarsiaError": "intarsia.errors",
+    "fit": "intarsia.federation.local",
+    "Site": "intarsia.site.party",
+    "Study": "intarsia.wire.study",
     "join": "intarsia.wire.messages",
     "Sketch": "intarsia.wire.messages",
     "sketch": "intarsia.site.sketch",
@@ -19,12 +22,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.federation.local import fit as fit
     from intarsia.regression import ReducedRankHorseshoe as ReducedRankHorseshoe
     from intarsia.site.key import SketchKey as SketchKey
+    from intarsia.site.party import Site as Site
     from intarsia.site.sketch import sketch as sketch
     from intarsia.site.table import Table as Table
     from intarsia.wire.messages import Sketch as Sketch
     from intarsia.wire.messages import join as join
+    from intarsia.wire.study import Study as Study
 
 
 def __getattr__(name: str) -> Any:

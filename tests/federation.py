@@ -1,0 +1,69 @@
+"""Three small sites for the tests of the federation."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from intarsia.site.identity import Identity
+from intarsia.site.key import SketchKey
+from intarsia.site.party import Site
+from intarsia.wire.study import Study
+
+NAMES = ("clinic", "mri", "lab")
+RUN = "0123456789abcdef0123456789abcdef"
+KEY = SketchKey(bytes(range(32)))
+FIT = {"draws": 60, "warmup": 40, "chains": 2, "seed": 7}
+
+
+def frames(n: int = 400, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """Tables of the same subjects in different orders; two responses at the clinic, one at the lab."""
+    rng = np.random.default_rng(seed)
+    ids = [f"S{i:04d}" for i in range(n)]
+    X = {name: rng.standard_normal((n, 6)) * (1 + k) + 10 * k for k, name in enumerate(NAMES)}
+    signal = 2.0 * X["clinic"][:, 0] - 1.5 * (X["mri"][:, 1] - 10) / 2 + (X["lab"][:, 2] - 20) / 3
+    out = {}
+    for k, name in enumerate(NAMES):
+        frame = pd.DataFrame(X[name], columns=[f"{name}_{j}" for j in range(6)])
+        frame.insert(0, "id", ids)
+        if name == "clinic":
+            frame["alt"] = 50 + 5 * signal + rng.standard_normal(n)
+            frame["ast"] = -3 * signal + rng.standard_normal(n)
+        if name == "lab":
+            frame["hdl"] = 100 + X["lab"][:, 0] + rng.standard_normal(n)
+        out[name] = frame.sample(frac=1.0, random_state=k).reset_index(drop=True)
+    return out
+
+
+RESPONSES: dict[str, list[str]] = {"clinic": ["alt", "ast"], "mri": [], "lab": ["hdl"]}
+
+
+def sites(
+    tables: dict[str, Any], *, identities: bool = False, key: SketchKey | None = KEY, **options: Any
+) -> list[Site]:
+    return [
+        Site(
+            name,
+            tables[name],
+            id="id",
+            responses=RESPONSES[name],
+            key=None if identities else key,
+            identity=Identity.new(name) if identities else None,
+            **options,
+        )
+        for name in NAMES
+    ]
+
+
+def study(parties: list[Site] | None = None, *, m: int = 60, **tables: Any) -> Study:
+    roster = []
+    for k, name in enumerate(NAMES):
+        entry: dict[str, Any] = {"name": name, "features": [f"{name}_*"], "responses": RESPONSES[name]}
+        if not entry["responses"]:
+            del entry["responses"]
+        identity = None if parties is None else parties[k].identity
+        if identity is not None:
+            entry |= {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
+        roster.append(entry)
+    content = {"id": "liver", "run": RUN, "sketch": {"m": m}, "fit": FIT, "site": roster}
+    return Study.from_dict(content | tables)
