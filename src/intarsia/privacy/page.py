@@ -50,7 +50,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 ("… if Φ is known", info["phi_known"]),
                 ("Membership AUC", f"{attacks['membership_auc']:.3f} (0.5 is a guess, 1 is certain)"),
                 ("Known rows R²", f"{attacks['known_rows_r2']:.4f}"),
-                ("Correlations", f"the server learns each to ± {attacks['correlations_known_to']:.3f}: that is the aim"),
+                ("Correlations", f"the server gets each to ± {attacks['correlations_known_to']:.3f}: that is the aim"),
             ]
         ),
         "<h2>Differential privacy</h2>",

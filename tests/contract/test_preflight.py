@@ -1,0 +1,327 @@
+"""What a site checks before a sketch leaves, on real tables with the real Φ; the private sketch; the command."""
+
+import json
+
+import numpy as np
+import pytest
+
+from intarsia.cli import main
+from intarsia.errors import InputError, PrivacyError
+from intarsia.privacy.ledger import Ledger
+from intarsia.site.columns import profile
+from intarsia.site.key import SketchKey
+from intarsia.site.noise import clipping, longest_column, private_sketch, public_bound
+from intarsia.site.preflight import preflight
+from intarsia.site.self_attack import attack_as_server, real_phi
+from intarsia.site.sketch import design, sketch
+from intarsia.site.table import Table
+from intarsia.wire.study import Study
+
+N = 300
+
+
+def columns(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    data = {f"x{j}": rng.standard_normal(n) for j in range(6)}
+    data["y"] = data["x0"] + rng.standard_normal(n)
+    data["id"] = np.array([f"s{i}" for i in range(n)])
+    return data, rng
+
+
+def table(**extra):
+    data, _ = columns()
+    return Table.open(data | extra, id="id", responses=["y"])
+
+
+def study(m=30, kind="orthonormal", run="ab" * 16, **privacy):
+    return Study.from_dict(
+        {
+            "id": "demo",
+            "run": run,
+            "sketch": {"m": m, "kind": kind, "precision": "float32"},
+            "privacy": privacy,
+            "site": [
+                {"name": "clinic", "features": ["*"], "responses": ["y"]},
+                {"name": "lab", "features": ["g1", "g2"]},
+            ],
+        }
+    )
+
+
+def test_profile_finds_what_is_dangerous():
+    data, rng = columns()
+    extra = {
+        "sex": np.tile([0.0, 1.0], N // 2),
+        "rare": np.r_[np.ones(4), np.zeros(N - 4)],
+        "mostly_zero": np.r_[rng.gamma(2, size=20), np.zeros(N - 20)],
+        "outlier": np.r_[1e4, rng.standard_normal(N - 1)],
+        "copy": 3 - 2 * data["x1"],
+        "dose": rng.integers(0, 3, N).astype(float),
+    }
+    found = profile(table(**extra))
+    facts = {f.name: f for f in found.facts}
+    assert facts["sex"].distinct == 2
+    assert facts["sex"].smallest_level == N // 2
+    assert facts["rare"].off_mode == 4
+    assert facts["mostly_zero"].off_mode == 20
+    assert facts["mostly_zero"].distinct > 12
+    assert facts["outlier"].dominance > 0.99
+    assert facts["copy"].duplicate_of == "x1"
+    assert {name for name, f in facts.items() if f.duplicate_of} == {"copy"}
+    assert facts["dose"].distinct == 3
+    assert facts["x0"].dominance < 0.1
+    assert set(found.laws) == {"sex", "rare", "mostly_zero", "dose"}
+    assert found.laws["mostly_zero"].slab == pytest.approx(20 / N)
+
+
+def test_profile_does_not_depend_on_the_blocks(monkeypatch):
+    extra = {"rare": np.r_[np.ones(4), np.zeros(N - 4)], "dose": np.arange(N) % 5.0}
+    whole = profile(table(**extra))
+    small = table(**extra)
+    inner = small.blocks
+    monkeypatch.setattr(small, "blocks", lambda order=None: inner(rows=7, order=order))
+    for a, b in zip(whole.facts, profile(small).facts):
+        assert (a.name, a.distinct, a.smallest_level, a.off_mode, a.duplicate_of) == (
+            b.name, b.distinct, b.smallest_level, b.off_mode, b.duplicate_of,
+        )  # fmt: skip
+        assert a.dominance == pytest.approx(b.dominance)
+
+
+def test_refuses_and_passes():
+    key = SketchKey.new()
+    clean = preflight(table(), key, study(), site="clinic")
+    clean.verdict.check()
+    assert clean.facts.columns == 9  # seven of ours, two that the study lists for the lab
+    rare = preflight(table(rare=np.r_[np.ones(4), np.zeros(N - 4)]), key, study(), site="clinic")
+    with pytest.raises(PrivacyError, match="rare-level: rare"):
+        rare.verdict.check()
+    with pytest.raises(PrivacyError, match="ratio"):
+        preflight(table(), key, study(m=80), site="clinic").verdict.check()
+    with pytest.raises(PrivacyError, match="ratio"):
+        preflight(table(), key, study(), site="clinic", own_policy={"max_ratio": 0.05}).verdict.check()
+    with pytest.raises(InputError, match="below n"):
+        preflight(table(), key, study(m=N), site="clinic")
+
+
+def test_self_attack_uses_the_real_phi():
+    rng = np.random.default_rng(1)
+    status = (rng.permutation(N) < 15).astype(float)
+    opened, key, plan = table(status=status), SketchKey.new(), study(m=75)
+    order = rng.permutation(N)
+    check = preflight(opened, key, plan, site="clinic", order=order, order_mac="ab" * 16)
+    fact = next(f for f in check.facts.own_columns if f.name == "status")
+    assert fact.attacked == "exact"
+    assert any(f.rule == "decodable" for f in check.verdict.warnings)
+    # The Φ it attacked is the one the sketch uses.
+    phi = design(key, study="demo", run=plan.run, n=N, m=75, kind="orthonormal", cohort="ab" * 16)
+    sent = sketch(opened, key, study="demo", run=plan.run, m=75, order=order, order_mac="ab" * 16).message
+    x = status[order]
+    np.testing.assert_allclose(
+        sent.X[:, list(sent.features).index("status")], real_phi(phi) @ x / x.std(ddof=1), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
+def test_attacks_as_the_server(kind):
+    phi = design(SketchKey.new(), study="demo", run="r", n=N, m=60, kind=kind)
+    found = attack_as_server(table(), phi, None, "float32")
+    assert found.singletons == 0
+    assert found.membership_known_sigma == pytest.approx(found.membership_theory, abs=0.15)
+    assert found.known_rows_theory < 0.02
+
+
+def test_time_is_bounded():
+    rng = np.random.default_rng(2)
+    many = {f"b{j}": (rng.random(N) < 0.1).astype(float) for j in range(40)}
+    check = preflight(table(**many), SketchKey.new(), study(m=75), site="clinic", own_policy={"attack_seconds": 0.0})
+    assert not check.facts.attack_complete
+    assert any("stopped after" in f.text for f in check.verdict.findings)
+
+
+def test_ledger_in_the_flow(tmp_path):
+    ledger, key = Ledger(tmp_path), SketchKey.new()
+    check = preflight(table(), key, study(), site="clinic", ledger=ledger)
+    entry = check.reserve()
+    ledger.release(entry, b"sketch")
+    again = preflight(table(), key, study(), site="clinic", ledger=ledger)
+    assert again.reserve().hash == ledger.entries()[-1].hash
+    data, _ = columns()
+    data["x3"] = data["x3"] + 1e-9  # other values, same people
+    changed = preflight(Table.open(data, id="id", responses=["y"]), key, study(), site="clinic", ledger=ledger)
+    with pytest.raises(PrivacyError, match="one-time"):
+        changed.reserve()
+    fewer = preflight(table(), key, study(), site="clinic", ledger=ledger, order=np.arange(N - 1))
+    with pytest.raises(PrivacyError, match="another cohort"):
+        fewer.reserve()
+    second = preflight(table(), key, study(run="cd" * 16), site="clinic", ledger=ledger)
+    assert second.facts.history_m == 30
+    assert second.verdict.ratio == pytest.approx(60 / N)
+
+
+# --- differential privacy ---------------------------------------------------------------------------------------------
+
+PRIVATE = {
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "row_bound": {"clinic": 3.0, "lab": 1.0},
+    "centres": {"clinic": {"*": 0.0}, "lab": {"*": 0.0}},
+    "scales": {"clinic": {"*": 1.0, "x0": 2.0}, "lab": {"*": 1.0}},
+}
+
+
+def test_private_preflight_and_sketch():
+    opened, key = table(), SketchKey.new()
+    plan = study(kind="gaussian", **PRIVATE)
+    check = preflight(opened, key, plan, site="clinic")
+    assert check.guarantee.t == pytest.approx(sum((s.row_bound / s.w) ** 2 for s in check.guarantee.sites.values()))
+    result = private_sketch(
+        opened,
+        key,
+        study="demo",
+        run=plan.run,
+        m=30,
+        w=check.noise.w,
+        clip=check.clip,
+        site="clinic",
+        study_hash=plan.hash,
+    )
+    assert result.message.noise == check.noise.w
+    assert 0 < result.shortened < 1
+    phi = design(key, study="demo", run=plan.run, n=N, m=30, kind="gaussian")
+    Phi = real_phi(phi)
+    assert result.longest == pytest.approx(np.linalg.norm(Phi, axis=0).max())
+    assert longest_column(phi) == pytest.approx(result.longest)
+    data, _ = columns()
+    Z = np.column_stack([data[name] for name in (*opened.features, *opened.responses)])
+    Z[:, 0] /= 2
+    Z *= np.minimum(1, 3.0 / np.linalg.norm(Z, axis=1))[:, None]
+    sent = np.hstack([result.message.X, result.message.Y])
+    noise = (sent - Phi @ Z) * np.sqrt(N) / check.noise.w
+    assert abs(noise.mean()) < 0.3
+    assert noise.std() == pytest.approx(1, abs=0.2)
+    again = private_sketch(
+        opened,
+        key,
+        study="demo",
+        run=plan.run,
+        m=30,
+        w=check.noise.w,
+        clip=check.clip,
+        site="clinic",
+        study_hash=plan.hash,
+    )
+    assert not np.allclose(again.message.X, result.message.X)  # the noise does not come from the key
+
+
+def test_clipping_is_counted():
+    bound = public_bound(
+        table().features + table().responses, "clinic", {"clinic": 100.0}, PRIVATE["centres"], PRIVATE["scales"]
+    )
+    cut, means = clipping(table(), bound)
+    assert cut == 0
+    data, _ = columns()
+    assert means[0] == pytest.approx(data["x0"].mean() / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"row_bound": {"lab": 1.0}}, "row_bound|row bound"),
+        ({"centres": {"clinic": {"x0": 0.0}}}, "public centres for 6 columns"),
+        ({"scales": {}}, "public scales"),
+    ],
+)
+def test_missing_public_constants_are_named(changes, words):
+    given = PRIVATE | changes
+    with pytest.raises(InputError, match=words):
+        public_bound(
+            ["x0", "x1", "x2", "x3", "x4", "x5", "y"], "clinic", given["row_bound"], given["centres"], given["scales"]
+        )
+
+
+def test_no_noise_no_private_sketch():
+    bound = public_bound(["x0"], "clinic", {"clinic": 1.0}, PRIVATE["centres"], PRIVATE["scales"])
+    with pytest.raises(PrivacyError, match="noise"):
+        private_sketch(
+            table(), SketchKey.new(), study="s", run="r", m=10, w=0.0, clip=bound, site="clinic", study_hash="0" * 64
+        )
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_plan_command(capsys, tmp_path):
+    assert main(["privacy", "plan", "--n", "500", "--features", "300", "--responses", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "recommended m = 58" in text
+    assert "∞" in text
+    assert main(["privacy", "plan", "--n", "500", "--features", "300", "--responses", "5", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    rows = plan["rows"]
+    assert rows[-1]["upper_bits_per_subject"] == "infinite"
+    finite = [r for r in rows if r["upper_bits_per_subject"] != "infinite"]
+    for name, sign in (("membership_auc", 1), ("known_phi_r2", 1), ("rate", -1), ("upper_bits_per_subject", 1)):
+        values = [sign * r[name] for r in finite]
+        assert values == sorted(values)
+    picture = tmp_path / "plan.png"
+    assert main(["privacy", "plan", "--n", "5000", "--features", "30", "--responses", "2", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--n", "100", "--features", "10", "--responses", "1", "--m", "200"],
+        ["--n", "100", "--features", "0", "--responses", "1"],
+        ["--n", "100", "--features", "10", "--responses", "1", "--epsilon", "1"],
+        [
+            "--n",
+            "100",
+            "--features",
+            "10",
+            "--responses",
+            "1",
+            "--epsilon",
+            "-1",
+            "--delta",
+            "1e-6",
+            "--kind",
+            "gaussian",
+        ],
+        ["--n", "100", "--features", "10", "--responses", "1", "--history", "30"],
+        ["--n", "100", "--features", "10", "--responses", "1", "--rank", "2"],
+    ],
+)
+def test_plan_refuses_nonsense(wrong, capsys):
+    assert main(["privacy", "plan", *wrong]) == 2
+    assert "unexpected" not in capsys.readouterr().err
+
+
+def test_attack_command(capsys, tmp_path):
+    rng = np.random.default_rng(4)
+    data, _ = columns(200)
+    data["status"] = (rng.permutation(200) < 12).astype(float)
+    names = list(data)
+    lines = [",".join(names)] + [",".join(str(data[c][i]) for c in names) for i in range(200)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(lines) + "\n")
+    common = ["privacy", "attack", str(path), "--id", "id", "--responses", "y"]
+    assert main([*common, "--m", "60", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["columns"][0]["name"] == "status"
+    assert report["columns"][0]["attacked"] == "exact"
+    assert main([*common, "--m", "60"]) == 0
+    assert "status" in capsys.readouterr().out
+    assert main(common) == 2
+    assert "--m" in capsys.readouterr().err
+
+
+def test_ledger_command(capsys, tmp_path):
+    assert main(["privacy", "ledger", str(tmp_path)]) == 2
+    ledger = Ledger(tmp_path)
+    preflight(table(), SketchKey.new(), study(), site="clinic", ledger=ledger).reserve()
+    assert main(["privacy", "ledger", str(tmp_path), "--json"]) == 0
+    capsys.readouterr()
+    ledger.path.write_bytes(ledger.path.read_bytes().replace(b'"m":30', b'"m":10'))
+    assert main(["privacy", "ledger", str(tmp_path)]) == 6
+    assert "chain" in capsys.readouterr().err

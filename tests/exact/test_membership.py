@@ -1,0 +1,90 @@
+"""The membership attack: theory, both whitenings, both kinds of sketch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intarsia.errors import InputError
+from intarsia.privacy.membership import attack_membership, auc, largest_ratio, membership_auc
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "m", "expected"),
+    [(500, 300, 50, 0.950), (1000, 1000, 200, 1.0), (5000, 300, 250, 0.677), (10000, 300, 1000, 0.680)],
+)
+def test_theory(n, c, m, expected):
+    assert membership_auc(n, m, c, "gaussian") == pytest.approx(expected, abs=1e-3)
+    assert membership_auc(n, m, c) == pytest.approx(expected, abs=5e-3)
+
+
+def test_how_many_columns_keep_the_auc_at_sixty_percent():
+    found = [largest_ratio(m) for m in (50, 100, 250, 1000)]
+    assert found == pytest.approx([0.075, 0.052, 0.033, 0.016], abs=6e-4)
+
+
+@given(st.integers(50, 3000), st.integers(2, 49), st.integers(1, 500), st.sampled_from(["gaussian", "orthonormal"]))
+@settings(max_examples=60, deadline=None)
+def test_more_rows_or_columns_help_the_attacker(n, m, c, kind):
+    here = membership_auc(n, m, c, kind)
+    assert 0.49 <= here <= 1
+    assert membership_auc(n, m, c + 50, kind) >= here - 1e-9
+    assert membership_auc(n, m + 1, c, kind) >= here - 2e-4
+
+
+def simulate(n, m, c, rho, kind, rng, candidates=1000):
+    S = (1 - rho) * np.eye(c) + rho
+    L = np.linalg.cholesky(S)
+    X = rng.standard_normal((n, c)) @ L.T
+    G = rng.standard_normal((m, n))
+    if kind == "gaussian":
+        Phi = G / np.sqrt(n)
+    else:
+        G -= G.mean(axis=1, keepdims=True)
+        Phi = np.linalg.solve(np.linalg.cholesky(G @ G.T), G)
+    others = rng.standard_normal((min(n, candidates), c)) @ L.T
+    return attack_membership(Phi @ X, X[:candidates], others, S, kind, n)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "orthonormal"])
+def test_measured(kind):
+    rng = np.random.default_rng(2)
+    found = [simulate(500, 50, 300, 0.5, kind, rng) for _ in range(6)]
+    assert np.mean([f.measured_known for f in found]) == pytest.approx(found[0].theory, abs=0.02)
+    assert 0.8 < np.mean([f.measured_sketch for f in found]) < 0.95
+    # Scaling the columns changes nothing for an attacker who knows Σ.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "c", "m", "known", "tolerance"),
+    [
+        (500, 300, 50, 0.950, 0.015),
+        (1000, 1000, 200, 1.0, 0.005),
+        (5000, 300, 250, 0.68, 0.03),
+        (10000, 300, 1000, 0.68, 0.03),
+    ],
+)
+@pytest.mark.parametrize("kind", ["gaussian", "orthonormal"])
+def test_measured_table(n, c, m, known, tolerance, kind):
+    rng = np.random.default_rng(7)
+    found = [simulate(n, m, c, 0.5, kind, rng, 2500) for _ in range(4)]
+    measured = np.mean([f.measured_known for f in found]), np.mean([f.measured_sketch for f in found])
+    print(f"{kind} {(n, c, m)} theory {found[0].theory:.3f} Σ known {measured[0]:.3f} sketch only {measured[1]:.3f}")
+    assert measured[0] == pytest.approx(known, abs=tolerance)
+    assert measured[1] <= measured[0] + 0.01
+
+
+def test_auc_itself():
+    assert auc([2, 3], [0, 1]) == 1
+    assert auc([0, 1], [0, 1]) == 0.5
+    assert auc([0], [5, 6]) == 0
+
+
+def test_an_auc_that_cannot_be_computed():
+    with pytest.raises(InputError, match="members and non-members"):
+        auc([], [1.0])
+    with pytest.raises(InputError, match="not finite"):
+        auc([np.nan], [1.0])
+    with pytest.raises(InputError, match=r"between 0\.5 and 1"):
+        largest_ratio(50, 0.4)
