@@ -40,12 +40,15 @@ class Moments:
         c = len(pilot)
         return cls(pilot, 0, np.zeros(c, np.int64), np.zeros(c, np.int64), np.zeros(c), np.zeros(c))
 
-    def add(self, Z: np.ndarray, columns: slice) -> tuple[np.ndarray, np.ndarray | None]:
+    def add(
+        self, Z: np.ndarray, columns: slice, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Count a block's `columns`; return deviations from the pilot (missing: 0) and where they are missing.
 
         `rows` is for the caller to count, once a block: panels of columns come in separately, from several threads.
+        `out` takes the deviations, if given.
         """
-        D = Z[:, columns] - self.pilot[columns]
+        D = np.subtract(Z[:, columns], self.pilot[columns], out=out)
         total = D.sum(axis=0)
         absent = None
         if not np.isfinite(total).all():

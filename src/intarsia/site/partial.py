@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Lock, local
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from intarsia.wire.messages import KINDS, check_labels
 
 Progress = Callable[[int, int], None]
 Blocks = Iterable[tuple[np.ndarray, Any]]
-_LOCK = Lock()
+_LOCK, _SCRATCH = Lock(), local()
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def accumulate(
     covered = np.zeros(design.n, dtype=bool)
     sums: Partial | None = None
     iterator = _placed(blocks, covered)
-    panel = int(np.clip(-(-width // (3 * threads)), 1, 512))
+    panel = int(np.clip(-(-width // threads), 1, 1024))
     # The panels are the parallel work; a BLAS that starts its own threads besides would only quarrel over the cores.
     with ThreadPoolExecutor(threads, thread_name_prefix="intarsia") as pool, threadpool_limits(1, "blas"):
         coming: Future[Any] = pool.submit(next, iterator, None)
@@ -217,7 +217,11 @@ def _prepare(block: Any, design: Design, pool: ThreadPoolExecutor, threads: int)
 
 
 def _multiply(sums: Partial, G: np.ndarray, Z: np.ndarray, columns: slice) -> None:
-    D, absent = sums.moments.add(Z, columns)
+    # One scratch a thread, kept from block to block: fresh memory of this size costs as much as filling it.
+    size, shape = len(Z) * (columns.stop - columns.start), (len(Z), columns.stop - columns.start)
+    if getattr(_SCRATCH, "space", np.empty(0)).size < size:
+        _SCRATCH.space = np.empty(size)
+    D, absent = sums.moments.add(Z, columns, out=_SCRATCH.space[:size].reshape(shape))
     sums.S[:, columns] += G @ D
     if absent is not None:
         with _LOCK:

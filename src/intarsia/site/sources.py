@@ -220,7 +220,8 @@ class CsvSource:
             self.names = list(reader.schema.names)
         if len(set(self.names)) != len(self.names):
             return  # the table refuses it by name; no use reading on
-        self.n, numbers = 0, set(self.names)
+        self.n, numbers, truths = 0, set(self.names), set(self.names)
+        words = pa.array(["true", "false"])
         for batch in self._read({name: pa.string() for name in self.names}):
             self.n += batch.num_rows
             for name in list(numbers):
@@ -228,7 +229,12 @@ class CsvSource:
                     pc.cast(pc.utf8_trim_whitespace(batch.column(name)), pa.float64())
                 except pa.ArrowInvalid:
                     numbers.discard(name)
-        self.kinds = {name: NUMBER if name in numbers else LEVEL for name in self.names}
+            for name in list(truths):
+                known = pc.is_in(pc.utf8_lower(batch.column(name).drop_null()), value_set=words)
+                if pc.all(known).as_py() is False:
+                    truths.discard(name)
+        self._truths = truths - numbers
+        self.kinds = {name: NUMBER if name in numbers | truths else LEVEL for name in self.names}
 
     def _read(self, types: dict[str, pa.DataType], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         import pyarrow.csv as pacsv
@@ -241,6 +247,7 @@ class CsvSource:
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[Batch]:
         types = {name: pa.float64() if self.kinds[name] == NUMBER else pa.string() for name in columns}
+        types |= {name: pa.bool_() for name in columns if name in self._truths and self.kinds[name] == NUMBER}
         for batch in self._read(types, columns):
             for start in range(0, batch.num_rows, rows):
                 yield ArrowBatch(batch.slice(start, rows))

@@ -19,6 +19,7 @@ CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below
 MAX_M = 2**22
 _WORDS_A_BLOCK = 8
 _PIECE = 1 << 14  # entries turned at a time: the scratch stays in the cache
+_ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros gives the key stream itself
 
 # Wichura (1988), AS 241, PPND16; highest power first.
 _CENTRE = (
@@ -104,11 +105,14 @@ def stride(m: int) -> int:
     return -(-m // _WORDS_A_BLOCK) * _WORDS_A_BLOCK
 
 
-def _keystream(subkey: bytes, chunk: int, block: int, out: np.ndarray, zeros: memoryview) -> None:
+def _keystream(subkey: bytes, chunk: int, block: int, out: np.ndarray) -> None:
     """Write the cipher's bytes from `block` of nonce `chunk` on into `out` (contiguous float64, used as bytes)."""
     nonce = block.to_bytes(4, "little") + chunk.to_bytes(12, "little")
+    cipher = Cipher(algorithms.ChaCha20(subkey, nonce), mode=None).encryptor()
     view = out.reshape(-1).data.cast("B")
-    Cipher(algorithms.ChaCha20(subkey, nonce), mode=None).encryptor().update_into(zeros[: view.nbytes], view)
+    for a in range(0, view.nbytes, _ZEROS.nbytes):
+        piece = view[a : a + _ZEROS.nbytes]
+        cipher.update_into(_ZEROS[: piece.nbytes], piece)
 
 
 def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
@@ -121,12 +125,10 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
     # A run is a maximal piece of consecutive columns under one nonce: one call of the cipher.
     breaks = np.flatnonzero((np.diff(columns) != 1) | (columns[1:] % CHUNK == 0)) + 1
     edges = [0, *breaks.tolist(), len(columns)]
-    longest = max((b - a for a, b in pairwise(edges)), default=0)
-    zeros = memoryview(bytes(longest * stride(m) * 8))
     for a, b in pairwise(edges):
         if b > a:
             chunk, first = divmod(int(columns[a]), CHUNK)
-            _keystream(subkey, chunk, first * blocks, out[a:b], zeros)
+            _keystream(subkey, chunk, first * blocks, out[a:b])
     flat = out.reshape(-1)
     words = flat.view("<u8")
     gaussianise(words if words.dtype.isnative else words.astype(np.uint64), flat)

@@ -1,0 +1,218 @@
+"""Tables of every kind give the same columns, and what cannot be used is refused by name and count, never by value."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.site.table import Table
+
+N = 60
+SECRET = "SecretCell"
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "who": [f"s{i:03d}" for i in range(N)],
+            "age": rng.normal(60, 9, N),
+            "sex": rng.choice(["f", "m"], N),
+            "group": pd.Categorical(rng.choice(["a", "b", "c"], N), categories=["c", "b", "a", "unused"]),
+            "count": rng.integers(0, 9, N),
+            "smoker": rng.random(N) < 0.5,
+            "y": rng.normal(size=N),
+        }
+    )
+
+
+def write_feather(df: pd.DataFrame, path: Path) -> Path:
+    df.to_feather(path)
+    return path
+
+
+def write_csv(df: pd.DataFrame, path: Path) -> Path:
+    df.to_csv(path, index=False)
+    return path
+
+
+def write_parquet(df: pd.DataFrame, path: Path) -> Path:
+    pq.write_table(pa.Table.from_pandas(df), path, row_group_size=17)
+    return path
+
+
+def write_two(df: pd.DataFrame, folder: Path) -> list[Path]:
+    # The second file has its columns in another order.
+    return [write_parquet(df[:25], folder / "1.parquet"), write_csv(df[25:][df.columns[::-1]], folder / "2.csv")]
+
+
+SOURCES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    "pandas": lambda df, _: df,
+    "polars": lambda df, _: pl.from_pandas(df),
+    "arrow": lambda df, _: pa.Table.from_pandas(df),
+    "dict": lambda df, _: {name: df[name].tolist() for name in df},
+    "parquet": lambda df, folder: write_parquet(df, folder / "t.parquet"),
+    "csv": lambda df, folder: write_csv(df, folder / "t.csv"),
+    "csv.gz": lambda df, folder: write_csv(df, folder / "t.csv.gz"),
+    "feather": lambda df, folder: write_feather(df, folder / "t.feather"),
+    "two files": write_two,
+}
+
+
+def whole(table: Table, **how: Any) -> np.ndarray:
+    return np.vstack([np.hstack(block) for block in table.blocks(**how)])
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_gives_the_same_columns(kind: str, tmp_path: Path) -> None:
+    df = frame()
+    table = Table.open(SOURCES[kind](df, tmp_path), id="who", responses=["y"])
+    assert table.features == ["age", "sex=m", "group=a", "group=b", "group=c", "count", "smoker"]
+    assert table.responses == ["y"]
+    assert table.n == N
+    assert table.ids().tolist() == df["who"].tolist()
+    expected = np.column_stack(
+        [df["age"], df["sex"] == "m", *(df["group"] == g for g in "abc"), df["count"], df["smoker"], df["y"]]
+    ).astype(float)
+    np.testing.assert_allclose(whole(table, rows=7), expected, rtol=1e-12)
+    chosen = np.random.default_rng(1).permutation(N)[:41]
+    np.testing.assert_allclose(whole(table, rows=7, order=chosen), expected[chosen], rtol=1e-12)
+    assert all(len(X) <= 7 for X, _ in table.blocks(rows=7))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_files_are_read_in_blocks(tmp_path: Path, order: Any) -> None:
+    X = np.asarray(np.random.default_rng(0).random((50, 4)), order=order, dtype=np.float32)
+    np.save(tmp_path / "x.npy", X)
+    table = Table.open(tmp_path / "x.npy", names=["a", "b", "c", "d"], responses="d", ignore="b", id=np.arange(50))
+    assert (table.features, table.responses) == (["a", "c"], ["d"])
+    np.testing.assert_array_equal(whole(table, rows=9), X[:, [0, 2, 3]])
+    assert table.ids().tolist() == [str(i) for i in range(50)]
+
+
+def test_roles_take_patterns() -> None:
+    df = pd.DataFrame(np.eye(6), columns=["snp_1", "snp_2", "age", "y_a", "y_b", "note"])
+    table = Table.open(df, features=["snp_*", "age"], responses="y_*")
+    assert (table.features, table.responses) == (["snp_1", "snp_2", "age"], ["y_a", "y_b"])
+    assert Table.open(df, features=[], responses="y_*").features == []
+
+
+def test_ids_keep_their_text(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,x\n007,1\n08,2\n9,4\n")
+    assert Table.open(tmp_path / "t.csv", id="id").ids().tolist() == ["007", "08", "9"]
+    assert Table.open(pd.DataFrame({"id": [1.0, 2.0], "x": [1, 2]}), id="id").ids().tolist() == ["1", "2"]
+
+
+def test_a_late_odd_cell_does_not_change_how_a_csv_is_read(tmp_path: Path) -> None:
+    """Types are decided on all rows: whole numbers first and fractions a megabyte later are one column of numbers."""
+    rows = ["x,z"] + ["1,a"] * 400_000 + ["2.5,b"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    table = Table.open(tmp_path / "t.csv")
+    assert table.features == ["x", "z=b"]
+    assert whole(table)[-1].tolist() == [2.5, 1.0]
+
+
+def test_missing_values_are_refused_by_name_and_count_or_put_at_the_mean() -> None:
+    df = frame()
+    df.loc[[3, 4, 9], "age"] = np.nan
+    df.loc[7, "sex"] = None
+    table = Table.open(df, id="who")
+    with pytest.raises(InputError, match=r"Missing values in 2 columns: age \(3\), sex=m \(1\) of 60 rows"):
+        whole(table, rows=5)
+    filled = whole(Table.open(df, id="who", missing="mean"), rows=5)
+    assert np.isfinite(filled).all()
+    np.testing.assert_allclose(filled[[3, 4, 9], 0], df["age"].mean())
+    np.testing.assert_allclose(filled[7, 1], (df["sex"].dropna() == "m").mean())
+
+
+def test_infinite_values_are_refused_even_when_missing_ones_are_not() -> None:
+    df = frame()
+    df.loc[[3, 4], "age"] = np.inf
+    with pytest.raises(InputError, match=r"Infinite values in column age \(2\)"):
+        whole(Table.open(df, id="who", missing="mean"))
+
+
+def test_a_column_without_any_value_is_refused() -> None:
+    with pytest.raises(InputError, match="No value at all in column b"):
+        whole(Table.open({"a": [1.0, 2.0], "b": [None, None]}, missing="mean"))
+
+
+def test_levels_can_be_fixed_for_stores_that_lack_one() -> None:
+    df = frame()
+    levels = {"sex": ["f", "m"], "group": ["a", "b", "c"], "count": [str(i) for i in range(9)]}
+    part = Table.open(df[df["group"] != "b"], id="who", levels=levels)
+    assert part.features == Table.open(df, id="who", levels=levels).features
+    assert "count=3" in part.features  # a coded factor
+    with pytest.raises(InputError, match="cells with a level that is not in its list"):
+        whole(Table.open(df, id="who", levels={"group": ["a", "b"]}))
+
+
+def secret_frame(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"id": [f"{SECRET}{i}" for i in range(5)], "x": np.arange(5.0), **columns})
+
+
+def duplicated() -> pd.DataFrame:
+    df = secret_frame(z=np.arange(5.0))
+    df.columns = ["id", "x", "x"]
+    return df
+
+
+REFUSED: list[tuple[str, Callable[[], Any]]] = [
+    ("same name", lambda: Table.open(duplicated())),
+    ("same name: a", lambda: Table.open(np.eye(3), names=["a", "b", "a"])),
+    ("3 columns, 2 names", lambda: Table.open(np.eye(3), names=["a", "b"])),
+    ("No column 'y'", lambda: Table.open(secret_frame(), id="id", responses="y")),
+    ("No column 'pid'", lambda: Table.open(secret_frame(), id="pid")),
+    ("two roles", lambda: Table.open(secret_frame(), features=["x"], responses=["x"])),
+    ("No column is left", lambda: Table.open(secret_frame(), id="id", ignore="x")),
+    ("no rows", lambda: Table.open(secret_frame()[:0], id="id")),
+    ("neither numbers nor levels", lambda: Table.open(secret_frame(d=pd.Timestamp("2020-01-01")), id="id")),
+    ("mixed types", lambda: Table.open(secret_frame(d=[SECRET, 1, 2, 3, None]), id="id")),
+    ("over 3 different texts", lambda: Table.open(secret_frame(), max_levels=3)),
+    ("3 rows repeat", lambda: Table.open(secret_frame(k=[f"{SECRET}"] * 4 + ["b"]), id="k", features="x").ids()),
+    ("1 subjects have no id", lambda: Table.open(secret_frame(k=[None, *"abcd"]), id="k", features="x").ids()),
+    ("no id column", lambda: Table.open(secret_frame(), features="x").ids()),
+    ("4 ids were given for 5 rows", lambda: Table.open(secret_frame(), features="x", id=[1, 2, 3, 4])),
+    ("two-dimensional", lambda: Table.open(np.arange(3.0))),
+    ("of numbers", lambda: Table.open(np.array([[SECRET]]))),
+    ("not a table", lambda: Table.open(3)),
+    ("no file", lambda: Table.open("nowhere.parquet")),
+    ("missing='zero'", lambda: Table.open(secret_frame(), missing="zero")),
+    ("too large to square", lambda: whole(Table.open({"x": [1e308, -1e308, 3.0, np.nan]}, missing="mean"))),
+]
+
+
+@pytest.mark.parametrize(("words", "make"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_what_cannot_be_used_is_refused_without_naming_a_value(words: str, make: Callable[[], Any]) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        make()
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.csv", "t.npy", "t.csv.gz", "t.txt"])
+def test_broken_files_are_our_error_and_quote_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(f"a,b\n1,2\n{SECRET},{SECRET},{SECRET}\n".encode())
+    with pytest.raises(InputError) as caught:
+        whole(Table.open(tmp_path / name))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_pickled_array_is_not_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError):
+        Table.open(tmp_path / "t.npy")
+
+
+def test_moments_are_those_of_the_textbook_at_a_large_offset() -> None:
+    X = np.random.default_rng(0).standard_normal((500, 3))
+    X[:, 1] += 1e9
+    found = Table.open(X).moments()
+    np.testing.assert_allclose(found.sd, (X - X[0]).std(axis=0, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)

@@ -1,0 +1,164 @@
+"""The secret stream: the same bits for ever, any column on its own, and the law N(0,1)."""
+
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import ndtri
+
+from intarsia.site.stream import CHUNK, gaussian_at, gaussian_columns, gaussianise, stride
+
+SUBKEY = bytes(range(32))
+# Changing any of these changes Φ: sites with different versions would no longer have the same sketch.
+GOLDEN = {
+    (0, 0): "-0x1.ba9179f2f6466p-3",
+    (4, 0): "0x1.be41fc817ab50p-2",
+    (0, 1): "0x1.d2a0ac9a2364bp-1",
+    (2, 4095): "-0x1.36cc0c6f0b1a6p-4",
+    (2, 4096): "0x1.759677aa2be83p+0",
+    (3, 1000000000): "0x1.cc85426e7b9d4p+0",
+}
+GOLDEN_BLOCK = "ae285ed9191716999f686a4f69693c3eff56d0aa1ee4a2643441920303356ede"
+GOLDEN_TAILS = "57dae50861658ff3d0c5d5bd5900c19edd3b246486bb65f2ad5e1fea9ef08d79"
+
+
+def tail_words() -> np.ndarray:
+    """Words over all of (0, 1), most of them far out in both tails."""
+    k = np.concatenate([np.arange(2000), (2.0 ** np.linspace(0, 51.99, 20_000)).astype(np.uint64)]).astype(np.uint64)
+    low = k << np.uint64(12)
+    return np.concatenate([low, ~low])
+
+
+def turned(words: np.ndarray) -> np.ndarray:
+    out = np.empty(len(words))
+    gaussianise(words, out)
+    return out
+
+
+def chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
+    """RFC 8439, section 2.3, in plain Python."""
+    constants, words = struct.unpack("<4I", b"expand 32-byte k"), struct.unpack("<8I", key)
+    state = [*constants, *words, counter, *struct.unpack("<3I", nonce)]
+    work = list(state)
+
+    def quarter(a: int, b: int, c: int, d: int) -> None:
+        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            work[x] = (work[x] + work[y]) & 0xFFFFFFFF
+            value = work[z] ^ work[x]
+            work[z] = ((value << turn) | (value >> (32 - turn))) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for i in range(4):
+            quarter(i, i + 4, i + 8, i + 12)
+        for i in range(4):
+            quarter(i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12)
+    return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(work, state)))
+
+
+def test_golden_values_are_the_same_to_the_last_bit() -> None:
+    for (row, column), value in GOLDEN.items():
+        assert gaussian_columns(SUBKEY, 5, column, column + 1)[row, 0].hex() == value
+    block = gaussian_columns(SUBKEY, 11, CHUNK - 30, CHUNK + 30)
+    assert hashlib.sha256(np.ascontiguousarray(block, "<f8").tobytes()).hexdigest() == GOLDEN_BLOCK
+    assert hashlib.sha256(turned(tail_words()).astype("<f8").tobytes()).hexdigest() == GOLDEN_TAILS
+
+
+def test_golden_values_do_not_depend_on_the_processors_vector_units() -> None:
+    """The same hash with NumPy's plain loops as with those for AVX2 and AVX-512."""
+    program = (
+        "import hashlib, numpy as np\n"
+        "from intarsia.site.stream import CHUNK, gaussian_columns\n"
+        "block = gaussian_columns(bytes(range(32)), 11, CHUNK - 30, CHUNK + 30)\n"
+        "print(hashlib.sha256(np.ascontiguousarray(block, '<f8').tobytes()).hexdigest())"
+    )
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    able = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
+    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(able)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == GOLDEN_BLOCK
+
+
+@pytest.mark.parametrize("column", [0, 1, CHUNK - 1, CHUNK, 3 * CHUNK + 7])
+@pytest.mark.parametrize("m", [3, 8, 13])
+def test_a_column_is_the_ciphers_words_by_an_independent_cipher(column: int, m: int) -> None:
+    blocks = stride(m) // 8
+    chunk, place = divmod(column, CHUNK)
+    raw = b"".join(chacha_block(SUBKEY, place * blocks + b, chunk.to_bytes(12, "little")) for b in range(blocks))
+    k = np.frombuffer(raw, "<u8")[:m] >> np.uint64(12)
+    expected = ndtri((k.astype(float) + 0.5) * 2.0**-52)
+    np.testing.assert_allclose(gaussian_columns(SUBKEY, m, column, column + 1)[:, 0], expected, rtol=1e-14)
+
+
+def test_the_transform_is_the_inverse_normal_over_the_whole_range() -> None:
+    words = np.concatenate([tail_words(), np.random.default_rng(1).integers(0, 2**64, 200_000, np.uint64)])
+    u = ((words >> np.uint64(12)).astype(float) + 0.5) * 2.0**-52
+    np.testing.assert_allclose(turned(words), ndtri(u), rtol=3e-15, atol=4e-15)
+
+
+def test_the_transform_is_odd_and_finite() -> None:
+    words = tail_words()
+    np.testing.assert_array_equal(turned(words), -turned(~words))
+    assert np.abs(turned(words)).max() == pytest.approx(8.2095361516)
+
+
+@given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.integers(1, 20))
+def test_any_columns_in_any_order_are_those_of_the_whole(positions: list[int], m: int) -> None:
+    found = gaussian_at(SUBKEY, m, np.array(positions))
+    assert found.shape == (m, len(positions))
+    for i, column in enumerate(positions):
+        np.testing.assert_array_equal(found[:, i], gaussian_columns(SUBKEY, m, column, column + 1)[:, 0])
+
+
+def test_blocks_join_to_the_whole() -> None:
+    whole = gaussian_columns(SUBKEY, 9, 0, 2 * CHUNK + 100)
+    edges = [0, 1, 500, CHUNK - 1, CHUNK + 3, 2 * CHUNK, 2 * CHUNK + 100]
+    parts = [gaussian_columns(SUBKEY, 9, a, b) for a, b in pairwise(edges)]
+    np.testing.assert_array_equal(np.hstack(parts), whole)
+
+
+def test_the_law() -> None:
+    """Moments, Kolmogorov–Smirnov and tails of 2.4 million entries; each bound fails by chance once in 10⁴ or less."""
+    G = gaussian_columns(SUBKEY, 300, 0, 8000)
+    N = G.size
+    flat = G.ravel()
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((flat**power).mean() - mean) < 4 * np.sqrt(variance / N)
+    assert stats.kstest(flat, "norm").pvalue > 1e-4
+    for cut in (2.0, 3.0, 4.0, 4.5):
+        expected = 2 * stats.norm.sf(cut) * N
+        assert abs((np.abs(flat) > cut).sum() - expected) < 4 * np.sqrt(expected) + 1
+
+
+def test_columns_rows_blocks_and_keys_are_independent() -> None:
+    m, c = 100, 4000
+    G = gaussian_columns(SUBKEY, m, 0, c)
+    others = {
+        "next column": gaussian_columns(SUBKEY, m, 1, c + 1),
+        "next nonce": gaussian_columns(SUBKEY, m, CHUNK, CHUNK + c),
+        "next row": np.roll(G, 1, axis=0),
+        "other key": gaussian_columns(bytes([1, *range(1, 32)]), m, 0, c),
+    }
+    for name, other in others.items():
+        for f in (lambda z: z, np.abs, np.square):
+            r = np.corrcoef(f(G).ravel(), f(other).ravel())[0, 1]
+            assert abs(r) < 4 / np.sqrt(G.size), name
+    # The largest of 4,950 correlations between rows is that of independent rows.
+    between = np.corrcoef(G)[np.triu_indices(m, 1)]
+    assert abs(between.std() * np.sqrt(c) - 1) < 0.05
+    assert np.abs(between).max() < 5.5 / np.sqrt(c)
+
+
+def test_negative_positions_and_no_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="position"):
+        gaussian_at(SUBKEY, 3, np.array([1, -1]))
+    with pytest.raises(ValueError, match="m must be"):
+        gaussian_columns(SUBKEY, 0, 0, 3)
