@@ -17,7 +17,7 @@ Points = list[tuple[float, float]]
 POSITIVE, NEGATIVE = "#D55E00", "#0072B2"
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-    "#8C7A00", "#7F3C8D", "#666666", "#A5AA99", "#3969AC", "#F2B701", "#11A579",
+    "#8C7A00", "#7F3C8D", "#666666", "#A5AA99", "#B33A3A", "#F2B701", "#1B5E20", "#5D4037", "#00ACC1",
 )  # fmt: skip
 
 
@@ -36,11 +36,11 @@ def connectogram(ax: Axes, study: RealData, edges: list[tuple[int, int]], streng
     angle = np.empty(len(order))
     angle[order] = np.pi / 2 - 2 * np.pi * slots / (slots[-1] + 2)
     at = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    largest = np.abs(strength).max() if len(strength) else 1.0
+    largest = np.abs(strength).max(initial=1e-300)
     used = {i for edge in edges for i in edge}
     for (a, b), value in sorted(zip(edges, strength), key=lambda pair: abs(pair[1])):
         # Neighbours bow little, opposite regions pass near the centre.
-        pull = 0.15 * (at[a] + at[b]) / 2
+        pull = (1 - 0.45 * np.linalg.norm(at[a] - at[b])) * (at[a] + at[b]) / 2
         curve = Curve([at[a], pull, at[b]], [Curve.MOVETO, Curve.CURVE3, Curve.CURVE3])
         colour = POSITIVE if value > 0 else NEGATIVE
         width = 0.5 + 3.0 * abs(value) / largest
@@ -51,9 +51,9 @@ def connectogram(ax: Axes, study: RealData, edges: list[tuple[int, int]], streng
         turn = np.degrees(angle[i])
         flip = np.cos(angle[i]) < 0
         ax.text(
-            1.05 * at[i, 0], 1.05 * at[i, 1], region.code, rotation=turn + 180 if flip else turn, rotation_mode="anchor",
-            ha="right" if flip else "left", va="center", fontsize=6, color="0.1" if active else "0.65",
-            fontweight="bold" if active else "normal",
+            1.05 * at[i, 0], 1.05 * at[i, 1], region.code, rotation=turn + 180 if flip else turn,
+            rotation_mode="anchor", ha="right" if flip else "left", va="center", fontsize=6, color="0.1" if active
+            else "0.65", fontweight="bold" if active else "normal",
         )  # fmt: skip
     ax.set(xlim=(-1.42, 1.42), ylim=(-1.42, 1.42), aspect="equal")
     ax.axis("off")
@@ -97,7 +97,7 @@ def brain_view(axes: list[Axes], study: RealData, edges: list[tuple[int, int]], 
         (_smooth(_mirrored(_CORONAL)), 0, 2, "front"),
         (_smooth(_mirrored(_AXIAL)), 0, 1, "above"),
     )
-    largest = np.abs(strength).max() if len(strength) else 1.0
+    largest = np.abs(strength).max(initial=1e-300)
     for ax, (outline, h, v, title) in zip(axes, views):
         ax.fill(*outline.T, fc="0.95", ec="0.6", lw=1.2, zorder=0)
         for (a, b), value in zip(edges, strength):
@@ -128,8 +128,10 @@ def figure6(study: RealData, analysis: Analysis, most: int = 60) -> plt.Figure:
         note = f"no edge reaches an expected FDR of .05; shown: the {most} with most evidence"
     pairs = study.edges()
     edges, strength = [pairs[i] for i in chosen], analysis.strength[chosen]
-    fig = plt.figure(figsize=(11, 7))
-    grid = fig.add_gridspec(3, 2, width_ratios=(0.36, 0.64), wspace=0.0, hspace=0.12)
+    fig = plt.figure(figsize=(11, 7.6))
+    grid = fig.add_gridspec(
+        3, 2, width_ratios=(0.34, 0.66), wspace=0.0, hspace=0.08, left=0.0, right=1.0, top=0.93, bottom=0.09
+    )
     brain_view([fig.add_subplot(grid[i, 0]) for i in range(3)], study, edges, strength)
     connectogram(fig.add_subplot(grid[:, 1]), study, edges, strength)
     colours = network_colours(study.regions or [])
@@ -138,6 +140,6 @@ def figure6(study: RealData, analysis: Analysis, most: int = 60) -> plt.Figure:
         Line2D([], [], color=POSITIVE, lw=2, label="positive"), Line2D([], [], color=NEGATIVE, lw=2, label="negative")
     ]  # fmt: skip
     columns = 4 if len(handles) <= 8 else 5
-    fig.legend(handles=handles, loc="lower center", ncol=columns, fontsize=7, bbox_to_anchor=(0.5, -0.02))
-    fig.suptitle(f"Figure 6. {study.name}, m = {analysis.m}: {note}", fontsize=10, x=0.02, ha="left", y=0.97)
+    fig.legend(handles=handles, loc="lower center", ncol=columns, fontsize=7, bbox_to_anchor=(0.5, 0.0))
+    fig.suptitle(f"Figure 6. {study.name}, m = {analysis.m}: {note}", fontsize=10, x=0.02, ha="left", y=0.985)
     return fig

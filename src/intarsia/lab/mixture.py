@@ -53,6 +53,9 @@ def _log_density(rows: Array, means: Array, cov: Array) -> Array:
     out = np.empty((len(rows), 2))
     for k in range(2):
         L = np.linalg.cholesky(cov[k])
+        # A component shrunk onto a point (rows that are exactly zero) has unbounded likelihood: as good as singular.
+        if np.diag(L).min() < 1e-12:
+            raise np.linalg.LinAlgError
         z = np.linalg.solve(L, (rows - means[k]).T)
         out[:, k] = -0.5 * (z**2).sum(axis=0) - np.log(np.diag(L)).sum() - rows.shape[1] / 2 * np.log(2 * np.pi)
     return out

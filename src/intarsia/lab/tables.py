@@ -82,22 +82,30 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
 
 
-def _mean(frame: pd.DataFrame, measure: str, **where: Any) -> float | None:
-    for name, value in where.items():
-        frame = frame[frame[name].isna()] if value is None else frame[frame[name] == value]
-    values = frame[measure].dropna()
-    return float(values.mean()) if len(values) else None
+class Means:
+    """Means over replicates by method, design, rho, s and m, looked up without filtering the frame each time."""
+
+    def __init__(self, frame: pd.DataFrame, by: tuple[str, ...]) -> None:
+        filled = frame[list(by)].assign(**({"m": frame["m"].fillna(0)} if "m" in by else {}))
+        present = [name for name in MEASURES if name in frame]
+        means = frame[present].groupby([filled[name] for name in by]).mean()
+        self._means: dict[str, dict[Any, float]] = {name: means[name].to_dict() for name in present}
+
+    def get(self, measure: str, *key: Any) -> float | None:
+        value = self._means.get(measure, {}).get(tuple(0 if part is None else part for part in key))
+        return None if value is None or pd.isna(value) else value
 
 
 def table1(frame: pd.DataFrame) -> Table:
     """Accuracy and computational efficiency (paper's Table 1), with the exact affinities that its formula misses."""
+    means = Means(frame, ("method", "m", "s"))
     rows: list[tuple[str, ...]] = []
     for part, label in (("nz", "accuracy, non-zero"), ("z", "accuracy, zero")):
         for m in (50, 100, 250):
             rows.append((label, f"m={m}", "paper", *(number(v) for v in PAPER_TABLE1[f"accuracy_{part}", m])))
             for method in ("BayesVFLReg", "intarsia"):
                 for tag, words in (("paper", "printed formula"), ("gauss", "exact, Gaussian"), ("draws", "from draws")):
-                    values = [_mean(frame, f"acc_{tag}_{part}", method=method, m=m, s=s) for s in S]
+                    values = [means.get(f"acc_{tag}_{part}", method, m, s) for s in S]
                     rows.append((label, f"m={m}", f"{method}, {words}", *(number(v) for v in values)))
     for m_or_none in (50, 100, 250, None):
         where = "centralized" if m_or_none is None else f"m={m_or_none}"
@@ -105,7 +113,7 @@ def table1(frame: pd.DataFrame) -> Table:
         for method in ("BayesVFLReg", "intarsia"):
             fitted = method if m_or_none else {"BayesVFLReg": "centralized-paper", "intarsia": "centralized"}[method]
             for measure, words in (("efficiency", "coda"), ("efficiency_arviz", "ArviZ bulk")):
-                values = [_mean(frame, measure, method=fitted, m=m_or_none, s=s) for s in S]
+                values = [means.get(measure, fitted, m_or_none, s) for s in S]
                 rows.append(("log2(ESS/T)", where, f"{method}, {words}", *(number(v) for v in values)))
     notes = [
         _count(frame),
@@ -117,12 +125,13 @@ def table1(frame: pd.DataFrame) -> Table:
 
 def sim1_errors(frame: pd.DataFrame) -> Table:
     """MSE, MSE_nz, coverage and FDR of Simulation 1 (Figure 2 in numbers)."""
+    means = Means(frame, ("method", "m", "s"))
     rows: list[tuple[str, ...]] = []
     for measure in ("mse", "mse_nz", "coverage_nz", "width_nz", "fdr", "power"):
         for m in (50, 100, 250, None):
             for method in ("BayesVFLReg", "intarsia"):
                 fitted = method if m else {"BayesVFLReg": "centralized-paper", "intarsia": "centralized"}[method]
-                values = [_mean(frame, measure, method=fitted, m=m, s=s) for s in S]
+                values = [means.get(measure, fitted, m, s) for s in S]
                 rows.append((measure, f"m={m}" if m else "centralized", method, *(number(v, 4) for v in values)))
     return Table("Simulation 1: error, coverage, selection", _s_header(), rows, [_count(frame)])
 
@@ -141,24 +150,21 @@ def _sim2_columns() -> tuple[str, ...]:
     return tuple(f"{rho:g}/{s}" for rho in RHO for s in S)
 
 
-def _sim2_values(frame: pd.DataFrame, measure: str, method: str, design: str) -> list[float | None]:
+def _sim2_values(means: Means, measure: str, method: str, design: str) -> list[float | None]:
     # At rho = 0 the two designs are one.
-    return [
-        _mean(frame, measure, method=method, design="stated" if rho == 0 else design, rho=rho, s=s)
-        for rho in RHO
-        for s in S
-    ]
+    return [means.get(measure, method, "stated" if rho == 0 else design, rho, s) for rho in RHO for s in S]
 
 
 def table2(frame: pd.DataFrame) -> Table:
     """False discovery rate of Algorithm 3 (paper's Table 2), both designs, both covariance choices, and own rules."""
+    means = Means(frame, ("method", "design", "rho", "s"))
     rows: list[tuple[str, ...]] = []
     for method in SIM2_METHODS:
         if method in PAPER_TABLE2:
             rows.append((method, "paper", "", *(number(v) for v in PAPER_TABLE2[method])))
         for design in ("as-run", "stated"):
             for measure, words in (("fdr_mclust", "Alg. 3, BIC"), ("fdr_eii", "Alg. 3, EII"), ("fdr", "own rule")):
-                values = _sim2_values(frame, measure, method, design)
+                values = _sim2_values(means, measure, method, design)
                 if any(v is not None for v in values):
                     rows.append((method, design, words, *(number(v) for v in values)))
     notes = [
@@ -174,10 +180,11 @@ def table2(frame: pd.DataFrame) -> Table:
 
 def sim2_measure(frame: pd.DataFrame, measure: str, digits: int = 4) -> Table:
     """One measure of Simulation 2 for every method, design and cell."""
+    means = Means(frame, ("method", "design", "rho", "s"))
     rows: list[tuple[str, ...]] = []
     for design in ("stated", "as-run"):
         for method in SIM2_METHODS:
-            values = _sim2_values(frame, measure, method, design)
+            values = _sim2_values(means, measure, method, design)
             if any(v is not None for v in values):
                 rows.append((method, design, *(number(v, digits) for v in values)))
     return Table(f"Simulation 2: {measure}", ("method", "design", *_sim2_columns()), rows, [_count(frame)])
@@ -190,7 +197,7 @@ def by_cell(frame: pd.DataFrame, title: str, measures: tuple[str, ...], digits: 
         part = frame[frame["cell"] == cell]
         for (method, m), group in part.groupby(["method", "m"], dropna=False, sort=False):
             label = str(method) if pd.isna(m) else f"{method}, m={int(m)}"
-            rows.append((str(cell), label, *(number(_mean(group, measure), digits) for measure in measures)))
+            rows.append((str(cell), label, *(number(group[measure].mean(), digits) for measure in measures)))
     return Table(title, ("cell", "method", *measures), rows, [_count(frame)])
 
 

@@ -1,0 +1,156 @@
+"""Real-data loaders, the simulated connectome, the lab's way through the sites' door."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.lab.brainplot import figure6
+from intarsia.lab.connectome import RESPONSES, regions, simulate_connectome
+from intarsia.lab.experiments.base import Cell
+from intarsia.lab.experiments.real import _run, cross_validate
+from intarsia.lab.methods import Settings
+from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
+from intarsia.lab.simulate import Scenario, simulate
+from intarsia.lab.sketching import federated_sketch
+
+DATA = os.environ.get("INTARSIA_DATA")
+
+
+@pytest.fixture(scope="module")
+def study():
+    return load("connectome")
+
+
+def test_the_connectome_has_the_papers_size(study):
+    assert study.X.shape == (126, 2346)
+    assert study.Y.shape == (126, 6)
+    assert len(study.regions) == 69
+    assert set(study.feature_sites) == {0}
+    assert set(study.response_sites) == {1}
+    assert tuple(study.responses) == RESPONSES
+
+
+def test_regions_are_distinct_and_inside_a_head():
+    found = regions()
+    assert len({region.code for region in found}) == 69
+    assert len({(region.x, region.y, region.z) for region in found}) == 69
+    assert all(abs(r.x) < 72 and -105 < r.y < 76 and -60 < r.z < 80 for r in found)
+
+
+def test_edges_name_their_regions(study):
+    a, b = study.edges()[100]
+    assert study.features[100] == f"{study.regions[a].code}--{study.regions[b].code}"
+    assert len(set(study.edges())) == 2346
+
+
+def test_connectivity_follows_the_networks(study):
+    network = [region.network for region in study.regions]
+    same = np.array([network[a] == network[b] for a, b in study.edges()])
+    assert study.X[:, same].mean() > study.X[:, ~same].mean() + 0.1
+
+
+def test_effects_have_rank_two_and_explain_what_they_say():
+    sim = simulate_connectome(n=2000, explained=0.6)
+    assert np.linalg.matrix_rank(sim.C) == 2
+    fitted = (sim.X - sim.X.mean(0)) @ sim.C
+    share = fitted.var(axis=0) / sim.Y.var(axis=0)
+    np.testing.assert_allclose(share, 0.6, atol=0.06)
+
+
+def test_public_sets_need_a_folder(monkeypatch):
+    monkeypatch.delenv("INTARSIA_DATA", raising=False)
+    assert available() == ["connectome"]
+    with pytest.raises(InputError, match="INTARSIA_DATA"):
+        load("wheat_cimmyt")
+    with pytest.raises(InputError, match="not known"):
+        load("nothing")
+
+
+def write_set(folder, sites=True, drop=None):
+    where = folder / "wheat_cimmyt"
+    where.mkdir()
+    rng = np.random.default_rng(0)
+    ids = [f"i{k}" for k in range(12)]
+    pd.DataFrame(rng.random((12, 2)), index=ids, columns=["a", "b"]).to_csv(where / "X.csv.gz", index_label="id")
+    pd.DataFrame(rng.random((11, 1)), index=ids[1:], columns=["y"]).to_csv(where / "Y.csv.gz", index_label="id")
+    table = pd.DataFrame({"column": ["a", "b", "y"], "role": ["X", "X", "Y"], "site": ["s1", "s2", "s3"]})
+    table[table["column"] != drop].to_csv(where / "sites.csv", index=False)
+
+
+def test_a_folder_is_read_and_joined_by_id(tmp_path):
+    write_set(tmp_path)
+    data = load("wheat_cimmyt", tmp_path)
+    assert data.X.shape == (11, 2)
+    assert data.site_names == ["s1", "s2", "s3"]
+    assert list(data.feature_sites) == [0, 1]
+    assert list(data.response_sites) == [2]
+    with pytest.raises(InputError, match="not edges"):
+        data.edges()
+
+
+def test_a_column_without_a_site_is_refused(tmp_path):
+    write_set(tmp_path, drop="b")
+    with pytest.raises(InputError, match=r"sites\.csv"):
+        load("wheat_cimmyt", tmp_path)
+
+
+def test_cross_validation_is_out_of_sample():
+    """Pure noise: a fit that saw its test rows would explain some of it."""
+    rng = np.random.default_rng(1)
+    zero = np.zeros(200, dtype=np.int64)
+    data = RealData(
+        "noise", rng.standard_normal((60, 200)), rng.standard_normal((60, 2)), [], [], zero, zero[:2], ["all"]
+    )
+    ridge = cross_validate(data, [("ridge", None)], Settings(), split=0, seed=0)[0]
+    assert -0.5 < ridge["r2"] < 0.1
+    assert ridge["mse_y"] == pytest.approx(1 - ridge["r2"])
+
+
+def test_an_absent_set_leaves_no_rows(monkeypatch):
+    monkeypatch.delenv("INTARSIA_DATA", raising=False)
+    assert _run(Cell("wheat_cimmyt", None, (20,)), 0, [("ridge", None)], Settings(), {}) == []
+
+
+@pytest.mark.parametrize("chosen", [5, 0])
+def test_figure6_draws_chosen_edges_or_says_there_are_none(study, chosen):
+    import matplotlib.pyplot as plt
+
+    rng = np.random.default_rng(2)
+    selected = np.zeros(2346, dtype=bool)
+    selected[:chosen] = True
+    fig = figure6(study, Analysis(50, selected, rng.random(2346), rng.standard_normal(2346)))
+    title = fig._suptitle.get_text()
+    assert (f"{chosen} edges selected" in title) if chosen else ("no edge" in title)
+    plt.close(fig)
+
+
+def test_sketches_come_back_in_the_columns_own_order():
+    data = simulate(Scenario(n=60, P=12, Q=4, s=3, K=3, layout="spread"), np.random.default_rng(3))
+    plain = {"scale": False, "kind": "gaussian", "seed": 5}
+    apart = federated_sketch(
+        data.X, data.Y, 20, feature_sites=data.feature_sites, response_sites=data.response_sites, **plain
+    )
+    together = federated_sketch(data.X, data.Y, 20, **plain)
+    np.testing.assert_allclose(apart.X, together.X, atol=1e-12)
+    np.testing.assert_allclose(apart.Y, together.Y, atol=1e-12)
+    # linear in the data: Y = XC + E sketches to Y_Φ = X_Φ C + ΦE
+    other = federated_sketch(data.X, data.Y - data.X @ data.C, 20, **plain)
+    np.testing.assert_allclose(apart.Y, apart.X @ data.C + other.Y, atol=1e-10)
+
+
+def test_scaling_is_undone_by_back():
+    data = simulate(Scenario(n=80, P=6, Q=2, s=2), np.random.default_rng(4))
+    got = federated_sketch(10 * data.X, data.Y, 30, seed=1)
+    residual = got.Y - got.X @ (data.C / 10 / got.back)
+    assert np.mean((residual * got.y_scale) ** 2) == pytest.approx(1, abs=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DATA is None, reason="INTARSIA_DATA is not set: the public data sets are not here")
+@pytest.mark.parametrize(("name", "ridge"), list(zip(PUBLIC, (0.227, 0.185, 0.211, 0.724))))
+def test_ridge_on_public_data_repeats_the_known_figure(name, ridge):
+    row = cross_validate(load(name), [("ridge", None)], Settings(), split=0, seed=0)[0]
+    assert row["r2"] == pytest.approx(ridge, abs=0.005)

@@ -1,0 +1,147 @@
+"""The runner: resumable, never redoes a finished fit, same numbers in any number of processes."""
+
+import csv
+import json
+
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.lab import experiments, runner
+from intarsia.lab.experiments.base import COLUMNS, Cell, Experiment
+from intarsia.lab.methods import METHODS, Settings, make
+from intarsia.lab.simulate import Scenario
+
+CHEAP = ("locus", "ridge")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """An experiment of two cells whose fits cost nothing, and the list of what was run."""
+    calls = []
+
+    def run(cell, seed, wanted, settings, options):
+        calls.append((cell.label, options["replicate"], tuple(wanted)))
+        if options.get("die") == len(calls):
+            raise KeyboardInterrupt
+        return [{"method": method, "m": m, "mse": seed / 7, "seconds": 1.0} for method, m in wanted]
+
+    cells = (Cell("one", Scenario(n=10, P=5, s=1), (4, 8)), Cell("two", Scenario(n=10, P=5, s=2), (4,)))
+    fake = Experiment(
+        "fake", "a fake", {"quick": cells, "full": cells, "smoke": cells}, ("intarsia", "ridge"),
+        {"quick": 2, "full": 3, "smoke": 1}, dict.fromkeys(("smoke", "quick", "full"), Settings()), run,
+    )  # fmt: skip
+    monkeypatch.setitem(experiments.EXPERIMENTS, "fake", fake)
+    return calls
+
+
+def test_a_run_leaves_one_row_for_each_fit(counted, tmp_path):
+    path = runner.run("fake", "quick", tmp_path, workers=1)
+    rows = runner.read_rows(path)
+    # two replicates of (intarsia at m=4 and 8, ridge) and of (intarsia at m=4, ridge)
+    assert len(rows) == 2 * (3 + 2)
+    assert tuple(rows[0]) == COLUMNS
+    assert {(r["cell"], r["replicate"], r["method"], r["m"]) for r in rows} >= {("one", "1", "intarsia", "8")}
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert about["experiment"] == "fake"
+    assert "intarsia" in about["versions"]
+
+
+def test_finished_fits_are_not_redone(counted, tmp_path):
+    runner.run("fake", "quick", tmp_path, workers=1)
+    before = len(counted)
+    path = runner.run("fake", "quick", tmp_path, workers=1)
+    assert len(counted) == before
+    runner.run("fake", "quick", tmp_path, workers=1, replicates=3)
+    assert [call[1] for call in counted[before:]] == [2, 2]
+    assert len(runner.read_rows(path)) == 15
+
+
+def test_only_missing_methods_are_run(counted, tmp_path):
+    runner.run("fake", "quick", tmp_path, workers=1, methods=["ridge"])
+    counted.clear()
+    path = runner.run("fake", "quick", tmp_path, workers=1)
+    assert all(method == "intarsia" for _, _, wanted in counted for method, _ in wanted)
+    keys = [(r["cell"], r["replicate"], r["method"], r["m"]) for r in runner.read_rows(path)]
+    assert len(keys) == len(set(keys)) == 10
+
+
+def test_resumes_after_a_kill(counted, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        runner.run("fake", "quick", tmp_path, workers=1, options={"die": 3})
+    path = runner.result_file(tmp_path, "fake", "quick")
+    assert len(runner.read_rows(path)) == 5
+    runner.run("fake", "quick", tmp_path, workers=1)
+    assert len(runner.read_rows(path)) == 10
+
+
+def test_a_torn_last_line_is_dropped_and_run_again(counted, tmp_path):
+    path = runner.run("fake", "quick", tmp_path, workers=1)
+    whole = path.read_text()
+    path.write_text(whole[:-20])
+    assert len(runner.read_rows(path)) == 9
+    runner.run("fake", "quick", tmp_path, workers=1)
+    rows = runner.read_rows(path)
+    assert len(rows) == 10
+    assert all(len(line) == len(COLUMNS) for line in csv.reader(path.read_text().splitlines()))
+    assert sorted(path.read_text().splitlines()) == sorted(whole.splitlines())
+
+
+def test_seeds_are_recorded_and_depend_on_names_alone(counted, tmp_path):
+    path = runner.run("fake", "quick", tmp_path, workers=1)
+    rows = runner.read_rows(path)
+    seeds = {(r["cell"], r["replicate"]): r["seed"] for r in rows}
+    assert len(set(seeds.values())) == 4
+    only = runner.run("fake", "quick", tmp_path / "other", workers=1, cells=["two"], methods=["ridge"])
+    assert {(r["cell"], r["replicate"]): r["seed"] for r in runner.read_rows(only)}.items() <= seeds.items()
+
+
+def test_two_processes_give_the_numbers_of_one(tmp_path):
+    paths = [
+        runner.run("sim2", "smoke", tmp_path / str(workers), workers=workers, methods=CHEAP, replicates=2)
+        for workers in (1, 2)
+    ]
+    serial, parallel = (
+        sorted((r["replicate"], r["method"], r["mse"], r["coverage"], r["seed"]) for r in runner.read_rows(path))
+        for path in paths
+    )
+    assert serial == parallel
+    assert len(serial) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("nope", {}), ("sim1", {"size": "huge"}), ("sim1", {"methods": ["magic"]})]
+)
+def test_unknown_names_are_refused(name, arguments, tmp_path):
+    with pytest.raises(InputError, match="not known"):
+        runner.run(name, folder=tmp_path, workers=1, **arguments)
+
+
+def test_every_method_can_be_made():
+    for method in METHODS:
+        model = make(method, Settings(), m=20)
+        assert hasattr(model, "fit")
+        assert hasattr(model, "interval")
+    with pytest.raises(InputError, match="give its number of rows"):
+        make("intarsia", Settings())
+
+
+def test_every_experiment_names_known_methods():
+    for experiment in experiments.EXPERIMENTS.values():
+        assert set(experiment.methods) <= set(METHODS)
+        for size in ("smoke", "quick", "full"):
+            labels = [cell.label for cell in experiment.cells[size]]
+            assert len(labels) == len(set(labels)) > 0
+            assert experiment.replicates[size] >= 1
+
+
+def test_the_papers_cells_are_all_there():
+    sim1, sim2 = experiments.EXPERIMENTS["sim1"], experiments.EXPERIMENTS["sim2"]
+    assert sim1.replicates["full"] == sim2.replicates["full"] == 50
+    scenario = sim1.cells["full"][0].scenario
+    assert (scenario.n, scenario.P, scenario.Q, scenario.rho) == (500, 300, 5, 0.5)
+    assert sim1.cells["full"][0].m == (50, 100, 250)
+    stated = [c.scenario for c in sim2.cells["full"] if c.scenario.design == "stated"]
+    assert {(c.rho, c.s) for c in stated} == {(rho, s) for rho in (0.0, 0.5, 0.7) for s in (10, 30, 50)}
+    assert all((c.n, c.P, c.Q, c.K) == (1000, 1000, 5, 3) for c in stated)
+    as_run = [c.scenario for c in sim2.cells["full"] if c.scenario.design == "as-run"]
+    assert {(c.rho, c.s) for c in as_run} == {(rho, s) for rho in (0.5, 0.7) for s in (10, 30, 50)}

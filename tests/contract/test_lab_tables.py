@@ -1,0 +1,129 @@
+"""Tables and figures from result files made for the test."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from intarsia.cli import main
+from intarsia.errors import InputError
+from intarsia.lab import experiments
+from intarsia.lab.experiments.base import COLUMNS
+from intarsia.lab.figures import choose_m, draw_all
+from intarsia.lab.runner import result_file
+from intarsia.lab.tables import Table, results, tables
+
+
+def fill(folder, name, value):
+    """A result file with every fit of the experiment; value(measure, row) gives each number."""
+    experiment = experiments.EXPERIMENTS[name]
+    rows = []
+    for cell in experiment.cells["quick"]:
+        for replicate in range(2):
+            for method, m in experiment.fits(cell, experiment.methods):
+                row = {"experiment": name, "size": "quick", "replicate": replicate, "seed": 1, **cell.columns()}
+                row |= {"method": method, "m": m}
+                rows.append(row | {c: value(c, row) for c in COLUMNS if c not in row})
+    path = result_file(folder, name, "quick")
+    path.parent.mkdir(parents=True)
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(path, index=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("results")
+    rng = np.random.default_rng(0)
+    for name in ("sim1", "sim2", "harder", "brain"):
+        fill(where, name, lambda measure, row: float(rng.uniform(0.01, 0.9)))
+    return where
+
+
+def test_table1_has_the_papers_numbers_beside_ours(tmp_path):
+    def value(measure, row):
+        return row["s"] / 1000 + (row["m"] or 0) / 10**6 + (0.5 if row["method"].startswith("intarsia") else 0.0)
+
+    fill(tmp_path, "sim1", value)
+    table = tables(tmp_path, "sim1", "quick")[0]
+    lines = {row[:3]: row[3:] for row in table.rows}
+    assert lines["accuracy, non-zero", "m=50", "paper"] == ("0.995", "0.997", "0.998")
+    assert lines["accuracy, zero", "m=250", "paper"] == ("0.999", "0.999", "0.999")
+    assert lines["log2(ESS/T)", "centralized", "paper"] == ("3.261", "3.228", "2.932")
+    assert lines["accuracy, non-zero", "m=100", "intarsia, exact, Gaussian"] == ("0.510", "0.530", "0.550")
+    assert lines["log2(ESS/T)", "centralized", "BayesVFLReg, coda"] == ("0.010", "0.030", "0.050")
+
+
+def test_table2_puts_each_cell_in_its_column(tmp_path):
+    fill(tmp_path, "sim2", lambda measure, row: row["rho"] / 10 + row["s"] / 1000 + (row["design"] == "as-run"))
+    table = tables(tmp_path, "sim2", "quick")[0]
+    lines = {row[:3]: row[3:] for row in table.rows}
+    assert table.header[3:] == ("0/10", "0/30", "0/50", "0.5/10", "0.5/30", "0.5/50", "0.7/10", "0.7/30", "0.7/50")
+    assert lines["locus", "paper", ""][3:6] == ("0.797", "0.575", "0.464")
+    assert lines["locus", "stated", "Alg. 3, BIC"][3:6] == ("0.060", "0.080", "0.100")
+    # without correlation the designs coincide; with it the as-run cells are their own
+    assert lines["locus", "as-run", "Alg. 3, BIC"][2:4] == ("0.050", "1.060")
+
+
+def test_missing_fits_show_as_missing(tmp_path):
+    path = result_file(tmp_path, "sim2", "quick")
+    path.parent.mkdir(parents=True)
+    row = dict.fromkeys(COLUMNS) | {
+        "cell": "x",
+        "design": "stated",
+        "rho": 0.5,
+        "s": 10,
+        "method": "locus",
+        "mse_nz": 0.1,
+    }
+    pd.DataFrame([row], columns=COLUMNS).to_csv(path, index=False)
+    mse_nz = next(t for t in tables(tmp_path, "sim2", "quick") if t.title.endswith("mse_nz"))
+    assert mse_nz.rows == [("locus", "stated", "-", "-", "-", "0.1000", "-", "-", "-", "-", "-")]
+
+
+def test_no_results_says_what_to_run(tmp_path):
+    with pytest.raises(InputError, match="intarsia lab run sim1"):
+        results(tmp_path, "sim1", "quick")
+
+
+def test_plain_and_markdown_hold_the_same_cells():
+    table = Table("T", ("a", "b", "c"), [("x", "y", "1.5"), ("longer", "y", "20.25")], ["note"])
+    lines = table.plain().splitlines()
+    assert lines[4].split() == ["x", "y", "1.5"]
+    assert len(lines[4]) == len(lines[5])
+    assert "| longer | y | 20.25 |" in table.markdown()
+    assert lines[-1] == "note"
+
+
+def test_figures_two_to_five_are_drawn(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("intarsia.lab.realdata.available", lambda data=None: [])
+    made, missing = draw_all(folder, "quick", tmp_path)
+    names = {path.stem for path in made}
+    assert names >= {"figure2", "figure3-stated", "figure3-as-run", "figure4-stated", "figure5-connectome"}
+    assert missing == []
+    assert all(path.stat().st_size > 10_000 for path in made)
+
+
+def test_figures_without_results_say_so(tmp_path):
+    made, missing = draw_all(tmp_path, "quick", tmp_path / "out")
+    assert made == []
+    assert len(missing) == 3
+
+
+def test_the_smallest_sketch_near_the_best_is_chosen():
+    error = {20: 1.3, 30: 1.011, 50: 1.0, 75: 1.05}
+    frame = pd.DataFrame([{"cell": "b", "method": "intarsia", "m": m, "mse_y": e} for m, e in error.items()])
+    assert choose_m(frame, "b") == 30
+
+
+def test_commands_print_json(folder, capsys):
+    assert main(["lab", "tables", "sim2", "--results", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[0]["title"].startswith("Table 2")
+    assert main(["lab", "list", "--json"]) == 0
+    assert {e["name"] for e in json.loads(capsys.readouterr().out)} == set(experiments.EXPERIMENTS)
+
+
+def test_command_without_results_fails_with_a_hint(tmp_path, capsys):
+    assert main(["lab", "tables", "--results", str(tmp_path)]) == 2
+    assert main(["lab", "tables", "sim1", "--results", str(tmp_path)]) == 2
+    assert "intarsia lab run sim1" in capsys.readouterr().err
