@@ -90,6 +90,45 @@ def test_the_same_without_a_study_and_in_three_lines_of_python(folder: Path) -> 
     assert join([found]).responses == ("hba1c",)
 
 
+def test_a_study_is_sketched_behind_the_privacy_gate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SketchKey.new().save("study.key")
+    common = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient", "--json"]
+    Path("study.toml").write_text(STUDY.replace("m = 25", "m = 200"))
+    assert main(["sketch", "clinic.parquet", *common]) == 6
+    assert "refuses this sketch" in capsys.readouterr().err
+    assert not list(folder.glob("*.sketch*"))
+    Path("study.toml").write_text(STUDY)
+    assert main(["sketch", "clinic.parquet", *common, "--ledger", "ledger"]) == 0
+    # The same run for other subjects would use Φ twice.
+    pd.read_parquet("clinic.parquet")[1:].to_parquet("fewer.parquet")
+    assert main(["sketch", "fewer.parquet", *common, "--ledger", "ledger", "-o", "b.sketch"]) == 6
+    assert not Path("b.sketch").exists()
+
+
+def test_a_private_study_gets_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SketchKey.new().save("study.key")
+    private = STUDY.replace("m = 25", 'm = 25\nkind = "gaussian"') + """
+[privacy]
+epsilon = 5.0
+delta = 1e-6
+[privacy.row_bound]
+clinic = 3.0
+genome = 3.0
+[privacy.centres.clinic]
+"*" = 0.5
+[privacy.scales.clinic]
+"*" = 10.0
+"""
+    Path("study.toml").write_text(private)
+    common = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient", "--json"]
+    for name in ("a", "b"):
+        code = main(["sketch", "clinic.parquet", *common, "-o", f"{name}.sketch"])
+        assert code == 0, capsys.readouterr().err
+    a, b = Sketch.load("a.sketch"), Sketch.load("b.sketch")
+    assert a.noise == b.noise > 0
+    assert not np.allclose(a.X, b.X)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -68,7 +68,7 @@ def test_phi_is_orthonormal_and_centred(n: int, m: int) -> None:
     phi = design(KEY, study="trial", run="first", n=n, m=m)
     G = gaussian_columns(phi.subkey, m, 0, n)
     Phi = np.linalg.solve(factor(phi), G - G.mean(axis=1, keepdims=True))
-    assert np.abs(Phi @ Phi.T - np.eye(m)).max() < 1e-10
+    assert np.abs(Phi @ Phi.T - np.eye(m)).max() < 1e-12  # one Cholesky alone gives 1e-11 at m = n − 1
     assert np.abs(Phi.sum(axis=1)).max() < 1e-10
 
 

@@ -13,6 +13,7 @@ from intarsia.errors import InputError, StudyError
 EXAMPLE = """example:
   intarsia sketch clinic.parquet --study study.toml --key study.key --site clinic --id patient -o clinic.sketch
   intarsia sketch part1.csv part2.csv.gz --study-id trial --run 1 --m 200 --key study.key --site lab --responses y
+With --study the site's privacy check comes first and may refuse (exit code 6).
 The .sketch file goes to the server. The .local file beside it holds means and scales and stays at the site.
 Rows are taken in the order of --order; with --study and --id in that of the ids' keyed tokens; else as they are."""
 
@@ -39,6 +40,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     roles.add_argument("--missing", choices=("error", "mean"), default="error", help="what to do with missing values")
     roles.add_argument("--constant", choices=("error", "drop"), default="error", help="and with constant columns")
     add("--order", help="text file of row numbers (from 0) in the agreed order; rows not listed are left out")
+    add("--ledger", help="the site's folder of past sketches: with --study, a run is sketched once and sums are kept")
     add("--opaque-labels", action="store_true", help="send numbered labels in place of column names")
     add("--threads", type=int, help="threads to use (all cores)")
     add("--json", action="store_true", help="print JSON")
@@ -67,11 +69,22 @@ def run(args: argparse.Namespace) -> None:
         missing=args.missing, constant=args.constant,
     )  # fmt: skip
     order, mac = _order(args, table, key, study)
+    check = None if study is None else _gate(args, table, key, study, site, order, mac)
+    claim = None if check is None else check.reserve()
     with _bar(args.json) as bar:
-        result = sketch(
-            table, key, order=order, order_mac=mac, site=site, labels="opaque" if args.opaque_labels else "names",
-            threads=args.threads, progress=bar, **terms,
-        )  # fmt: skip
+        if check is not None and check.noise is not None:
+            from intarsia.site.noise import private_sketch
+
+            terms = {name: value for name, value in terms.items() if name != "kind"}
+            result: Any = private_sketch(table, key, w=check.noise.w, clip=check.clip, order=order, order_mac=mac,
+                                         site=site, **terms)  # fmt: skip
+        else:
+            result = sketch(
+                table, key, order=order, order_mac=mac, site=site, labels="opaque" if args.opaque_labels else "names",
+                threads=args.threads, progress=bar, **terms,
+            )  # fmt: skip
+    if check is not None and claim is not None:
+        check.ledger.release(claim, result.message.to_bytes())
     out = Path(args.out or f"{site}.sketch")
     local = out.with_name(out.name + ".local")
     result.message.save(out)
@@ -103,6 +116,24 @@ def _study(args: argparse.Namespace) -> Any:
     from intarsia.wire.study import Study
 
     return Study.load(args.study)
+
+
+def _gate(args: argparse.Namespace, table: Any, key: Any, study: Any, site: str, order: Any, mac: str) -> Any:
+    """The site's privacy check: refuses by a PrivacyError, warns on the error stream."""
+    from intarsia.privacy.ledger import Ledger
+    from intarsia.site.preflight import preflight
+
+    if args.ledger is not None and args.id is None:
+        raise InputError("The ledger counts sketches of the same subjects: give their --id too.")
+    if study.privacy.epsilon is not None and args.opaque_labels:
+        raise InputError("A differentially private study names its columns in study.toml; leave --opaque-labels out.")
+    ledger = None if args.ledger is None else Ledger(args.ledger)
+    check = preflight(table, key, study, site=site, order=order, order_mac=mac, ledger=ledger)
+    for finding in check.verdict.check().warnings:
+        print(f"warning: {finding.text}", file=sys.stderr)
+    if ledger is None:
+        print("note: without --ledger, earlier sketches of these subjects are not counted", file=sys.stderr)
+    return check
 
 
 def _from_study(study: Any, site: str | None) -> tuple[str, dict[str, Any], list[str] | None, list[str]]:
