@@ -91,6 +91,19 @@ def test_a_response_a_feature_does_not_touch_is_not_selected_for_it():
     assert found.by_response[0].tolist() == [True, False, True]
 
 
+def test_null_responses_of_features_that_are_there_seldom_pass():
+    """In such rows nothing is shrunk: a tail share taken at its word would pass one null in twenty."""
+    rng = np.random.default_rng(4)
+    C = 0.1 * rng.standard_normal((1, 400, 300, 2))
+    C[..., 0] += 1.0
+    C[..., 1] += 0.1 * rng.standard_normal(300)
+    found = select(C)
+    assert found.selected.all()
+    assert found.by_response[:, 0].all()
+    assert (sign_share(C[0].transpose(1, 2, 0))[:, 1] < 0.05).mean() > 0.03
+    assert found.by_response[:, 1].mean() < 0.015
+
+
 def test_one_sharp_response_among_many_is_seen():
     rng = np.random.default_rng(3)
     C = 0.1 * rng.standard_normal((2, 500, 30, 25))

@@ -6,6 +6,7 @@ through one vectorised pass in chunks, so that 50,000 coefficients take seconds 
 the draws lie on disk.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,11 +26,12 @@ _CHUNK = 500_000  # numbers worked on at once: a few MB, so that the passes stay
 _FLAT = 1e-15  # a spread below this counts as constant
 
 
-def diagnose(draws: Any, *, workers: int = 2) -> Diagnosis:
+def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
     """Diagnose draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`.
 
-    With a `Draws` or a `Posterior`, the noise variances are diagnosed too, as `.noise`.
+    With a `Draws` or a `Posterior`, the noise variances are diagnosed too, as `.noise`. `workers` are threads.
     """
+    workers = workers or min(8, os.cpu_count() or 1)
     noise = None
     sigma2 = getattr(draws, "sigma2", None)
     C = np.asanyarray(getattr(draws, "C", draws))
