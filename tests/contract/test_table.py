@@ -204,6 +204,21 @@ def test_broken_files_are_our_error_and_quote_nothing(name: str, tmp_path: Path)
     assert SECRET not in str(caught.value)
 
 
+def test_a_csv_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.csv").write_text("x,y,x\n1,2,3\n")
+    for files in (tmp_path / "b.csv", [tmp_path / "a.csv", tmp_path / "b.csv"]):
+        with pytest.raises(InputError, match="same name"):
+            Table.open(files)
+
+
+def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.csv").write_text("x,z\n1,2\n")
+    with pytest.raises(InputError, match="do not have the same columns; y, z"):
+        Table.open([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
 def test_a_pickled_array_is_not_opened(tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(InputError):

@@ -116,8 +116,10 @@ class Partial:
             m, c = a["S"].shape
             shapes = {"S": (m, c), "g": (m,), "K": (m, m), "H": (m, c), "covered": (-(-n // 8),)}
             fits = all(x.shape == shapes.get(name, (c,)) for name, x in a.items())
+            if header["schema"] != 1 or not fits or c != len(features) + len(responses):
+                raise ValueError
             covered = np.unpackbits(a["covered"], count=n).astype(bool)
-            if header["schema"] != 1 or not fits or c != len(features) + len(responses) or covered.sum() != rows:
+            if covered.sum() != rows:
                 raise ValueError
             moments = Moments(a["pilot"], rows, a["missing"], a["infinite"], a["total"], a["square"])
             return cls(tag, features, responses, a["S"], a["g"], a.get("K"), a.get("H"), moments, covered)

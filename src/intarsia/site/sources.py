@@ -44,7 +44,7 @@ def kind_of_type(kind: pa.DataType) -> str:
         return NUMBER
     if types.is_null(kind):
         return NUMBER
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if str(kind) in ("string", "large_string", "string_view"):
         return LEVEL
     return str(kind)
 
@@ -219,7 +219,7 @@ class CsvSource:
         with pacsv.open_csv(path) as reader:
             self.names = list(reader.schema.names)
         if len(set(self.names)) != len(self.names):
-            return  # the table refuses it by name; no use reading on
+            raise InputError(f"{path}: two columns have the same name. Rename one.")
         self.n, numbers, truths = 0, set(self.names), set(self.names)
         words = pa.array(["true", "false"])
         for batch in self._read({name: pa.string() for name in self.names}):
