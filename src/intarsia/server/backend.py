@@ -1,0 +1,176 @@
+"""The array library behind the sampler. The only module that knows which one it is.
+
+A backend gives `xp` (the array namespace), a few special functions, functional loops and the factorisation of
+G = X diag(lam²) Xᵀ. The NumPy backend reduces G to tridiagonal form once, after which every system I + d²G costs O(m);
+an accelerator prefers batched Cholesky factors. Both solve the same systems, so the same noise gives the same state.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.linalg import blas, lapack, svd
+from scipy.special import ndtr, ndtri
+
+from intarsia.errors import ConvergenceError, InputError
+
+Array = Any  # an array of the backend's library
+
+# Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
+STIFF = 1e12
+
+
+class Factor(Protocol):
+    """Systems (I + d_j² G) for several d_j at once, in coordinates rotated by an orthogonal matrix of its own."""
+
+    def rotate(self, V: Array) -> Array: ...
+    def unrotate(self, V: Array) -> Array: ...
+    def log_marginal(self, d: Array, Yr: Array) -> Array: ...
+    def solve(self, d: Array, rhs: Array) -> Array: ...
+
+
+class Tridiagonal:
+    """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
+
+    def __init__(self, Xl: Array, top: float) -> None:
+        self.Xl = Xl
+        self.dense: Array | None = None
+        G = blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
+        m = G.shape[0]
+        if m < 3 or not top * np.trace(G) < STIFF:
+            self._use_svd()
+            return
+        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1, overwrite_a=1)
+        self.reflectors = np.asfortranarray(c[1:, : m - 1])
+
+    def _use_svd(self) -> None:
+        """The safe road when rounding has eaten the identity in I + d²G: singular values never turn negative."""
+        U, s, _ = svd(self.Xl, full_matrices=True)
+        self.diag = np.zeros(U.shape[0])
+        self.diag[: s.size] = s**2
+        self.off = np.zeros(U.shape[0] - 1)
+        self.dense = U
+
+    def _apply(self, V: Array, trans: str) -> Array:
+        if self.dense is not None:
+            return (self.dense.T if trans == "T" else self.dense) @ V
+        out = np.array(V, order="F", copy=True)
+        lower = np.asfortranarray(out[1:])
+        c, _, info = lapack.dormqr("L", trans, self.reflectors, self.tau, lower, 64 * max(1, lower.shape[1]))
+        out[1:] = c
+        return out
+
+    def rotate(self, V: Array) -> Array:
+        return self._apply(V, "T")
+
+    def unrotate(self, V: Array) -> Array:
+        return self._apply(V, "N")
+
+    def _pttrf(self, d2: float) -> tuple[Array, Array]:
+        if not self.off.any():
+            return 1.0 + d2 * self.diag, self.off[:0]
+        df, ef, info = lapack.dpttrf(1.0 + d2 * self.diag, d2 * self.off)
+        if info != 0:
+            raise ConvergenceError(
+                "The linear system of the coefficients is not positive definite: a scale has left the range of "
+                "double precision. Standardise the columns, or fit with noise='half-cauchy'."
+            )
+        return df, ef
+
+    def log_marginal(self, d: Array, Yr: Array) -> float:
+        """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
+        total = 0.0
+        for j in range(d.size):
+            df, ef = self._pttrf(float(d[j]) ** 2)
+            total += float(np.log(df).sum() + Yr[:, j] @ self._pttrs(df, ef, Yr[:, j]))
+        return total
+
+    def solve(self, d: Array, rhs: Array) -> Array:
+        """Solve for each j: rhs is (R, m, columns), rotated."""
+        out = np.empty_like(rhs)
+        for j in range(d.size):
+            df, ef = self._pttrf(float(d[j]) ** 2)
+            out[j] = self._pttrs(df, ef, rhs[j])
+        return out
+
+    @staticmethod
+    def _pttrs(df: Array, ef: Array, b: Array) -> Array:
+        if ef.size == 0:
+            return b / (df if b.ndim == 1 else df[:, None])
+        return lapack.dpttrs(df, ef, b)[0]
+
+
+class NumpyBackend:
+    """NumPy and SciPy on the CPU."""
+
+    name = "numpy"
+    xp: Any = np
+    ndtr = staticmethod(ndtr)
+    ndtri = staticmethod(ndtri)
+
+    @staticmethod
+    def factor(Xl: Array, top: float) -> Tridiagonal:
+        """Factor G = Xl Xlᵀ; `top` is the largest d_j² to come."""
+        return Tridiagonal(Xl, top)
+
+    @staticmethod
+    def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
+        """Fold `step` over the leading axis of xs; the outputs are stacked."""
+        outputs = []
+        for i in range(len(xs[0])):
+            carry, out = step(carry, tuple(x[i] for x in xs))
+            outputs.append(out)
+        return carry, np.stack(outputs) if outputs and outputs[0] is not None else None
+
+    @staticmethod
+    def settle(f: Callable[[Array], Array], x: Array) -> Array:
+        """Iterate f from x until nothing changes (f is triangular, so it settles exactly)."""
+        while True:
+            new = f(x)
+            if np.array_equal(new, x):
+                return x
+            x = new
+
+    @staticmethod
+    def put(x: Array, index: Array, value: Array) -> Array:
+        out = x.copy()
+        out[index] = value
+        return out
+
+    @staticmethod
+    def asarray(x: Array) -> Array:
+        return np.asarray(x, dtype=np.float64)
+
+    @staticmethod
+    def grams(X: Array, scale: Array) -> Array:
+        """X diag(scale_r²) Xᵀ for each column r of `scale`."""
+        out = np.empty((scale.shape[1], X.shape[0], X.shape[0]))
+        for r in range(scale.shape[1]):
+            G = blas.dsyrk(1.0, (X * scale[:, r]).T, trans=1, lower=1)
+            np.add(G, np.tril(G, -1).T, out=out[r])
+        return out
+
+    @staticmethod
+    def spd_solve(M: Array, b: Array) -> Array:
+        """M⁻¹ b for a symmetric M ≥ I; by eigenvalues where rounding has eaten the identity."""
+        c, x, info = lapack.dposv(M.T, b, lower=1)
+        if info != 0:
+            w, V = np.linalg.eigh(M)
+            return V @ ((V.T @ b) / np.maximum(w, 1.0))
+        return x.reshape(b.shape)
+
+    @staticmethod
+    def triangular_solve_t(L: Array, b: Array) -> Array:
+        """Lᵀ⁻¹ b for stacked lower factors."""
+        return np.linalg.solve(np.swapaxes(L, -1, -2), b)
+
+
+def get(name: str) -> Any:
+    """The backend called `numpy` or `jax`."""
+    if name == "numpy":
+        return NumpyBackend
+    if name == "jax":
+        from intarsia.server.backend_jax import JaxBackend
+
+        return JaxBackend()
+    raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")

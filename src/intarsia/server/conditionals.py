@@ -1,0 +1,83 @@
+"""The full conditionals (paper, appendix A), one function each, randomness passed in.
+
+The paper's slips are put right here: det(Λ)^(-1/2) where it prints det(Λ)⁻¹, gamma laws for tau and for row scales where it
+prints the exponential that only an element's lam has, mu/2 as a rate. docs/errata.md has the list with the tests.
+"""
+
+from typing import Any
+
+from intarsia.server.priors import Law
+
+Array = Any
+
+
+def whiten(be: Any, A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
+    """SVD of diag(1/s) A diag(tau) = U diag(d) Vᵀ: in the rotated responses the coefficient rows are independent."""
+    U, d, Vt = be.xp.linalg.svd(A / s[:, None] * tau, full_matrices=False)
+    return U, d, Vt
+
+
+def draw_B_row(be: Any, X: Array, Y: Array, A: Array, lam: Array, tau: Array, s: Array, Z: Array, E: Array) -> Array:
+    """Draw B given row scales (paper, Algorithm 2, without its Kronecker product).
+
+    With U d Vᵀ as in `whiten` and Xl = X diag(lam), the mQ×mQ system falls apart into R systems I + d_j² Xl Xlᵀ of size m.
+    Z (P×R) and E (m×R) are standard normal.
+    """
+    U, d, Vt = whiten(be, A, tau, s)
+    Xl = X * lam
+    factor = be.factor(Xl, (d**2).max())
+    rhs = factor.rotate((Y / s) @ U - d * (Xl @ Z) - E)
+    W = factor.unrotate(factor.solve(d, rhs.T[:, :, None])[:, :, 0].T)
+    return (Z + Xl.T @ (W * d)) @ Vt * lam[:, None] * tau
+
+
+def draw_B_element(
+    be: Any, X: Array, Y: Array, A: Array, lam: Array, tau: Array, s: Array, Z: Array, E: Array
+) -> Array:
+    """Draw B given element scales (P×R): one system M = I + Σ_r ã_r ã_rᵀ ⊗ X diag(lam_r² tau_r²) Xᵀ of size mQ.
+
+    Z (P×R) and E (m×Q) are standard normal (Bhattacharya, Chakraborty & Mallick 2016).
+    """
+    xp = be.xp
+    m, Q = Y.shape
+    At = A / s[:, None]
+    scale = lam * tau
+    grams = be.grams(X, scale)  # (R, m, m)
+    R = At.shape[1]
+    outer = (At[:, None, :] * At[None, :, :]).reshape(Q * Q, R)
+    M = (outer @ grams.reshape(R, m * m)).reshape(Q, Q, m, m).transpose(0, 2, 1, 3).reshape(Q * m, Q * m)
+    M = M + xp.eye(Q * m)
+    U = Z * scale
+    rhs = Y / s - (X @ U) @ At.T - E
+    W = be.spd_solve(M, rhs.T.reshape(-1)).reshape(Q, m).T
+    return U + scale**2 * (X.T @ (W @ At))
+
+
+def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
+    """Draw A given F = XB: row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I (paper, appendix A.2: Q systems of size R)."""
+    xp = be.xp
+    s2 = s**2
+    Omega = (F.T @ F)[None] / s2[:, None, None] + xp.eye(F.shape[1])
+    h = (F.T @ Y).T / s2[:, None]
+    L = xp.linalg.cholesky(Omega)
+    half = xp.linalg.solve(L, h[:, :, None])
+    return be.triangular_solve_t(L, half + Z[:, :, None])[:, :, 0]
+
+
+def draw_sigma2(be: Any, sigma2: Array, rss: Array, m: float, alpha: float, law: Law, noise: dict[str, Array]) -> Array:
+    """Draw each noise variance given its residual sum of squares (paper, appendix A.3); alpha is the likelihood's power."""
+    return 1 / law.draw(be.xp, 1 / sigma2, alpha * m, alpha * rss, noise)
+
+
+def draw_lam(be: Any, lam: Array, B: Array, tau: Array, law: Law, noise: dict[str, Array]) -> Array:
+    """Draw the local scales given B and tau (paper, appendix A.4): lam is (P,) for row scales, (P, R) for element scales."""
+    b2 = (B / tau) ** 2
+    k, mu = (1.0, b2) if lam.ndim == 2 else (float(B.shape[1]), b2.sum(axis=1))
+    return 1 / be.xp.sqrt(law.draw(be.xp, 1 / lam**2, k, mu, noise))
+
+
+def draw_tau(be: Any, tau: Array, B: Array, lam: Array, law: Law, noise: dict[str, Array]) -> Array:
+    """Draw the global scales given B and lam (paper, appendix A.5): a gamma law of shape (P+1)/2, not an exponential."""
+    rows = lam if lam.ndim == 2 else lam[:, None]
+    mu = ((B / rows) ** 2).sum(axis=0)
+    return 1 / be.xp.sqrt(law.draw(be.xp, 1 / tau**2, float(B.shape[0]), mu, noise))

@@ -1,0 +1,235 @@
+"""Moves that make the sampler mix (docs/mixing.md has what each one buys).
+
+Plain Gibbs crawls for four reasons: k coefficients pin their common scale (a funnel in every null feature), the null
+coefficients and the noise trade off, the overall scale of the nulls is pinned by the signals' scales, and a borderline
+feature seldom jumps between "in" and "out". Each move leaves the posterior invariant and takes its randomness as arguments.
+"""
+
+from typing import Any
+
+from intarsia.server.conditionals import whiten
+from intarsia.server.priors import HalfCauchy, Law
+
+Array = Any
+
+_PRIOR = HalfCauchy()
+
+
+def rescale_columns(be: Any, A: Array, B: Array, tau: Array, law: Law, g: Array, u: Array) -> tuple[Array, Array, Array]:
+    """(A_r, B_r, tau_r) → (A_r/c, c B_r, c tau_r), C unchanged: a = 1/c² is nearly Gamma((Q-1)/2, ‖A_r‖²/2).
+
+    `g` are standard gamma variates of shape `rescale_shape(Q)`.
+    """
+    xp = be.xp
+    Q = A.shape[0]
+    k0 = rescale_shape(Q)
+    a = xp.clip(2 * g / xp.maximum((A**2).sum(axis=0), 1e-30), 1e-20, 1e20)
+    t = xp.log(tau)
+    log_ratio = law.log_density(xp, t - xp.log(a) / 2) - law.log_density(xp, t) + (Q / 2 - k0) * xp.log(a)
+    c = xp.where(xp.log(u) < log_ratio, 1 / xp.sqrt(a), 1.0)
+    return A / c, B * c, tau * c
+
+
+def rescale_shape(Q: int) -> float:
+    return (Q - 1) / 2 if Q > 1 else 0.5
+
+
+def shift_scales(
+    be: Any, lam: Array, tau: Array, local: Law, global_: Law, step: Array, u: Array
+) -> tuple[Array, Array, Array]:
+    """(lam, tau) → (lam/c, c tau), B unchanged; element scales: one c for each column. `step` proposes log c."""
+    xp = be.xp
+
+    def target(x: Array) -> Array:
+        inner = local.log_density(xp, xp.log(lam) - x)
+        outer = global_.log_density(xp, xp.log(tau) + x)
+        return inner.sum(axis=0) + (outer if lam.ndim == 2 else outer.sum())
+
+    accept = xp.log(u) < target(step) - target(xp.zeros_like(step))
+    c = xp.where(accept, xp.exp(step), 1.0)
+    return lam / c, tau * c, accept
+
+
+def collapsed_scales(
+    be: Any,
+    factor: Any,
+    Yrot: Array,
+    A: Array,
+    tau: Array,
+    sigma2: Array,
+    rss0: Array,
+    m: float,
+    alpha: float,
+    global_: Law,
+    noise_law: Law,
+    steps: Array,
+    u: Array,
+) -> tuple[Array, Array, Array]:
+    """Metropolis updates of each log sigma_q and of the common log scale of tau with B integrated out.
+
+    After the reduction of G one evaluation costs O(mR). `steps` (Q+1) proposes additions: to each log sigma_q, then to log tau.
+    """
+    xp = be.xp
+    Q = Yrot.shape[1]
+
+    def target(log_sigma: Array, log_c: Array) -> Array:
+        s = xp.exp(log_sigma) / alpha**0.5
+        U, d, _ = whiten(be, A, tau * xp.exp(log_c), s)
+        Yw = Yrot / s
+        Yr = Yw @ U
+        value = -0.5 * factor.log_marginal(d, Yr) - 0.5 * ((Yw**2).sum() - (Yr**2).sum())
+        # rss0: what no feature can reach of Y. alpha·m: the likelihood's power acts on its normaliser too.
+        value = value - alpha * m * xp.log(s).sum() - 0.5 * (rss0 / s**2).sum()
+        prior = noise_law.log_density(xp, log_sigma).sum() + global_.log_density(xp, xp.log(tau) + log_c).sum()
+        return value + prior
+
+    def one(carry: Any, x: Any) -> Any:
+        log_sigma, log_c, current = carry
+        direction, log_u = x
+        new_sigma, new_c = log_sigma + direction[:Q], log_c + direction[Q]
+        proposed = target(new_sigma, new_c)
+        accept = log_u < proposed - current
+        return (
+            xp.where(accept, new_sigma, log_sigma),
+            xp.where(accept, new_c, log_c),
+            xp.where(accept, proposed, current),
+        ), accept
+
+    start = xp.log(sigma2) / 2
+    zero = xp.zeros(())
+    (log_sigma, log_c, _), accepted = be.scan(one, (start, zero, target(start, zero)), (xp.diag(steps), xp.log(u)))
+    return xp.exp(2 * log_sigma), tau * xp.exp(log_c), accepted
+
+
+def collapsed_local(
+    be: Any, inverse: Array, projected: Array, d: Array, lam: Array, law: Law, candidates: dict[str, Array]
+) -> Array:
+    """New local scales of a few borderline features, one after the other, with all of B integrated out.
+
+    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks among T fresh
+    candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
+    importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+    """
+    xp = be.xp
+    d2 = d**2
+    K = lam.shape[0]
+    prior_t = xp.log(xp.tan(xp.pi / 2 * candidates["value"]))
+    value = candidates["value"]
+    logistic = xp.log(value) - xp.log1p(-value)
+    from_prior = candidates["mix"] < 0.5
+
+    def one(carry: Any, x: Any) -> Any:
+        a, z, i = carry
+        lam_i, prior_i, logistic_i, mix_i, u_i = x
+        column = a[:, :, i]
+        a_ii = column[:, i]
+        keep = 1 - d2 * lam_i**2 * a_ii
+        usable = (keep > 1e-8).all()
+        keep = xp.maximum(keep, 1e-8)
+        da = d2 * a_ii / keep  # with the feature itself taken out
+        zz = (z[:, i] / keep) ** 2 / xp.maximum(a_ii / keep, 1e-300)
+        centre = 1.0 - 0.5 * xp.log(xp.maximum(da.max(), 1e-300))
+        t = xp.concatenate([xp.where(mix_i, prior_i, centre + logistic_i), xp.log(lam_i)[None]])
+        x2 = da[:, None] * xp.exp(2 * t)
+        x2 = xp.minimum(x2, 1e300)
+        fit = 0.5 * (zz[:, None] * (x2 / (1 + x2)) - xp.log1p(x2)).sum(axis=0)
+        v = xp.abs(t - centre)
+        proposal = xp.logaddexp(
+            _PRIOR.log_density(xp, t) + xp.log(2 / xp.pi), -v - 2 * xp.log1p(xp.exp(-v))
+        )
+        weight = fit + law.log_density(xp, t) - proposal
+        # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
+        weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
+        total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
+        pick = xp.minimum((total < u_i * total[-1]).sum(), t.shape[0] - 1)
+        new = xp.where(usable, xp.exp(t[pick]), lam_i)
+        change = d2 * (new**2 - lam_i**2)
+        rho = change / (1 + change * a_ii)
+        a = a - rho[:, None, None] * (column[:, :, None] * column[:, None, :])
+        z = z - (rho * z[:, i])[:, None] * column
+        return (a, z, i + 1), new
+
+    _, new = be.scan(one, (inverse, projected, 0), (lam, prior_t, logistic, from_prior, candidates["pick"]))
+    return new if K else lam
+
+
+def single_site(
+    be: Any, blocks: Any, W: Array, delta: Array, log_prior: Array, u: Array
+) -> tuple[Array, Array]:
+    """Accept or reject a change delta_p (Q) of every feature's coefficients, one feature after the other.
+
+    W is the whitened residual. Within a block the sequential decisions a_p = [log u_p < g_p - Σ_{q<p} H_pq a_q], with
+    H = (X_bᵀX_b) ∘ (δδᵀ), solve a triangular fixed-point problem, so they are found in a few vector steps.
+    """
+    xp = be.xp
+    nb, k = blocks.gram.shape[0], blocks.gram.shape[1]
+    P, Q = delta.shape
+    pad = nb * k - P
+    D = xp.concatenate([delta, xp.zeros((pad, Q))]).reshape(nb, k, Q)
+    slack = xp.concatenate([log_prior - xp.log(u), xp.zeros(pad)]).reshape(nb, k)
+
+    def one(W: Any, x: Any) -> Any:
+        Xt, gram, db, sb = x
+        H = gram * (db @ db.T)
+        g = ((Xt @ W) * db).sum(axis=1) - 0.5 * xp.diagonal(H) + sb
+        L = xp.tril(H, -1)
+        accept = be.settle(lambda a: g - L @ a > 0, g > 0)
+        return W - Xt.T @ (db * accept[:, None]), accept
+
+    W, accepted = be.scan(one, W, (blocks.Xt, blocks.gram, D, slack))
+    return accepted.reshape(nb * k)[:P], W
+
+
+def propose_lam(be: Any, lam: Array, theta: Array, normal: Array, law: Law) -> tuple[Array, Array]:
+    """A proposal of each local scale that is reversible for C⁺(0,1): a rotation by theta of its normal score.
+
+    Returns the new scales and the log density ratio that other laws than the half-Cauchy owe.
+    """
+    xp = be.xp
+    half = be.ndtri(xp.arctan(xp.minimum(lam, 1 / lam)) * (2 / xp.pi))
+    w = xp.where(lam < 1, half, -half)
+    w = xp.cos(theta) * w + xp.sin(theta) * normal
+    tail = xp.tan(xp.pi / 2 * be.ndtr(-xp.abs(w)))
+    new = xp.clip(xp.where(w < 0, tail, 1 / tail), 1e-15, 1e15)
+    if isinstance(law, HalfCauchy):
+        return new, xp.zeros_like(lam)
+    t, t_new = xp.log(lam), xp.log(new)
+    ratio = law.log_density(xp, t_new) - _PRIOR.log_density(xp, t_new)
+    return new, ratio - law.log_density(xp, t) + _PRIOR.log_density(xp, t)
+
+
+def compensated_scale(
+    be: Any,
+    fit: Array,
+    residual: Array,
+    lam: Array,
+    tau: Array,
+    signal: Array,
+    local: Law,
+    global_: Law,
+    steps: Array,
+    u: Array,
+) -> tuple[Array, Array]:
+    """tau → c tau with the null coefficients scaled along and the signals' lam divided by c, their coefficients unchanged.
+
+    `fit` and `residual` are the whitened contribution of the nulls and the whitened residual. Returns log c (0: rejected) and the
+    acceptances. `signal` (P) is fixed after the warm-up.
+    """
+    xp = be.xp
+    quad, lin = (fit**2).sum(), (fit * residual).sum()
+    log_lam, log_tau = xp.log(lam), xp.log(tau)
+
+    def target(x: Array) -> Array:
+        c1 = xp.expm1(x)
+        local_part = xp.where(signal, local.log_density(xp, log_lam - x), 0.0).sum()
+        return c1 * lin - 0.5 * c1**2 * quad + local_part + global_.log_density(xp, log_tau + x).sum()
+
+    def one(carry: Any, x: Any) -> Any:
+        at, value = carry
+        proposed = target(at + x[0])
+        accept = x[1] < proposed - value
+        return (xp.where(accept, at + x[0], at), xp.where(accept, proposed, value)), accept
+
+    zero = xp.zeros(())
+    (log_c, _), accepted = be.scan(one, (zero, target(zero)), (steps, xp.log(u)))
+    return log_c, accepted
