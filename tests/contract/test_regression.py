@@ -16,7 +16,7 @@ from intarsia.server.posterior import Posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-SHORT = {"draws": 80, "warmup": 80, "chains": 2, "n_jobs": 1, "random_state": 0}
+SHORT = {"draws": 80, "warmup": 80, "chains": 2, "thin": 1, "n_jobs": 1, "random_state": 0}
 
 
 @parametrize_with_checks([ReducedRankHorseshoe(**SHORT), ReducedRankHorseshoe(**{**SHORT, "local": "element"})])
@@ -41,7 +41,7 @@ def fitted(data):
     X, Y, _C = data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return ReducedRankHorseshoe(draws=300, warmup=200, chains=2, n_jobs=1, random_state=3).fit(X, Y)
+        return ReducedRankHorseshoe(draws=300, warmup=200, chains=2, thin=1, n_jobs=1, random_state=3).fit(X, Y)
 
 
 def test_coefficients_come_back_in_the_units_of_the_data(data, fitted):
@@ -60,7 +60,7 @@ def test_coefficients_come_back_in_the_units_of_the_data(data, fitted):
 
 def test_units_are_only_units(data, fitted):
     X, Y, _C = data
-    other = ReducedRankHorseshoe(draws=300, warmup=200, chains=2, n_jobs=1, random_state=3)
+    other = ReducedRankHorseshoe(draws=300, warmup=200, chains=2, thin=1, n_jobs=1, random_state=3)
     other.fit(X * 1e3 - 7, Y * 1e-2 + 4)
     np.testing.assert_allclose(other.coef_, fitted.coef_ * 1e-5, rtol=1e-6)
     np.testing.assert_array_equal(other.selected_, fitted.selected_)

@@ -17,7 +17,7 @@ from intarsia.errors import ConvergenceError, InputError
 Array = Any  # an array of the backend's library
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
-STIFF = 1e12
+STIFF = 1e10
 
 
 class Factor(Protocol):
