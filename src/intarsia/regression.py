@@ -41,7 +41,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     sketch : number of sketch rows; the data are then sketched first, under a fresh key that is thrown away.
     draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
     law : the global-local law, "horseshoe" by default.
-    alpha : power of the likelihood (fractional posterior), in (0, 1].
+    power : power of the likelihood (fractional posterior), in (0, 1].
     selection : "bfdr" or "mixture", how `selected_` is found; `fdr` is its rate.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     random_state : seed of the sampler. (The sketch's key is not a seed: it comes from the operating system.)
@@ -67,7 +67,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         chains: int = 4,
         thin: int | None = None,
         law: str = "horseshoe",
-        alpha: float = 1.0,
+        power: float = 1.0,
         selection: str = "bfdr",
         fdr: float = 0.05,
         n_jobs: int | None = None,
@@ -83,7 +83,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.chains = chains
         self.thin = thin
         self.law = law
-        self.alpha = alpha
+        self.power = power
         self.selection = selection
         self.fdr = fdr
         self.n_jobs = n_jobs
@@ -177,8 +177,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, np.ones((*empty.shape[:2], Y.shape[1])), np.zeros((*empty.shape[:2], 1)))
         rank = None if self.rank is None else min(self.rank, Y.shape[1])
-        model = Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.alpha)  # type: ignore[arg-type]
-        more = {} if self.thin is None else {"thin": self.thin}
+        model = Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)  # type: ignore[arg-type]
+        more: dict[str, Any] = {} if self.thin is None else {"thin": self.thin}
         return sample(
             X,
             Y,

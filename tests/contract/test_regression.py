@@ -16,10 +16,10 @@ from intarsia.server.posterior import Posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-SHORT = {"draws": 80, "warmup": 80, "chains": 2, "thin": 1, "n_jobs": 1, "random_state": 0}
+SHORT = {"draws": 40, "warmup": 40, "chains": 2, "thin": 1, "n_jobs": 1, "random_state": 0}
 
 
-@parametrize_with_checks([ReducedRankHorseshoe(**SHORT), ReducedRankHorseshoe(**{**SHORT, "local": "element"})])
+@parametrize_with_checks([ReducedRankHorseshoe(**SHORT, local=local) for local in ("row", "element")])
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 
