@@ -13,7 +13,7 @@ from intarsia.wire.study import Study
 NAMES = ("clinic", "mri", "lab")
 RUN = "0123456789abcdef0123456789abcdef"
 KEY = SketchKey(bytes(range(32)))
-FIT = {"draws": 60, "warmup": 40, "chains": 2, "seed": 7}
+FIT = {"draws": 60, "warmup": 40, "chains": 2, "thin": 1, "seed": 7}
 
 
 def frames(n: int = 400, seed: int = 0) -> dict[str, pd.DataFrame]:

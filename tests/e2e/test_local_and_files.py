@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import KEY, NAMES, RESPONSES, frames, sites, study
+from tests.federation import FIT, KEY, NAMES, RESPONSES, frames, sites, study
 
 from intarsia.cli import main
 from intarsia.errors import FederationError, MessageError, StudyError
 from intarsia.federation.folder import StudyFolder, dump
-from intarsia.federation.local import fit
+from intarsia.federation.local import fit, study_for
 from intarsia.site.model import SiteModel
 from intarsia.site.office import SiteOffice
 from intarsia.site.party import Site
@@ -42,7 +42,7 @@ def test_three_lines() -> None:
 
     tables = frames()
     parties = [intarsia.Site(name, tables[name], id="id", responses=RESPONSES[name]) for name in NAMES]
-    result = intarsia.fit(parties, m=60)
+    result = intarsia.fit(parties, study_for(parties, m=60, fit=FIT))
     assert result.posterior.C.sizes["feature"] == 18
     assert {row["site"] for row in result.rows()} == set(NAMES)
 

@@ -49,7 +49,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
     join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person")
-    _add(sub, "serve", "connect to the server and answer its steps", run_serve)
+    serve = _add(sub, "serve", "connect to the server and answer its steps", run_serve)
+    serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
 
 def _add(
@@ -175,7 +176,12 @@ def run_serve(args: argparse.Namespace) -> int:
 
     office = SiteOffice.load(args.dir)
     command, env = site_command(args.dir, office.name)
-    return supervise(command, env, args.dir / "network" / "serve.log", lambda text: print(f"site {office.name} {text}"))
+    log = args.dir / "network" / "serve.log"
+
+    def say(text: str) -> None:
+        print(f"site {office.name} {text}", flush=True)
+
+    return supervise(command, env, log, say, site=True, patience=args.patience)
 
 
 def _both(args: argparse.Namespace):  # type: ignore[no-untyped-def]

@@ -53,17 +53,25 @@ def sample(study: Study, joined: Joined, **options: Any) -> Any:
 
     f = study.fit
     model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, alpha=f.alpha)
-    draws = run_chains(
-        joined.X,
-        joined.Y,
-        model=model,
-        draws=f.draws,
-        warmup=f.warmup,
-        chains=f.chains,
-        thin=f.thin,
-        seed=f.seed,
-        **options,
-    )
+    plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
+    plan |= {"thin": f.thin, "seed": f.seed} | options
+    noise = np.asarray(joined.feature_noise)
+    if noise.any() or np.any(joined.response_noise):
+        # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
+        # its draws are fixed by the seed, so an interrupted fit is simply made again.
+        from intarsia.server.errors_in_variables import sample as run_private
+
+        plan.pop("checkpoint", None)
+        draws = run_private(
+            joined.X,
+            joined.Y,
+            feature_noise=noise,
+            response_noise=np.asarray(joined.response_noise),
+            n=joined.n,
+            **plan,
+        )
+    else:
+        draws = run_chains(joined.X, joined.Y, **plan)
     return Posterior.from_draws(
         draws,
         features=joined.features,
@@ -87,7 +95,8 @@ def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients],
     if set(feature_sites.tolist()) - set(study.names) or set(response_sites) - set(study.names):
         raise FederationError("The posterior speaks of sites that are not on the roster.")
     diagnosis = diagnose(posterior)
-    chosen = select(C.values, method=study.fit.select, alpha=study.fit.fdr)
+    method: Any = study.fit.select
+    chosen = select(C.values, method=method, alpha=study.fit.fdr)
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
     sigma2 = posterior.sigma2.values

@@ -4,6 +4,7 @@ The study folder is the truth: a job only fills it, its outcome is a file in it,
 a job after a crash does not matter.
 """
 
+import io
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +46,72 @@ def site_command(folder: Path, name: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-u", "-m", _CLIENT, *options, "config_folder="], environment(**extra)
 
 
-def supervise(command: list[str], env: dict[str, str], log: Path, say: Callable[[str], None]) -> int:
-    """Run an engine process until it ends or we are asked to stop; its chatter goes to a log file."""
+def supervise(
+    command: list[str],
+    env: dict[str, str],
+    log: Path,
+    say: Callable[[str], None],
+    *,
+    site: bool = False,
+    patience: float = 0,
+) -> int:
+    """Run an engine process until it ends or we are asked to stop; its chatter goes to a log file.
+
+    A site says when it is connected. If it is not after `patience` seconds (0: never) it gives up and says why.
+    """
     require_engine()
     with log.open("ab") as output:
+        begin = output.tell()
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, cwd=log.parent)
         previous = {}
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, lambda *_: process.terminate())
         try:
             say(f"running (process {process.pid}), log in {log}; stop with Ctrl-C")
+            if site:
+                _await_registration(process, log, begin, say, patience)
             code = process.wait()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
             if process.poll() is None:
                 process.kill()
+                process.wait()
     # A process that we asked to stop has done its work.
     return 0 if code in (0, -signal.SIGTERM, -signal.SIGINT) else 1
+
+
+def _await_registration(
+    process: "subprocess.Popen[bytes]", log: Path, begin: int, say: Callable[[str], None], patience: float
+) -> None:
+    started, warned = time.monotonic(), False
+    while process.poll() is None:
+        with log.open("rb") as file:
+            file.seek(begin)
+            text = file.read()
+        if b"Successfully registered client" in text:
+            say("connected")
+            return
+        waited = time.monotonic() - started
+        if patience and waited > patience:
+            raise FederationError(_refused(text, waited))
+        if not warned and waited > 30:
+            say(f"not connected yet; still trying. {_refused(text, waited)}")
+            warned = True
+        time.sleep(0.2)
+    with log.open("rb") as file:
+        file.seek(begin)
+        raise FederationError(_refused(file.read(), time.monotonic() - started))
+
+
+def _refused(text: bytes, waited: float) -> str:
+    words = text.lower()
+    if b"refused" in words and b"connection refused" in words:
+        return f"The server cannot be reached after {waited:.0f} s: nothing listens at its address."
+    return (
+        f"The server does not accept this site's certificate under this name, or cannot be reached ({waited:.0f} s). "
+        "Join with a request approved by this server's operator, under the name on the certificate."
+    )
 
 
 @contextmanager
@@ -75,7 +124,9 @@ def session(folder: Path, wait: float = 60.0) -> Iterator[Any]:
     deadline = time.monotonic() + wait
     while True:
         try:
-            opened = new_secure_session(OPERATOR, str(kit), timeout=min(10.0, max(1.0, wait)))
+            # The engine greets on the standard output, which belongs to our own answer.
+            with redirect_stdout(io.StringIO()):
+                opened = new_secure_session(OPERATOR, str(kit), timeout=min(10.0, max(1.0, wait)))
             break
         except Exception as error:
             if time.monotonic() > deadline:

@@ -1,0 +1,161 @@
+"""A study over the real engine: the whole way, interruptions, adversaries."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
+
+from tests.federation import NAMES, RESPONSES, frames, sites, study
+from tests.network import Network, wait_until
+
+from intarsia.federation.local import fit
+from intarsia.site.office import SiteOffice
+
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):  # type: ignore[no-untyped-def]
+    made = Network(tmp_path_factory.mktemp("network"), frames())
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def local():  # type: ignore[no-untyped-def]
+    return fit(sites(frames()), study())
+
+
+def rows(network: Network, name: str, s) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
+    return SiteOffice.load(network.root / name).site().model(s).rows()
+
+
+def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> None:  # type: ignore[no-untyped-def]
+    s = study()
+    path = network.accept(s)
+    done = network.command("study", "run", path, "--server", network.server, "--json", "--timeout", 60)
+    result = json.loads(done.stdout)
+    assert result["selected"] == local.selected
+    for name in NAMES:
+        # The same as in one process, to the last bit.
+        assert rows(network, name, s) == local.models[name].rows()
+        received = result["jobs"][0]["received"][name]
+        columns = 6 + len(RESPONSES[name])
+        assert received <= 8 * s.sketch.m * columns + 4096
+    new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
+    for name, frame in new.items():
+        (network.root / name / "predict").mkdir(exist_ok=True)
+        frame.to_csv(network.root / name / "predict" / "june.csv", index=False)
+    network.command("predict", "run", network.folder(s), "june", "--server", network.server, "--timeout", 60)
+    expected = local.predict(new, "june")
+    for name in ("clinic", "lab"):
+        desk = SiteOffice.load(network.root / name).site().desk(s)
+        table = pd.read_csv(desk.path("prediction-june.csv"))
+        ours = pd.DataFrame(expected[name].rows())
+        pd.testing.assert_frame_equal(table, ours, check_dtype=False, rtol=0, atol=1e-12)
+    # The command again changes nothing and asks nobody.
+    again = json.loads(network.command("study", "run", path, "--server", network.server, "--json").stdout)
+    assert again["jobs"] == []
+
+
+def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:
+    """Site, server and the fitting process are killed in turn; the study still ends with the same numbers."""
+    s = study(title="interrupted")
+    path, folder = network.accept(s), network.folder(s)
+    words = ("study", "run", path, "--server", network.server, "--timeout", 6, "--wait", 8)
+
+    running = network.background(*words)
+    wait_until((folder / "alignment").exists)
+    network.kill("mri")
+    _, told = running.communicate(timeout=120)
+    assert running.returncode == 9
+    assert "mri" in told
+    collected = {p.name: p.read_bytes() for p in (folder / "alignment").iterdir()}
+    # Still away: fails closed and says who.
+    away = network.command(*words, check=False)
+    assert away.returncode == 9
+    assert "mri" in away.stderr
+    network.start("mri")
+
+    running = network.background(*words[:-1], 40)
+    wait_until(lambda: any(e.get("event") == "job submitted" for e in events(folder)[-1:]))
+    network.kill("server")
+    running.kill()
+    running.communicate()
+    network.start("server")
+    network.command(*words[:-1], 60, "--until", "collect")
+    for name, raw in collected.items():
+        assert (folder / "alignment" / name).read_bytes() == raw
+
+    running = network.background(*words, "--until", "fit")
+    wait_until(lambda: (folder / "checkpoint").exists() or (folder / "fit.json").exists())
+    running.kill()
+    running.communicate()
+    network.command(*words[:-1], 60)
+    same = fit(sites(frames()), s)
+    for name in NAMES:
+        assert rows(network, name, s) == same.models[name].rows()
+
+
+def events(folder: Path) -> list[dict[str, object]]:
+    file = folder / "events.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
+    s = study(title="honest")
+    network.accept(s)
+    tampered = study(title="honest", m=99)
+    path = network.root / "tampered.toml"
+    from intarsia.federation.folder import dump
+
+    path.write_text(dump(tampered))
+    done = network.command("study", "run", path, "--server", network.server, "--timeout", 30, check=False)
+    assert done.returncode == 9
+    for name in NAMES:
+        assert f"Site '{name}' has accepted no study with hash {tampered.hash[:12]}" in done.stderr
+    assert not list((network.folder(tampered)).glob("sketch/*"))
+
+
+def test_a_site_without_a_certificate_of_ours_does_not_get_in(network: Network, tmp_path: Path) -> None:
+    """A kit from another authority, pointed at this server."""
+    other = tmp_path / "other"
+    network.command("server", "init", other / "server", "--port", 1, "--admin-port", 2)
+    network.command("site", "init", other / "mri", "--name", "mri")
+    network.command("site", "join", other / "mri")
+    request = other / "mri" / "network-request" / "request-client" / "mri.request.zip"
+    network.command("server", "approve", other / "server", request)
+    authority = json.loads((other / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
+    signed = other / "server" / "approved" / "mri.signed.zip"
+    network.command("site", "join", other / "mri", "--approved", signed, "--fingerprint", authority)
+    # The genuine server's address and authority, but a certificate that this authority never signed.
+    genuine = network.root / "mri" / "network" / "startup"
+    for name in ("fed_client.json", "rootCA.pem"):
+        shutil.copy(genuine / name, other / "mri" / "network" / "startup" / name)
+    told = serve_and_listen(network, other / "mri")
+    assert "does not accept this site" in told
+
+
+def test_a_site_with_its_own_certificate_cannot_pose_as_another(network: Network, tmp_path: Path) -> None:
+    """The lab's certificate under the name of the clinic: the engine compares the two."""
+    poser = tmp_path / "poser"
+    shutil.copytree(network.root / "lab", poser, ignore=shutil.ignore_patterns("pid.fl", "daemon_pid.fl", "*.log"))
+    toml = (poser / "site.toml").read_text().replace('name = "lab"', 'name = "clinic"')
+    (poser / "site.toml").write_text(toml)
+    told = serve_and_listen(network, poser)
+    assert "does not accept this site" in told
+
+
+def serve_and_listen(network: Network, folder: Path) -> str:
+    serving = network.background("site", "serve", folder, "--patience", 12)
+    try:
+        _, told = serving.communicate(timeout=90)
+    finally:
+        serving.kill()
+    assert serving.returncode == 9
+    return str(told)

@@ -1,0 +1,128 @@
+"""A real server and three real site processes on loopback, started by our own commands."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+from tests.federation import KEY, NAMES, RESPONSES
+
+from intarsia.federation.folder import dump
+from intarsia.site.office import SiteOffice
+from intarsia.wire.study import Study
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            s = stack.enter_context(socket.socket())
+            s.bind(("127.0.0.1", 0))
+            found.append(s.getsockname()[1])
+        return found
+
+
+class Network:
+    """Provisioned once; processes are started, killed and started again by the tests."""
+
+    def __init__(self, root: Path, tables: dict[str, pd.DataFrame], *, preshared: bool = True):
+        self.root = root
+        self.server = root / "server"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        port, admin = free_ports(2)
+        self.command("server", "init", self.server, "--port", port, "--admin-port", admin)
+        KEY.save(root / "study.key")
+        for name in NAMES:
+            where = root / name
+            tables[name].to_csv(root / f"{name}.csv", index=False)
+            words = ("--name", name, "--table", root / f"{name}.csv", "--id", "id")
+            self.command("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
+            if preshared:
+                toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
+                (where / "site.toml").write_text(toml)
+            self.command("site", "join", where)
+            request = where / "network-request" / "request-client" / f"{name}.request.zip"
+            self.command("server", "approve", self.server, request)
+            fingerprint = _fingerprint(self.server)
+            signed = self.server / "approved" / f"{name}.signed.zip"
+            self.command("site", "join", where, "--approved", signed, "--fingerprint", fingerprint)
+
+    def command(self, *words: Any, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "intarsia", *map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"intarsia {' '.join(map(str, words))}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def background(self, *words: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "intarsia", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, *names: str) -> None:
+        for name in names or ("server", *NAMES):
+            words = ("server", "start", self.server) if name == "server" else ("site", "serve", self.root / name)
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "intarsia", *map(str, words)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def kill(self, *names: str) -> None:
+        """kill -9 a party with everything it started."""
+        for name in names:
+            process = self.processes.pop(name)
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.send_signal(signal.SIGKILL)
+            process.wait(timeout=20)
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.kill(name)
+
+    def accept(self, study: Study) -> Path:
+        path = self.root / f"{study.id}-{study.hash[:8]}.toml"
+        path.write_text(dump(study))
+        for name in NAMES:
+            SiteOffice.load(self.root / name).accept(path)
+        return path
+
+    def folder(self, study: Study) -> Path:
+        return self.server / "studies" / f"{study.id}-{study.hash[:12]}"
+
+
+def _fingerprint(server: Path) -> str:
+    import json
+
+    return str(json.loads((server / "ca" / "ca.json").read_text())["rootCA_fingerprint"])
+
+
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.05)
+
+
+def server_files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
