@@ -120,7 +120,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise InputError("These data are sketched already; leave sketch=None.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
-        draws = self._sample(X, Y, seed)
+        noisy = any(joined.feature_noise) or any(joined.response_noise)
+        draws = self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
         chosen = select(draws.C, method=self.selection, alpha=self.fdr)  # type: ignore[arg-type]
         self.n_features_in_ = X.shape[1]
         self.feature_names_in_ = np.asarray(joined.features, dtype=object)
@@ -171,18 +172,15 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
         from intarsia.server.chains import sample
-        from intarsia.server.gibbs import Model
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, np.ones((*empty.shape[:2], Y.shape[1])), np.zeros((*empty.shape[:2], 1)))
-        rank = None if self.rank is None else min(self.rank, Y.shape[1])
-        model = Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)  # type: ignore[arg-type]
         more: dict[str, Any] = {} if self.thin is None else {"thin": self.thin}
         return sample(
             X,
             Y,
-            model=model,
+            self._model(Y.shape[1]),
             draws=self.draws,
             warmup=self.warmup,
             chains=self.chains,
@@ -191,6 +189,32 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             progress=self.progress,
             **more,
         )
+
+    def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
+        """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
+        from intarsia.server.errors_in_variables import sample
+
+        return sample(
+            X,
+            Y,
+            feature_noise=np.asarray(joined.feature_noise),
+            response_noise=np.asarray(joined.response_noise),
+            n=joined.n,
+            model=self._model(Y.shape[1]),
+            draws=self.draws,
+            warmup=self.warmup,
+            chains=self.chains,
+            thin=self.thin or 1,
+            seed=seed,
+            workers=self.n_jobs,
+            progress=self.progress,
+        )
+
+    def _model(self, Q: int) -> Any:
+        from intarsia.server.gibbs import Model
+
+        rank = None if self.rank is None else min(self.rank, Q)
+        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)
 
     def _finish(
         self,

@@ -13,6 +13,10 @@ import intarsia
 from intarsia import ReducedRankHorseshoe
 from intarsia.errors import InputError
 from intarsia.server.posterior import Posterior
+from intarsia.site.key import SketchKey
+from intarsia.site.sketch import sketch
+from intarsia.site.table import Table
+from intarsia.wire.messages import join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -126,6 +130,30 @@ def test_sketched_fit_finds_the_same_and_uses_a_fresh_key(data):
     assert first.score(X, Y) > 0.9
     with pytest.raises(InputError):
         ReducedRankHorseshoe(**SHORT, sketch=500).fit(X, Y)
+
+
+def sketches(data, **more):
+    X, Y, _C = data
+    key = SketchKey(bytes(32))
+    parts = {"clinic": (X.iloc[:, :2], []), "mri": (pd.concat([X.iloc[:, 2:], Y], axis=1), list(Y.columns))}
+    return [
+        sketch(Table.open(frame, responses=responses), key, study="s", run="r", m=70, site=site, **more).message
+        for site, (frame, responses) in parts.items()
+    ]
+
+
+def test_sketches_of_several_sites(data):
+    X, Y, C = data
+    model = ReducedRankHorseshoe.from_sketches(sketches(data), **{**SHORT, "draws": 200})
+    assert model.posterior_.features == list(X.columns)
+    assert model.posterior_.C.coords["site"].values.tolist() == ["clinic"] * 2 + ["mri"] * 4
+    standard = C * X.std().to_numpy()[:, None] / Y.std().to_numpy()
+    lower, upper = model.interval(0.999)
+    assert ((lower <= standard.T) & (upper >= standard.T)).mean() > 0.9
+    np.testing.assert_array_equal(model.selected_, (C != 0).any(axis=1))
+    assert (model.intercept_ == 0).all()
+    with pytest.raises(InputError, match="sketched already"):
+        ReducedRankHorseshoe(**SHORT, sketch=10).fit_sketch(join(sketches(data)))
 
 
 def test_same_seed_same_draws(data):

@@ -9,6 +9,8 @@ from intarsia.server.selection import select
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+BRIEF = {"draws": 150, "warmup": 150}
+
 
 def rates(
     scenario: Scenario, m: int, data_sets: int, seed: int, draws: int = 300, warmup: int = 300
@@ -23,7 +25,7 @@ def rates(
         G = rng.standard_normal((m, scenario.n))
         G -= G.mean(axis=1, keepdims=True)
         Phi = np.linalg.solve(np.linalg.cholesky(G @ G.T), G)
-        found = select(sample(Phi @ X, Phi @ Y, draws=draws, warmup=warmup, chains=2, seed=number, workers=1))
+        found = select(sample(Phi @ X, Phi @ Y, draws=draws, warmup=warmup, chains=2, thin=1, seed=number, workers=1))
         true, entry = data.support, data.C != 0
         total["chosen"] += found.selected.sum()
         total["wrong"] += (found.selected & ~true).sum()
@@ -35,27 +37,27 @@ def rates(
 
 
 def test_pure_noise_gives_nothing():
-    found = rates(Scenario(n=300, P=120, Q=3, s=0, rho=0.3), m=80, data_sets=4, seed=1)
+    found = rates(Scenario(n=300, P=80, Q=3, s=0, rho=0.3), m=60, data_sets=2, seed=1, **BRIEF)
     assert found["chosen"] == 0
     assert found["entries"] == 0
 
 
 def test_strong_signals_are_all_found():
-    found = rates(Scenario(n=300, P=120, Q=3, s=8, rho=0.5), m=100, data_sets=4, seed=2)
+    found = rates(Scenario(n=300, P=80, Q=3, s=8, rho=0.5), m=80, data_sets=2, seed=2, **BRIEF)
     assert found["chosen"] - found["wrong"] >= 0.9 * found["true"]
     assert found["wrong"] <= 1
     assert found["wrong_entries"] <= 1
 
 
 def test_weak_signals_are_found_in_part_and_without_many_false_ones():
-    found = rates(Scenario(n=300, P=120, Q=3, s=12, rho=0.3, signal=0.2), m=150, data_sets=4, seed=3)
+    found = rates(Scenario(n=300, P=80, Q=3, s=10, rho=0.3, signal=0.2), m=120, data_sets=2, seed=3, **BRIEF)
     assert 0.25 < (found["chosen"] - found["wrong"]) / found["true"] < 0.98
     assert found["wrong"] <= 0.1 * found["chosen"]
 
 
 def test_a_feature_that_touches_some_responses_only():
-    found = rates(Scenario(n=300, P=80, Q=4, s=8, rho=0.2, sparsity="entry"), m=150, data_sets=4, seed=4)
-    assert found["entries"] > 40
+    found = rates(Scenario(n=300, P=80, Q=4, s=8, rho=0.2, sparsity="entry"), m=100, data_sets=2, seed=4, **BRIEF)
+    assert found["entries"] > 20
     assert found["wrong_entries"] <= 0.1 * found["entries"]
 
 

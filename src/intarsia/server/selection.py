@@ -89,7 +89,7 @@ def select(
     method: Literal["bfdr", "mixture"] = "bfdr",
     alpha: float = 0.05,
     *,
-    max_local_fdr: float = 0.2,
+    max_local_fdr: float = 0.1,
     covariance: str = "bic",
     seed: int = 0,
 ) -> Selection:
