@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -100,17 +101,17 @@ def strength_grid(P: int, m: int) -> Array:
 
 
 def strength_weights(roots: Array, m: int, grid: Array) -> Array:
-    """Log probability of each ν given X with S integrated out; `roots` are the eigenvalues of T⁻¹XᵀX, prior flat in
-    log.
-    """
+    """Log probability of each ν given X, S integrated out, prior flat in log; `roots`: the eigenvalues of T⁻¹XᵀX."""
     P = roots.size
-    nu = grid + P + 1
     logs = np.log(grid[:, None] + roots).sum(axis=1)
-    return (
-        P * nu / 2 * np.log(grid)
-        - (nu + m) / 2 * logs
-        + np.array([multigammaln((v + m) / 2, P) - multigammaln(v / 2, P) for v in nu])
-    )
+    return _normaliser(P, m, tuple(grid)) - (grid + P + 1 + m) / 2 * logs
+
+
+@lru_cache(8)
+def _normaliser(P: int, m: int, grid: tuple[float, ...]) -> Array:
+    k = np.array(grid)
+    nu = k + P + 1
+    return P * nu / 2 * np.log(k) + np.array([multigammaln((v + m) / 2, P) - multigammaln(v / 2, P) for v in nu])
 
 
 def draw_precision(degrees: float, scatter: Array, normal: Array, chi: Array) -> Array:
@@ -295,7 +296,7 @@ def sample(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Draws:
-    """Draws of C, σ² and τ from noisy sketches. `feature_noise` and `response_noise` hold each column's w, no variances.
+    """Draws of C, σ² and τ from noisy sketches. `feature_noise` and `response_noise` hold the columns' w, no variances.
 
     σ² is that of the responses without the privacy noise. The same seed gives the same draws, whatever the workers.
     """
