@@ -62,7 +62,7 @@ def test_effects_have_rank_two_and_explain_what_they_say():
 
 def test_public_sets_need_a_folder(monkeypatch):
     monkeypatch.delenv("INTARSIA_DATA", raising=False)
-    assert available() == ["connectome"]
+    assert available() == ["connectome", "connectome-small"]
     with pytest.raises(InputError, match="INTARSIA_DATA"):
         load("wheat_cimmyt")
     with pytest.raises(InputError, match="not known"):

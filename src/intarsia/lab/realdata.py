@@ -18,7 +18,8 @@ from intarsia.lab.connectome import Region, simulate_connectome
 Array = NDArray[np.float64]
 
 PUBLIC = ("devfmri_basc64", "yeast_cellcycle", "wheat_cimmyt", "fate_motor_hetero")
-SETS = ("connectome", *PUBLIC)
+SIMULATED = ("connectome", "connectome-small")
+SETS = (*SIMULATED, *PUBLIC)
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,17 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path | None:
 def available(folder: str | os.PathLike[str] | None = None) -> list[str]:
     """The sets that can be loaded here; the simulated connectome always can."""
     where = data_folder(folder)
-    return ["connectome"] + [name for name in PUBLIC if where is not None and (where / name / "X.csv.gz").exists()]
+    here = [name for name in PUBLIC if where is not None and (where / name / "X.csv.gz").exists()]
+    return [*SIMULATED, *here]
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> RealData:
     """Load a data set by name; the imaging and the behaviour columns lie at different sites."""
     if name not in SETS:
         raise InputError(f"Data set {name!r} is not known; use one of {', '.join(SETS)}.")
-    if name == "connectome":
-        study = simulate_connectome(seed=seed)
+    if name in SIMULATED:
+        small = {"every": 5, "active": 8} if name == "connectome-small" else {}
+        study = simulate_connectome(seed=seed, **small)
         P, Q = study.C.shape
         return RealData(
             name, study.X, study.Y, study.features, list(study.responses), np.zeros(P, dtype=np.int64),

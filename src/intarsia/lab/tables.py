@@ -132,7 +132,8 @@ def sim1_errors(frame: pd.DataFrame) -> Table:
             for method in ("BayesVFLReg", "intarsia"):
                 fitted = method if m else {"BayesVFLReg": "centralized-paper", "intarsia": "centralized"}[method]
                 values = [means.get(measure, fitted, m, s) for s in S]
-                rows.append((measure, f"m={m}" if m else "centralized", method, *(number(v, 4) for v in values)))
+                digits = 6 if measure == "mse" else 4
+                rows.append((measure, f"m={m}" if m else "centralized", method, *(number(v, digits) for v in values)))
     return Table("Simulation 1: error, coverage, selection", _s_header(), rows, [_count(frame)])
 
 
@@ -209,7 +210,7 @@ def tables(folder: str | Path, experiment: str, size: str) -> list[Table]:
             return [table1(frame), sim1_errors(frame)]
         case "sim2":
             extra = ("mse_nz", "mse", "coverage_nz", "coverage", "width_nz", "power", "power_mclust", "seconds")
-            return [table2(frame), *(sim2_measure(frame, measure) for measure in extra)]
+            return [table2(frame), *(sim2_measure(frame, measure, 6 if measure == "mse" else 4) for measure in extra)]
         case "harder":
             measures = ("mse_nz", "mse", "coverage_nz", "fdr", "power", "fdr_mclust", "power_mclust", "seconds")
             return [by_cell(frame, "Harder designs", measures)]

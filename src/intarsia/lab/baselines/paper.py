@@ -26,6 +26,7 @@ class Posterior(Baseline):
     name = "posterior"
     kind = "orthonormal"
     scale = True
+    mixing = True
     model: dict[str, Any] = {}  # noqa: RUF012 - read only, one for each class
 
     def __init__(
@@ -34,11 +35,12 @@ class Posterior(Baseline):
         draws: int = 500,
         warmup: int = 500,
         chains: int = 4,
+        thin: int = 1,
         seed: int = 0,
         response_sites: NDArray[np.int64] | None = None,
         **model: Any,
     ) -> None:
-        self.m, self.draws, self.warmup, self.chains, self.seed = m, draws, warmup, chains, seed
+        self.m, self.draws, self.warmup, self.chains, self.thin, self.seed = m, draws, warmup, chains, thin, seed
         self.response_sites = response_sites
         self.model = {**type(self).model, **model}
 
@@ -71,6 +73,7 @@ class Posterior(Baseline):
             warnings.simplefilter("ignore")
             result = sample(
                 data.X, data.Y, model=Model(**self.model), draws=self.draws, warmup=self.warmup, chains=self.chains,
+                thin=self.thin, mixing=self.mixing,
                 seed=self.seed, workers=1,
             )  # fmt: skip
         self.seconds_ = time.perf_counter() - start
@@ -103,6 +106,7 @@ class PaperVFL(Posterior):
     name = "BayesVFLReg"
     kind = "gaussian"
     scale = False
+    mixing = False  # Algorithm 1 alone, without the moves that help our chains along
     model = {"local": "element", "noise": "jeffreys"}  # noqa: RUF012
 
     def _select(self) -> NDArray[np.bool_]:

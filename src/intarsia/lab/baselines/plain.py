@@ -33,8 +33,7 @@ class SketchedRidge(Baseline):
     def _fit(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> None:
         alpha = RidgeCV(alphas=np.logspace(-1, 6, 29)).fit(X, Y).alpha_
         data = federated_sketch(X, Y, self.m, kind=self.kind, scale=False, feature_sites=sites, seed=self.seed)
-        # m rows of n: the same penalty relative to the information that is left.
-        dual = np.linalg.solve(data.X @ data.X.T + alpha * self.m / len(X) * np.eye(self.m), data.Y)
+        dual = np.linalg.solve(data.X @ data.X.T + alpha * np.eye(self.m), data.Y)
         self.coef_ = dual.T @ data.X
 
 

@@ -15,7 +15,7 @@ CORRELATIONS = (0.0, 0.5, 0.7)
 BASELINE_OF = {"intarsia": "centralized", "BayesVFLReg": "centralized-paper"}
 
 SMOKE = Settings(draws=60, warmup=40, chains=2, bootstrap=10)
-QUICK = Settings(draws=400, warmup=300, chains=2, bootstrap=50)
+QUICK = Settings(draws=400, warmup=400, chains=2, bootstrap=50)
 # The paper's five chains of 200 + 1000; ours needs far fewer, but a comparison gives both the same.
 PAPER = Settings(draws=1000, warmup=200, chains=5, bootstrap=100)
 

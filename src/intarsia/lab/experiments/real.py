@@ -66,7 +66,7 @@ BRAIN = Experiment(
     name="brain",
     title="Neuroimaging (§4): out-of-sample error over m, simulated connectome and developmental fMRI",
     cells={
-        "smoke": (Cell("connectome", None, (20,)),),
+        "smoke": (Cell("connectome-small", None, (20, 50)),),
         "quick": (Cell("connectome", None, BRAIN_M), Cell("devfmri_basc64", None, BRAIN_M)),
         "full": (Cell("connectome", None, BRAIN_M), Cell("devfmri_basc64", None, BRAIN_M)),
     },
