@@ -9,13 +9,19 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
 
-from tests.federation import NAMES, RESPONSES, frames, sites, study
+from tests.federation import NAMES, RESPONSES, frames, sites
+from tests.federation import study as any_study
 from tests.network import Network, wait_until
 
 from intarsia.federation.local import fit
 from intarsia.site.office import SiteOffice
 
 pytestmark = pytest.mark.network
+
+
+def study(m: int = 20, **tables):  # type: ignore[no-untyped-def]
+    """Few rows a study, and a new run each: the sites keep count of what they gave away about the same subjects."""
+    return any_study(m=m, **tables)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +71,7 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
 
 def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:
     """Site, server and the fitting process are killed in turn; the study still ends with the same numbers."""
-    s = study(title="interrupted")
+    s = study(run="a" * 32)
     path, folder = network.accept(s), network.folder(s)
     words = ("study", "run", path, "--server", network.server, "--timeout", 6, "--wait", 8)
 
@@ -108,9 +114,9 @@ def events(folder: Path) -> list[dict[str, object]]:
 
 
 def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
-    s = study(title="honest")
+    s = study(run="b" * 32)
     network.accept(s)
-    tampered = study(title="honest", m=99)
+    tampered = study(run="b" * 32, m=99)
     path = network.root / "tampered.toml"
     from intarsia.federation.folder import dump
 
@@ -159,3 +165,67 @@ def serve_and_listen(network: Network, folder: Path) -> str:
         serving.kill()
     assert serving.returncode == 9
     return str(told)
+
+
+def evil_job(where: Path, marker: Path, *, code: bool) -> Path:
+    """A job whose client part runs something else than our class: shipped code, or a class that is merely installed."""
+    from intarsia.federation.flare.run import write_job
+
+    arguments = {"study": "x", "action": "collect", "ticket": "t", "request": "", "timeout": 5}
+    job = write_job(where, NAMES, arguments)
+    config = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(config.read_text())
+    path = "evil.Evil" if code else "nvflare.app_common.np.np_trainer.NPTrainer"
+    content["executors"][0]["executor"] = {"path": path, "args": {}}
+    config.write_text(json.dumps(content))
+    if code:
+        custom = job / "app" / "custom"
+        custom.mkdir()
+        lines = [
+            "from nvflare.apis.executor import Executor",
+            f"open({str(marker)!r}, 'w').write('read everything')",
+            "class Evil(Executor):",
+            "    def execute(self, *args): pass",
+        ]
+        (custom / "evil.py").write_text("\n".join(lines))
+    return job
+
+
+def test_a_job_that_carries_code_is_refused_by_server_and_sites(network: Network, tmp_path: Path) -> None:
+    from intarsia.federation.flare.run import session, wait_for_sites
+
+    marker = tmp_path / "marker"
+    job = evil_job(tmp_path / "a", marker, code=True)
+    with session(network.server) as opened, pytest.raises(Exception, match=r"(?i)not authorized|byoc"):
+        opened.submit_job(str(job))
+
+    # A server that has been taken over and allows everything: the sites refuse on their own.
+    local = network.server / "server" / "local"
+    kept = {name: (local / name).read_text() for name in ("resources.json", "authorization.json")}
+    network.kill("server")
+    try:
+        resources = json.loads(kept["resources.json"])
+        resources["class_allow_list"] = ["*"]
+        (local / "resources.json").write_text(json.dumps(resources))
+        anything = {"format_version": "1.0", "permissions": {"lead": "any", "project_admin": "any"}}
+        (local / "authorization.json").write_text(json.dumps(anything))
+        network.start("server")
+        with session(network.server) as opened:
+            wait_for_sites(opened, NAMES, 60)
+            for number, code in enumerate((True, False)):
+                submitted = opened.submit_job(str(evil_job(tmp_path / f"b{number}", marker, code=code)))
+                wait_until(lambda j=submitted: refused(opened, j), 60)  # type: ignore[misc]
+                assert not marker.exists()
+        assert "is not in allow_list" in (network.root / "lab" / "network" / "serve.log").read_text(errors="replace")
+    finally:
+        network.kill("server")
+        for name, text in kept.items():
+            (local / name).write_text(text)
+        network.start("server")
+
+
+def refused(opened, job: str) -> bool:  # type: ignore[no-untyped-def]
+    meta = opened.get_job_meta(job)
+    status = str(meta.get("status", ""))
+    assert status != "FINISHED:COMPLETED"
+    return status.startswith("FINISHED")

@@ -123,8 +123,10 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
             except IntarsiaError as error:
                 refused[name] = str(error)
     if refused:
+        away = [name for name in missing if name not in replies]
+        silent = f" No answer in time from {', '.join(away)}." if away else ""
         said = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        raise FederationError(f"No {kind} from {', '.join(refused)}. {said} What has arrived is kept.")
+        raise FederationError(f"No {kind} from {', '.join(refused)}. {said}{silent} What has arrived is kept.")
     folder.require(kind)
 
 

@@ -161,7 +161,7 @@ def harden_server(folder: Path) -> None:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(storage / "jobs")
     resources["components"] = [c for c in resources["components"] if c["id"] != "log_receiver"]
-    resources["servers"][0]["heart_beat_timeout"] = 60
+    resources["servers"][0]["heart_beat_timeout"] = 30
     _write(local / "resources.json", resources)
     _write(local / "authorization.json", _authorization())
     storage.mkdir(mode=0o700, exist_ok=True)

@@ -141,7 +141,15 @@ def session(folder: Path, wait: float = 60.0) -> Iterator[Any]:
 
 
 def connected(opened: Any) -> list[str]:
-    return sorted(client.name for client in opened.get_system_info().client_info)
+    """Sites that answer now. The engine itself goes on believing in a dead one until its heartbeats are overdue."""
+    listed = [client.name for client in opened.get_system_info().client_info]
+    if not listed:
+        return []
+    try:
+        rows = opened.check_status("client", listed).get("client_status", [])
+    except Exception:  # the engine refuses the question while a site is going away
+        return []
+    return sorted(str(row["client_name"]) for row in rows if row.get("status") not in (None, "no_reply"))
 
 
 def wait_for_sites(opened: Any, names: tuple[str, ...], wait: float) -> None:
@@ -174,10 +182,16 @@ def run_job(
         number = opened.submit_job(str(job))
     folder.note("job submitted", action=action, job=number)
     # Seven steps at most, each with its own timeout at the server; this is the last resort.
-    deadline = time.monotonic() + 8 * timeout + 120
+    submitted = time.monotonic()
+    deadline = submitted + 8 * timeout + 120
     finished_at: float | None = None
     while not outcome.is_file():
         status = str(opened.get_job_meta(number).get("status", ""))
+        if status == "SUBMITTED" and time.monotonic() - submitted > wait:
+            # A site went away between our look and the engine's: the job would wait for it for ever.
+            opened.abort_job(number)
+            wait_for_sites(opened, names, 0)
+            raise FederationError(f"The engine did not start job {action} within {wait:g} s. Run the command again.")
         if status.startswith("FINISHED"):
             # The outcome file is written just before the job ends; give the disk a moment.
             finished_at = finished_at or time.monotonic()
