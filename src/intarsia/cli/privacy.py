@@ -28,7 +28,10 @@ _ATTACK = """example:
 Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine."""
 _CARD = """example:
   intarsia privacy card clinic.card.json                       # check the signature, show the card
-  intarsia privacy card clinic.card.json --key <base64> --html clinic.html"""
+  intarsia privacy card clinic.card.json --key <base64> --html clinic.html
+  intarsia privacy card --study study.toml --sketch *.sketch --site-card *.card.json --html study.html
+
+A site's own card lies beside its sketch, in the study's folder (card.json, card.html)."""
 _LEDGER = """example:
   intarsia privacy ledger site/ledger                           # check the chain, list what left
   intarsia privacy ledger site/ledger --card clinic.card.json   # also: is everything the card saw still there?"""
@@ -77,8 +80,12 @@ def register(parser: argparse.ArgumentParser) -> None:
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
 
-    c = add("card", "check a signed privacy card and show it", _CARD, _card)
-    c.add_argument("card", help="the signed card (JSON)")
+    c = add("card", "check a signed privacy card and show it, or make the server's card for a study", _CARD, _card)
+    c.add_argument("card", nargs="?", help="a site's signed card (JSON)")
+    c.add_argument("--study", help="study.toml: make the card of the whole study")
+    c.add_argument("--sketch", nargs="+", default=(), help="the sketches of all sites")
+    c.add_argument("--site-card", nargs="+", default=(), help="the sites' own cards")
+    c.add_argument("--out", metavar="FILE", help="write the study's card")
     c.add_argument("--key", help="the site's signing key as pinned in study.toml (base64)")
     c.add_argument("--html", metavar="FILE", help="write the card as a page")
 
@@ -267,23 +274,52 @@ def _read(path: str) -> bytes:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from None
 
 
+def _study_card(args: argparse.Namespace) -> dict[str, Any]:
+    """The server's card, from the sketches it holds and the cards the sites gave it."""
+    from intarsia.privacy.card import study_card, verify
+    from intarsia.wire.messages import Sketch, join
+    from intarsia.wire.study import Study
+
+    study, joined = Study.load(args.study), join([Sketch.load(path) for path in args.sketch])
+    if joined.study_hash != study.hash:
+        raise InputError("The sketches belong to another study file or run than --study.")
+    pinned = {f"site {s.name}": s.signing_key for s in study.sites}
+    cards = []
+    for path in args.site_card:
+        text = _read(path)
+        card = verify(text)
+        cards.append(verify(text, pinned[card["made_by"]]) if pinned.get(card["made_by"]) else card)
+        if card["study"]["hash"] != study.hash:
+            raise InputError(f"{path} is the card of another study or run.")
+    columns = len(joined.features) + len(joined.responses)
+    card = study_card(study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint, site_cards=cards)
+    if args.out:
+        Path(args.out).write_text(json.dumps(card, indent=1, ensure_ascii=False), encoding="utf-8")
+    return card
+
+
 def _card(args: argparse.Namespace) -> int:
     from intarsia.privacy.card import verify
     from intarsia.privacy.page import page
 
-    text = _read(args.card)
-    card = verify(text, args.key)
-    signer = args.key or str(json.loads(text)["signing_key"])
+    if bool(args.card) == bool(args.study):
+        raise InputError("Give a site's card to check, or --study and --sketch to make the study's card.")
+    if args.study:
+        card, signer = _study_card(args), None
+    else:
+        text = _read(args.card)
+        card = verify(text, args.key)
+        signer = args.key or str(json.loads(text)["signing_key"])
     if args.html:
         Path(args.html).write_text(page(card, signer), encoding="utf-8")
     if args.json:
         return _json(card)
     sketch, attacks, bits = card["sketch"], card["attacks"], card["information"]["phi_secret_bits"]
-    known = "pinned key" if args.key else "the key it names: compare it with study.toml"
+    known = "holds under the pinned key" if args.key else "holds under the key it names: compare it with study.toml"
     rows = [
         ["study, run", f"{card['study']['id']}, {card['study']['run']}"],
         ["made by", card["made_by"]],
-        ["signature", f"holds under {known}"],
+        ["signature", known if signer else "none: made here"],
         ["n, m, kind", f"{sketch['n']}, {sketch['m']}, {sketch['kind']}"],
         ["bits, Φ secret", f"{bits['lower']} to {bits['upper']}"],
         ["Φ known", card["information"]["phi_known"]],

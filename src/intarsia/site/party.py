@@ -176,6 +176,7 @@ class Site:
 
     def _sketch(self, study: Study, desk: Desk, cohort: bytes | None) -> bytes:
         from intarsia.privacy.ledger import Ledger
+        from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
 
         tokens = self.tokens(study)
@@ -195,14 +196,20 @@ class Site:
         desk.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
-        result = self._make(study, table, key, order, mac, check)
-        message = result.message.to_bytes()
-        desk.replace("units.secret", Units.from_local(result.local).to_bytes())
-        desk.replace("columns.json", json.dumps({"levels": {k: list(v) for k, v in table.levels.items()}}).encode())
+        pending = desk.get("sketch.pending")
+        if pending is None:
+            result = self._make(study, table, key, order, mac, check)
+            pending = result.message.to_bytes()
+            desk.replace("units.secret", Units.from_local(result.local).to_bytes())
+            desk.replace("columns.json", json.dumps({"levels": {k: list(v) for k, v in table.levels.items()}}).encode())
+            for name, content in card_files(check, pending, self.identity, getattr(result, "longest", None)).items():
+                desk.replace(name, content)
+            desk.replace("sketch.pending", pending)
+        # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
         if ledger is not None and claim is not None:
-            ledger.release(claim, message)
-        # The sketch is the last item written: once it is there, everything the site needs later is there too.
-        return desk.put("sketch", message)
+            ledger.release(claim, pending)
+        desk.rename("sketch.pending", "sketch")
+        return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
         from intarsia.site.sketch import design, factor, sketch

@@ -1,0 +1,27 @@
+"""A site's own privacy card: made with its sketch, signed with its identity, kept on the study's desk to be shown."""
+
+import hashlib
+import json
+from typing import Any
+
+from intarsia.privacy.card import sign, site_card
+from intarsia.privacy.page import page
+from intarsia.site.identity import Identity
+from intarsia.site.preflight import Preflight
+
+
+def card_files(
+    check: Preflight, sketch: bytes, identity: Identity | None, longest: float | None = None
+) -> dict[str, bytes]:
+    """`card.json` (signed when the site has an identity) and `card.html`. Make them after the ledger's release."""
+    card = site_card(
+        check.study, check.site, check.facts, check.verdict, key_fingerprint=check.key_fingerprint,
+        ledger_head=None if check.ledger is None else check.ledger.head, guarantee=check.guarantee, longest=longest,
+        sketch_digest=hashlib.sha256(sketch).hexdigest(),
+    )  # fmt: skip
+    if identity is None:
+        unsigned: dict[str, Any] = {"card": card, "signing_key": None, "signature": None}
+        text, signer = json.dumps(unsigned, indent=1, ensure_ascii=False), None
+    else:
+        text, signer = sign(card, identity.sign, identity.signing_key), identity.signing_key
+    return {"card.json": text.encode(), "card.html": page(card, signer).encode()}
