@@ -53,11 +53,11 @@ def test_connectivity_follows_the_networks(study):
 
 
 def test_effects_have_rank_two_and_explain_what_they_say():
-    sim = simulate_connectome(n=2000, explained=0.6)
+    sim = simulate_connectome(n=600, explained=0.6)
     assert np.linalg.matrix_rank(sim.C) == 2
     fitted = (sim.X - sim.X.mean(0)) @ sim.C
     share = fitted.var(axis=0) / sim.Y.var(axis=0)
-    np.testing.assert_allclose(share, 0.6, atol=0.06)
+    np.testing.assert_allclose(share, 0.6, atol=0.1)
 
 
 def test_public_sets_need_a_folder(monkeypatch):
@@ -121,7 +121,7 @@ def test_figure6_draws_chosen_edges_or_says_there_are_none(study, chosen):
     rng = np.random.default_rng(2)
     selected = np.zeros(2346, dtype=bool)
     selected[:chosen] = True
-    fig = figure6(study, Analysis(50, selected, rng.random(2346), rng.standard_normal(2346)))
+    fig = figure6(study, Analysis(50, selected, rng.random(2346), rng.standard_normal(2346), rng.random(2346)))
     title = fig._suptitle.get_text()
     assert (f"{chosen} edges selected" in title) if chosen else ("no edge" in title)
     plt.close(fig)

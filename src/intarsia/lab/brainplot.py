@@ -119,13 +119,12 @@ def brain_view(axes: list[Axes], study: RealData, edges: list[tuple[int, int]], 
 
 
 def figure6(study: RealData, analysis: Analysis, most: int = 60) -> plt.Figure:
-    """Brain view and connectogram of the selected edges; when none is selected, of the `most` with most evidence,
-    said so."""
+    """Brain view and connectogram of the selected edges; when there are none, of the `most` largest, and it says so."""
     chosen = np.flatnonzero(analysis.selected)
     note = f"{len(chosen)} edges selected at expected FDR ≤ .05"
     if len(chosen) == 0:
-        chosen = np.argsort(analysis.evidence)[::-1][:most]
-        note = f"no edge reaches an expected FDR of .05; shown: the {most} with most evidence"
+        chosen = np.argsort(analysis.signal)[::-1][:most]
+        note = f"no edge reaches an expected FDR of .05; shown: the {most} largest in |mean|/sd"
     pairs = study.edges()
     edges, strength = [pairs[i] for i in chosen], analysis.strength[chosen]
     fig = plt.figure(figsize=(11, 7.6))

@@ -186,16 +186,16 @@ def draw_all(
             except InputError as error:
                 missing.append(str(error))
                 continue
-            for name, fig in draw(frame, data):
+            for name, fig in draw(frame, size, data):
                 save(fig, name)
     return made, missing
 
 
-def _draw_sim1(frame: pd.DataFrame, data: Any) -> list[tuple[str, plt.Figure]]:
+def _draw_sim1(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
     return [("figure2", figure2(frame))]
 
 
-def _draw_sim2(frame: pd.DataFrame, data: Any) -> list[tuple[str, plt.Figure]]:
+def _draw_sim2(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
     figures = []
     for design in ("stated", "as-run"):
         if (frame["design"] == design).any():
@@ -203,16 +203,19 @@ def _draw_sim2(frame: pd.DataFrame, data: Any) -> list[tuple[str, plt.Figure]]:
     return figures
 
 
-def _draw_brain(frame: pd.DataFrame, data: Any) -> list[tuple[str, plt.Figure]]:
+def _draw_brain(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
     from intarsia.lab.brainplot import figure6
+    from intarsia.lab.experiments.real import BRAIN
     from intarsia.lab.realdata import analyse, available, load
 
     figures = []
+    length = BRAIN.settings[size]
     for cell in dict.fromkeys(frame["cell"]):
         figures.append((f"figure5-{cell}", figure5(frame, cell)))
         if cell in available(data):
             study = load(cell, data)
-            figures.append((f"figure6-{cell}", figure6(study, analyse(study, choose_m(frame, cell)))))
+            chosen = analyse(study, choose_m(frame, cell), length.draws, length.warmup, length.chains)
+            figures.append((f"figure6-{cell}", figure6(study, chosen)))
     return figures
 
 

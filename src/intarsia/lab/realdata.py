@@ -116,6 +116,7 @@ class Analysis:
     selected: NDArray[np.bool_]
     evidence: Array
     strength: Array  # row means of the posterior mean of C, as in the paper's Figure 6
+    signal: Array  # largest |mean|/sd over the responses: orders the edges where no evidence tells them apart
 
 
 def analyse(data: RealData, m: int, draws: int = 500, warmup: int = 500, chains: int = 2, seed: int = 0) -> Analysis:
@@ -130,4 +131,6 @@ def analyse(data: RealData, m: int, draws: int = 500, warmup: int = 500, chains:
     )
     model.fit(X, Y, sites=data.feature_sites)
     chosen = select(model.C_)
-    return Analysis(m, np.asarray(chosen.selected), np.asarray(chosen.evidence), model.coef_.mean(axis=0))
+    mean, sd = model.C_.mean(axis=(0, 1)), model.C_.std(axis=(0, 1))
+    signal = np.abs(mean / np.maximum(sd, 1e-300)).max(axis=1)
+    return Analysis(m, np.asarray(chosen.selected), np.asarray(chosen.evidence), mean.mean(axis=1), signal)
