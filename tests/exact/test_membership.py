@@ -52,7 +52,6 @@ def test_measured(kind):
     found = [simulate(500, 50, 300, 0.5, kind, rng) for _ in range(6)]
     assert np.mean([f.measured_known for f in found]) == pytest.approx(found[0].theory, abs=0.02)
     assert 0.8 < np.mean([f.measured_sketch for f in found]) < 0.95
-    # Scaling the columns changes nothing for an attacker who knows Σ.
 
 
 @pytest.mark.slow
@@ -73,6 +72,15 @@ def test_measured_table(n, c, m, known, tolerance, kind):
     print(f"{kind} {(n, c, m)} theory {found[0].theory:.3f} Σ known {measured[0]:.3f} sketch only {measured[1]:.3f}")
     assert measured[0] == pytest.approx(known, abs=tolerance)
     assert measured[1] <= measured[0] + 0.01
+
+
+def test_scaling_the_columns_changes_nothing_for_an_attacker_who_knows_the_covariance():
+    rng = np.random.default_rng(3)
+    X, others, Phi = rng.standard_normal((80, 6)), rng.standard_normal((50, 6)), rng.standard_normal((9, 80)) / 80**0.5
+    scale = np.array([1e-3, 1, 7, 1e4, 2, 0.5])
+    plain = attack_membership(Phi @ X, X, others, np.eye(6), "gaussian", 80)
+    scaled = attack_membership(Phi @ (X * scale), X * scale, others * scale, np.diag(scale**2), "gaussian", 80)
+    assert scaled.measured_known == plain.measured_known
 
 
 def test_auc_itself():

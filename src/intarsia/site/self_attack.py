@@ -46,12 +46,13 @@ def attack_columns(
 ) -> tuple[list[ColumnFacts], bool]:
     """Theory for every column of few values, then the real attack on the most exposed; False if not all were tried."""
     start = monotonic()
-    unknown = exposures(found.laws, phi.m / phi.n)
+    unknown = exposures(found.laws, phi.m / phi.n, seconds / 2)
     facts = {f.name: replace(f, theory_unknown=unknown.get(f.name)) for f in found.facts}
     # Far beyond the threshold nothing is found; trying costs time only.
     ranked = sorted((c for c in unknown if unknown[c] < 0.9), key=lambda c: (unknown[c], facts[c].off_mode))
-    complete = not ranked or phi.m * phi.n <= LARGEST_PHI
-    Phi = real_phi(phi) if ranked and complete else None
+    small = phi.m * phi.n <= LARGEST_PHI
+    complete = len(unknown) == len(found.laws) and (small or not ranked)
+    Phi = real_phi(phi) if ranked and small else None
     for some in (ranked[i : i + 16] for i in range(0, len(ranked), 16)):
         if Phi is None or monotonic() - start > seconds:
             complete = False
@@ -66,11 +67,17 @@ def attack_columns(
     return [facts[f.name] for f in found.facts], complete
 
 
-def exposures(laws: Mapping[str, Levels], ratio: float) -> dict[str, float]:
-    """The share of each column's variance left unknown if Φ leaks, by state evolution; equal laws are computed once."""
+def exposures(laws: Mapping[str, Levels], ratio: float, seconds: float = float("inf")) -> dict[str, float]:
+    """The share of each column's variance left unknown if Φ leaks, by state evolution; equal laws are computed once.
+
+    Columns in which one value is commonest come first; those not reached in time are missing from the answer.
+    """
+    start = monotonic()
     known: dict[Any, float] = {}
     out = {}
-    for name, law in laws.items():
+    for name, law in sorted(laws.items(), key=lambda item: -float(item[1].weights.max())):
+        if monotonic() - start > seconds:
+            break
         values = np.round((law.values - law.mean) / np.sqrt(law.variance), 3)
         shape = (values.tobytes(), np.round(law.weights, 3).tobytes(), round(law.slab, 3))
         if shape not in known:
