@@ -73,7 +73,7 @@ def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:
     """Site, server and the fitting process are killed in turn; the study still ends with the same numbers."""
     s = study(run="a" * 32)
     path, folder = network.accept(s), network.folder(s)
-    words = ("study", "run", path, "--server", network.server, "--timeout", 6, "--wait", 8)
+    words = ("study", "run", path, "--server", network.server, "--timeout", 10, "--wait", 8)
 
     running = network.background(*words)
     wait_until((folder / "alignment").exists)

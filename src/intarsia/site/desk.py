@@ -57,6 +57,12 @@ class Desk:
             os.fsync(file.fileno())
         os.replace(temporary, target)
 
+    def rename(self, old: str, new: str) -> None:
+        if self.folder is None:
+            self._memory[new] = self._memory.pop(old)
+        else:
+            os.replace(self.folder / old, self.folder / new)
+
     def sent(self, step: str, content: bytes | None = None, size: int = 0, digest: str = "") -> None:
         """Note a message that leaves the site."""
         if content is not None:

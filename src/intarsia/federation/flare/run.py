@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +202,12 @@ def run_job(
             raise FederationError(f"Job {action} ({number}) did not end in time and was aborted. What came is kept.")
         time.sleep(0.3)
     result: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
-    _settle(opened, number)
     if not result["ok"]:
+        # The engine would go on waiting for a site that is gone.
+        with suppress(Exception):
+            opened.abort_job(number)
         raise FederationError(result["error"])
+    _settle(opened, number)
     return result
 
 

@@ -1,0 +1,123 @@
+"""Messages of the federation from a hostile sender: our errors only, whatever the bytes."""
+
+import contextlib
+import hashlib
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intarsia.errors import IntarsiaError, MessageError
+from intarsia.federation.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
+from intarsia.wire.alignment import AlignmentReport, Cohort
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.container import pack
+from intarsia.wire.prediction import PartialPrediction
+from intarsia.wire.signed import Confirmation, ShareBundle
+
+HASH = "ab" * 32
+
+
+def coefficients() -> Coefficients:
+    rng = np.random.default_rng(0)
+    return Coefficients(
+        "clinic", HASH, ("a", "b"), ("y", "z"), ("clinic", "lab"), 0.95,
+        mean=rng.standard_normal((2, 2)), sd=np.ones((2, 2)), lower=-np.ones((2, 2)), upper=np.ones((2, 2)),
+        evidence=np.ones(2), selected=np.array([True, False]), by_response=np.eye(2, dtype=bool),
+        sigma2_mean=np.ones(1), draws=rng.standard_normal((5, 2, 2)), sigma2=np.ones((5, 1)), verdict="fine",
+    )  # fmt: skip
+
+
+MESSAGES = {
+    "alignment": (AlignmentReport("clinic", HASH, "intersect", 2, HASH, np.eye(2, 16, dtype=np.uint8)[::-1].copy())),
+    "cohort": Cohort("clinic", HASH, "intersect", 2, np.array([True, False, True])),
+    "coefficients": coefficients(),
+    "prediction": PartialPrediction("clinic", HASH, "june", 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
+    "share": ShareBundle("clinic", HASH, bytes(32), {"lab": b"sealed"}, bytes(64)),
+    "confirmation": Confirmation("clinic", HASH, bytes(32), "f"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(MESSAGES))
+def test_messages_survive_the_way(kind: str) -> None:
+    message = MESSAGES[kind]
+    raw = message.to_bytes()
+    assert type(message).from_bytes(raw).to_bytes() == raw
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(MESSAGES)), st.data())
+def test_no_bytes_break_a_reader(kind: str, data) -> None:  # type: ignore[no-untyped-def]
+    """Bytes changed, cut or inserted; half of the time the digest is made to fit again."""
+    message = MESSAGES[kind]
+    raw = bytearray(message.to_bytes())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    if data.draw(st.booleans()) and len(raw) > 32:
+        raw[-32:] = hashlib.sha256(raw[:-32]).digest()
+    with contextlib.suppress(IntarsiaError):
+        type(message).from_bytes(bytes(raw))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"interval": 2.0},
+        {"interval": None},
+        {"response_sites": ["clinic"]},
+        {"features": ["a", "a"]},
+        {"study_hash": "zz"},
+        {"site": "../clinic"},
+    ],
+)
+def test_coefficients_with_a_false_header(spoil: dict[str, object]) -> None:
+    from intarsia.wire.container import unpack
+
+    header, arrays = unpack(coefficients().to_bytes(), "coefficients")
+    with pytest.raises(MessageError):
+        Coefficients.from_bytes(pack("coefficients", header | spoil, arrays))
+
+
+def test_coefficients_of_the_wrong_shape() -> None:
+    from intarsia.wire.container import unpack
+
+    header, arrays = unpack(coefficients().to_bytes(), "coefficients")
+    with pytest.raises(MessageError, match="mean has shape"):
+        Coefficients.from_bytes(pack("coefficients", header, arrays | {"mean": np.ones((3, 2))}))
+
+
+def test_a_share_has_one_reading_only() -> None:
+    bundle = MESSAGES["share"]
+    outer = json.loads(bundle.to_bytes())
+    outer["body"] = outer["body"].replace('"kind":', '"kind" :')
+    with pytest.raises(MessageError, match="canonical"):
+        ShareBundle.from_bytes(json.dumps(outer).encode())
+
+
+def test_pieces_make_the_whole_or_nothing() -> None:
+    raw = np.random.default_rng(0).bytes(2 * PIECE + 17)
+    pieces = list(all_pieces(raw))
+    assert len(pieces) == 3
+    sink = io.BytesIO()
+    assembly = Assembly(sink)
+    assert [assembly.add(piece) for piece in pieces] == [False, False, True]
+    assert sink.getvalue() == raw
+    for spoilt in (
+        [pieces[0], pieces[2]],
+        [pieces[0], pieces[0]],
+        [pieces[0] | {"data": pieces[0]["data"][:-1] + b"x"}],
+        [pieces[0] | {"size": 2**60}],
+        [pieces[0] | {"size": -1}],
+        [pieces[0] | {"data": "text"}],
+        [pieces[0] | {"whole": "0" * 64}, *pieces[1:]],
+    ):
+        with pytest.raises(MessageError):
+            list(map(Assembly(io.BytesIO()).add, spoilt))
+
+
+def test_payloads() -> None:
+    payload = {"share:clinic": b"abc", "x": b""}
+    assert unpack_payload(pack_payload(payload)) == payload
