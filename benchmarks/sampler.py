@@ -1,6 +1,6 @@
 """Effective samples per second: our sampler against the paper's algorithm as its authors coded it.
 
-    make bench-sampler                        # the four sizes of the paper, about four minutes on an idle core
+    make bench-sampler                        # the four sizes of the paper, about five minutes on an idle core
     python -m benchmarks.sampler --quick      # shorter chains: a look, not a measurement
 
 Sizes: Simulation 1 (n=500, P=300, Q=5) at m = 50, 100, 250 and Simulation 2 (n=P=1000, Q=5) at m = 200, ρ = .5, s = 30.
@@ -103,7 +103,7 @@ def compare(name: str, quick: bool) -> dict[str, Any]:
     X, Y = sketched(scenario, m, seed=7)
     short = 10 if quick else 1
     theirs = paper(X, Y, max(2, sweeps // short), draws // short, 200 // short)
-    row = ours(X, Y, "row", 1000 // short, 500 // short)
+    row = ours(X, Y, "row", 800 // short, 400 // short)
     element = ours(X, Y, "element", max(50, draws // 4) // (2 if quick else 1), 100 // short, chains=2)
     return {
         "paper": theirs,
