@@ -4,9 +4,11 @@
     python -m benchmarks.sketch --n 20000        # a smaller one
 
 The last line is one JSON object: `time_over_gemm` (sketch including making Φ, its factor, means and scales, over the
-product alone; median of the rounds, both in one process), `orthonormality_error` (largest entry of |ΦΦᵀ − I| and |Φ1|
-at this n and m) and `peak_mb` (highest memory of another process that sketches such a table from a file, above its
-imports).
+product alone, one after the other in one process; median of the rounds' ratios, each of which is there too),
+`orthonormality_error` (largest entry of |ΦΦᵀ − I| and |Φ1| at this n and m) and `peak_mb` (highest memory of another
+process that sketches such a table from a file, above its imports). `cores_got` says how many cores the product and the
+sketch really had: well below `threads`, other programs were in the way and the times say little. `cpu_over_gemm` is
+the ratio of processor seconds with one thread each, which other programs disturb less.
 """
 
 import argparse
@@ -18,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_limits
 
 from intarsia.site import sketch as site_sketch
 from intarsia.site.key import SketchKey
@@ -35,16 +39,17 @@ TERMS = {"study": "bench", "run": "bench"}
 KEY = SketchKey(bytes(range(32)))  # a benchmark has no secrets
 
 
-def timed(function: object, *args: object, **more: object) -> float:
-    start = time.perf_counter()
-    function(*args, **more)  # type: ignore[operator]
-    return time.perf_counter() - start
+def timed(function: Callable[..., object], *args: object) -> tuple[float, float]:
+    """Seconds by the clock, and processor seconds of all threads."""
+    clock, processor = time.perf_counter(), time.process_time()
+    function(*args)
+    return time.perf_counter() - clock, time.process_time() - processor
 
 
-def fresh_sketch(X: np.ndarray, m: int, kind: str) -> None:
+def fresh_sketch(X: np.ndarray, m: int, kind: str, threads: int | None = None) -> None:
     """A sketch from nothing: the factor L of an earlier round is forgotten."""
     site_sketch._FACTORS.clear()
-    site_sketch.sketch(Table.open(X), KEY, m=m, kind=kind, **TERMS)
+    site_sketch.sketch(Table.open(X), KEY, m=m, kind=kind, threads=threads, **TERMS)
 
 
 def orthonormality(design: Design) -> tuple[float, float]:
@@ -95,7 +100,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--m", type=int, default=500)
     parser.add_argument("--columns", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -107,23 +112,31 @@ def main() -> None:
     X = rng.standard_normal((n, P))
     design = site_sketch.design(KEY, n=n, m=m, **TERMS)
     fresh_sketch(X[: 4 * m], m, "orthonormal")  # imports and first touches are not what is measured
-    times: dict[str, list[float]] = {"gemm": [], "orthonormal": [], "gaussian": []}
+    times: dict[str, list[tuple[float, float]]] = {"gemm": [], "orthonormal": [], "gaussian": []}
     for i in range(args.rounds):
         Phi = gaussian_columns(design.subkey, m, 0, n)
         times["gemm"].append(timed(np.matmul, Phi, X))
         del Phi
         for kind in ("orthonormal", "gaussian"):
             times[kind].append(timed(fresh_sketch, X, m, kind))
-        print(f"round {i + 1}: " + ", ".join(f"{name} {t[-1]:.2f} s" for name, t in times.items()), flush=True)
+        print(f"round {i + 1}: " + ", ".join(f"{name} {t[-1][0]:.2f} s" for name, t in times.items()), flush=True)
+    Phi = gaussian_columns(design.subkey, m, 0, n)
+    with threadpool_limits(1):
+        single = timed(np.matmul, Phi, X)[1]
+    del Phi
+    alone = timed(fresh_sketch, X, m, "orthonormal", 1)[1]
     site_sketch._FACTORS.clear()
     identity, ones = orthonormality(design)
-    gemm = median(times["gemm"])
+    ratios = {kind: [a[0] / b[0] for a, b in zip(times[kind], times["gemm"])] for kind in ("orthonormal", "gaussian")}
+    seconds = {name: median(clock for clock, _ in t) for name, t in times.items()}
+    cores = {name: round(sum(cpu for _, cpu in t) / sum(clock for clock, _ in t), 2) for name, t in times.items()}
     result = {
         "n": n, "m": m, "columns": P, "threads": default_threads(), "rounds": args.rounds,
-        "gemm_s": round(gemm, 3),
-        "sketch_s": round(median(times["orthonormal"]), 3),
-        "time_over_gemm": round(median(times["orthonormal"]) / gemm, 3),
-        "time_over_gemm_gaussian": round(median(times["gaussian"]) / gemm, 3),
+        "gemm_s": round(seconds["gemm"], 3), "sketch_s": round(seconds["orthonormal"], 3), "cores_got": cores,
+        "time_over_gemm": round(median(ratios["orthonormal"]), 3),
+        "time_over_gemm_rounds": [round(r, 3) for r in ratios["orthonormal"]],
+        "time_over_gemm_gaussian": round(median(ratios["gaussian"]), 3),
+        "cpu_over_gemm": round(alone / single, 3),
         "orthonormality_error": max(identity, ones), "phi_one": ones,
         "peak_mb": round(memory["peak_total_mb"] - memory["imports_mb"], 1), **memory,
         "table_mb": round(n * P * 8 / 2**20), "phi_mb": round(n * m * 8 / 2**20),
