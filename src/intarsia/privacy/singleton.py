@@ -40,7 +40,7 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
     squared = np.diag(gram).copy()
     # One carrier's φ has squared length around m/n (spread √(2/m)); the next kind of difference, three carriers,
     # around 3m/n.
-    low, high = (m / n) * np.array([max(0.1, 1 - 5 * np.sqrt(2 / m)), min(2.0, 1 + 5 * np.sqrt(2 / m))])
+    low, high = (m / n) * np.array([max(0.1, 1 - 5 * np.sqrt(2 / m)), min(1.7, 1 + 5 * np.sqrt(2 / m))])
     candidates = [Z.T * factor[0]]
     for k in range(1, most):
         big, small = factor[k], factor[k - 1]
@@ -48,8 +48,7 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
         a, b = np.nonzero((length > low) & (length < high))
         candidates.append((Z[:, a] * big - Z[:, b] * small).T)
     points, support = _agreeing(np.concatenate(candidates), tolerance * np.sqrt(m / n))
-    keep = _single(points, support)
-    return Singletons(points[keep].T.copy(), support[keep])
+    return Singletons(points.T.copy(), support)
 
 
 def _groups(points: Array, tolerance: float) -> Indices:
@@ -82,22 +81,6 @@ def _agreeing(points: Array, tolerance: float) -> tuple[Array, Indices]:
         return points[:0], np.zeros(0, np.int64)
     _, first, size = np.unique(_groups(points, tolerance), return_index=True, return_counts=True)
     return points[first[size >= 2]], size[size >= 2]
-
-
-def _single(points: Array, support: Indices) -> NDArray[np.bool_]:
-    """Which hits are one carrier, not three (φ_1 + φ_2 − φ_3 can be short by chance and repeats as well).
-
-    Best supported first; columns of Φ are nearly orthogonal, so a hit that leans on two or more accepted ones is a
-    mixture.
-    """
-    keep = np.zeros(len(points), bool)
-    if not len(points):
-        return keep
-    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
-    lean = np.abs(unit @ unit.T) > max(0.35, 3 / np.sqrt(points.shape[1]))
-    for i in np.argsort(-support, kind="stable"):
-        keep[i] = (lean[i] & keep).sum() < 2
-    return keep
 
 
 def match_phi(found: Array, Phi: Array, tolerance: float = 1e-3) -> tuple[int, float]:
