@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+LARGEST = 50_000_000  # numbers held at once while differences are compared
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
         big, small = factor[k], factor[k - 1]
         length = squared[:, None] * big**2 + squared[None, :] * small**2 - 2 * big * small * gram
         a, b = np.nonzero((length > low) & (length < high))
+        if a.size * m > LARGEST:  # columns so correlated that most differences are short: no rare columns, no relations
+            continue
         candidates.append((Z[:, a] * big - Z[:, b] * small).T)
     points, support = _agreeing(np.concatenate(candidates), tolerance * np.sqrt(m / n))
     return Singletons(points.T.copy(), support)
