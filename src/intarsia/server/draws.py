@@ -88,7 +88,7 @@ class Draws:
         return cls(arrays["C"], arrays["sigma2"], arrays["tau"], arrays.get("shrinkage"), header["info"])
 
 
-def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: int) -> NDArray[np.float64]:
+def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: int) -> "np.memmap[Any, np.dtype[np.float64]]":
     """A memory-mapped C to be filled by the sampler; `Draws(...).save(folder)` then only adds the rest."""
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
