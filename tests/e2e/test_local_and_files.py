@@ -9,8 +9,10 @@ from tests.federation import FIT, KEY, NAMES, RESPONSES, frames, sites, study
 
 from intarsia.cli import main
 from intarsia.errors import FederationError, MessageError, StudyError
+from intarsia.federation.files import fit_files
 from intarsia.federation.folder import StudyFolder, dump
 from intarsia.federation.local import fit, study_for
+from intarsia.site.identity import Identity
 from intarsia.site.model import SiteModel
 from intarsia.site.office import SiteOffice
 from intarsia.site.party import Site
@@ -224,6 +226,25 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
 
     s = Study.load(tmp_path / "study.toml")
     assert len({office.site().key(s).fingerprint for office in offices}) == 1
+    for name in NAMES:
+        responses = json.dumps(RESPONSES[name])
+        site_toml = tmp_path / name / "site.toml"
+        site_toml.write_text(site_toml.read_text().replace("responses = []", f"responses = {responses}"))
+        run("site", "sketch", tmp_path / name, "-o", tmp_path / f"{name}.sketch")
+    # Whoever poses as the laboratory with a file, or changes one, is refused by the pinned key.
+    genuine = (tmp_path / "lab.sketch.sig").read_bytes()
+    poser = Site("lab", identity=Identity.new("lab"))
+    forged = poser.signature(s, (tmp_path / "lab.sketch").read_bytes())
+    assert forged is not None
+    for signature, words in ((None, "without its signature"), (forged, "not signed by site 'lab'")):
+        (tmp_path / "lab.sketch.sig").unlink(missing_ok=True)
+        if signature is not None:
+            (tmp_path / "lab.sketch.sig").write_bytes(signature)
+        with pytest.raises(FederationError, match=words):
+            fit_files([tmp_path / "lab.sketch"], tmp_path / "study.toml", tmp_path / "server")
+    (tmp_path / "lab.sketch.sig").write_bytes(genuine)
+    with pytest.raises(FederationError, match="lacks the sketch of clinic, mri"):
+        fit_files([tmp_path / "lab.sketch"], tmp_path / "study.toml", tmp_path / "server")
     run("study", "again", tmp_path / "study.toml", "-o", tmp_path / "second.toml")
     assert Study.load(tmp_path / "second.toml").hash != s.hash
 

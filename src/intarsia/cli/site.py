@@ -138,6 +138,9 @@ def run_sketch(args: argparse.Namespace) -> None:
     cohort = None if args.cohort is None else args.cohort.read_bytes()
     raw = site.sketch(study, cohort)
     _write(args.out, raw)
+    signature = site.signature(study, raw)
+    if signature is not None:
+        _write(args.out.with_name(args.out.name + ".sig"), signature)
     preflight = site.desk(study).path("preflight.json")
     print(f"what the privacy check found is in {preflight}")
 

@@ -1,5 +1,6 @@
 """Studies by files: the carrier is whatever channel the institutions already use."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from intarsia.errors import FederationError, MessageError
 from intarsia.federation.fitting import fit
 from intarsia.federation.folder import StudyFolder
 from intarsia.wire.messages import Sketch
+from intarsia.wire.signed import FileSignature, verify
 from intarsia.wire.study import Study
 
 
@@ -27,8 +29,28 @@ def fit_files(
             raw = Path(path).read_bytes()
         except OSError as error:
             raise MessageError(f"Cannot read {path}: {error.strerror}.") from None
-        folder.accept("sketch", Sketch.load(raw).site, raw)
+        sender = Sketch.load(raw).site
+        _check_signature(folder.study, sender, raw, Path(path))
+        folder.accept("sketch", sender, raw)
     return fit(folder, workers=workers, progress=progress)
+
+
+def _check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
+    """A file says nothing about who sent it: where study.toml pins a site's keys, its signature must come along."""
+    if sender not in study.names or (key := study.site(sender).signing_key) is None:
+        return
+    beside = path.with_name(path.name + ".sig")
+    if not beside.is_file():
+        raise FederationError(
+            f"The sketch of site {sender!r} comes without its signature {beside.name}; study.toml pins its keys. "
+            "Ask the site for both files."
+        )
+    found = FileSignature.from_bytes(beside.read_bytes())
+    fits = (found.site, found.study_hash, found.digest) == (sender, study.hash, hashlib.sha256(raw).hexdigest())
+    if not fits or not verify(key, found.signature, found.body()):
+        raise FederationError(
+            f"{path.name} is not signed by site {sender!r}: changed on its way, or made by somebody else. Refused."
+        )
 
 
 def study_of_sketches(sketches: Sequence[Path], options: Mapping[str, Any]) -> Study:

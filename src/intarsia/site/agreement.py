@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import FederationError, KeyFileError
-from intarsia.site.identity import Identity, verify
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.site.identity import Identity
+from intarsia.wire.signed import Confirmation, ShareBundle, verify
 from intarsia.wire.study import Study
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)

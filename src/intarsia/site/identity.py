@@ -10,8 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -106,15 +105,6 @@ def fingerprint(exchange_key: str, signing_key: str) -> str:
     """Short text two people can compare by telephone: 8 groups of 4 hexadecimal digits."""
     digest = hashlib.sha256(b"intarsia identity 1|" + f"{exchange_key}|{signing_key}".encode()).hexdigest()
     return "-".join(digest[i : i + 4] for i in range(0, 32, 4))
-
-
-def verify(signing_key: str, signature: bytes, body: bytes) -> bool:
-    """Whether the signature over the body was made with the private half of this Ed25519 key."""
-    try:
-        Ed25519PublicKey.from_public_bytes(base64.b64decode(signing_key)).verify(signature, body)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -4,8 +4,10 @@ Which table, which key and which policy are the site's own decision; no message 
 may be repeated: it finds on the desk what it made the first time and sends the same.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PartialPrediction
 from intarsia.wire.schema import check_name
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, ShareBundle
 from intarsia.wire.study import Study
 
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
@@ -227,6 +229,13 @@ class Site:
             factor(design(key, n=len(order), cohort=mac, **plan))
         return sketch(table, key, **plan, **marks)
 
+    def signature(self, study: Study, message: bytes) -> bytes | None:
+        """A detached signature over a message sent by file; None for a site without an identity."""
+        if self.identity is None:
+            return None
+        unsigned = FileSignature(self.name, study.hash, hashlib.sha256(message).hexdigest())
+        return replace(unsigned, signature=self.identity.sign(unsigned.body())).to_bytes()
+
     def _claimed(self, study: Study, table: Table) -> None:
         entry = study.site(self.name)
         for what, labels, claims in (
@@ -359,6 +368,4 @@ def _named(name: str, read: Any, raw: bytes) -> Any:
 
 
 def _digest(values: np.ndarray) -> bytes:
-    import hashlib
-
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""What the sites say to each other during the key agreement, in the form in which the server relays it.
+"""Signed messages: the key agreement, in the form in which the server relays it, and files sent by other channels.
 
 The bodies are canonical JSON with byte strings in base64, so a signature covers exactly one reading of them.
 """
@@ -100,6 +100,48 @@ class Confirmation:
             raise MessageError("This is not a confirmation of a study key.")
         mac = decode(body["mac"], 32, "confirmation")
         return cls(body["site"], _hash(body["study_hash"]), mac, str(body["fingerprint"])[:128])
+
+
+@dataclass(frozen=True)
+class FileSignature:
+    """A site's signature over a file it sends by a channel that does not prove where a file comes from."""
+
+    site: str
+    study_hash: str
+    digest: str
+    signature: bytes = b""
+
+    def body(self) -> bytes:
+        entries = {"kind": "file", "site": self.site, "study_hash": self.study_hash, "digest": self.digest}
+        return _canonical(entries)
+
+    def to_bytes(self) -> bytes:
+        return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "FileSignature":
+        outer = _object(raw, ("body", "signature"))
+        body = _object(str(outer["body"]).encode(), ("kind", "site", "study_hash", "digest"))
+        if body["kind"] != "file" or not check_name(body["site"]):
+            raise MessageError("This is not a signature of a file.")
+        found = cls(
+            body["site"], _hash(body["study_hash"]), _hash(body["digest"]), decode(outer["signature"], 64, "signature")
+        )
+        if found.body() != str(outer["body"]).encode():
+            raise MessageError("The signature is not in its canonical form.")
+        return found
+
+
+def verify(signing_key: str, signature: bytes, body: bytes) -> bool:
+    """Whether the signature over the body was made with the private half of this Ed25519 key (base64)."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(base64.b64decode(signing_key)).verify(signature, body)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _canonical(value: dict[str, Any]) -> bytes:
