@@ -179,6 +179,26 @@ def test_rows_add_up_over_overlapping_cohorts(tmp_path):
     assert ledger.history(ledger.tokens(["stranger"])) == 97  # unknown overlap counts in full
 
 
+def test_privacy_budgets_add_up(tmp_path):
+    ledger = Ledger(tmp_path)
+    people = ledger.tokens(["a", "b"])
+
+    def run(name, who, epsilon):
+        facts = {"n": 2, "m": 5, "kind": "gaussian", "columns": 1, "content": name}
+        delta = None if epsilon is None else 1e-6
+        entry = ledger.reserve(study="s", run=name, tokens=ledger.tokens(who), epsilon=epsilon, delta=delta, **facts)
+        ledger.release(entry, name.encode())
+
+    assert ledger.budget(people) == (0, 0)
+    run("r1", ["a", "b"], 1.0)
+    run("r2", ["b", "c"], 2.0)
+    run("r3", ["z"], 4.0)
+    assert ledger.budget(people) == (3.0, 2e-6)
+    run("r4", ["a"], None)
+    assert ledger.budget(people) is None
+    assert ledger.budget(ledger.tokens(["z"])) == (4.0, 1e-6)
+
+
 def test_tampering_is_found(tmp_path):
     ledger = Ledger(tmp_path)
     for run in ("r1", "r2"):

@@ -42,6 +42,7 @@ def site_card(
     guarantee: dp.Guarantee | None = None,
     longest: float | None = None,
     sketch_digest: str = "",
+    budget: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ."""
     card = _common(study, facts.n, facts.columns, verdict.leakage, verdict.membership)
@@ -68,6 +69,9 @@ def site_card(
         "sketch_sha256": sketch_digest,
         "differential_privacy": _private(guarantee, facts.n, longest),
     }
+    if guarantee is not None:
+        # Runs without noise on the same people leave no total to state.
+        card["differential_privacy"]["all_runs"] = None if budget is None else dict(zip(("epsilon", "delta"), budget))
     return _clean(card)
 
 

@@ -9,7 +9,6 @@ alone whether a long column would be decoded, without touching data.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,13 +203,3 @@ def attack_column(Phi: Array, b: Array, truth: Array, seconds: float = 30.0, tol
         if x is not None:
             out.append(score(truth, levels.nearest(x), "lp", monotonic() - start))
     return out
-
-
-def as_rows(results: dict[str, list[Decoded]]) -> list[dict[str, Any]]:
-    """Plain rows, most exposed column first."""
-    rows = [
-        {"column": name, "method": d.method, "exact": d.exact, "right": d.right, "right_rare": d.right_rare}
-        for name, found in results.items()
-        for d in found
-    ]
-    return sorted(rows, key=lambda r: (-r["exact"], -r["right_rare"]))

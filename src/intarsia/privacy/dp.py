@@ -197,8 +197,3 @@ def monte_carlo_delta(epsilon: float, t: float, m: int, draws: int, rng: np.rand
     grown = np.mean(np.maximum(0.0, 1 - np.exp(epsilon - loss(x * (1 + t)))))
     shrunk = np.mean(np.maximum(0.0, 1 - np.exp(epsilon + loss(x))))
     return float(max(grown, shrunk))
-
-
-def needed_n(noise_variance_times_n: float, signal: float = 1.0, ratio: float = 0.5) -> int:
-    """The smallest n at which the noise variance w²/n is at most `ratio` of the signal variance."""
-    return int(np.ceil(noise_variance_times_n / (ratio * signal)))

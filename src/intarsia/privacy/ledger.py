@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import PrivacyError
+from intarsia.privacy.dp import composed
 
 START = "0" * 64
 TOKEN = 8  # bytes a token: a chance match among 10⁷ subjects has probability below 1e-5
@@ -121,6 +122,19 @@ class Ledger:
             else:
                 spent += entry.m
         return int(spent.max(initial=0))
+
+    def budget(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> tuple[float, float] | None:
+        """Σε and Σδ (basic composition) of all released runs that share subjects; None when one had no noise."""
+        pairs: list[tuple[float, float]] = []
+        for entry in self._runs().values():
+            path = self.folder / "cohorts" / entry.cohort
+            met = not path.exists() or np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8")).any()
+            if entry.state != "released" or not met or (entry.study, entry.run) == but:
+                continue
+            if entry.epsilon is None or entry.delta is None:
+                return None
+            pairs.append((entry.epsilon, entry.delta))
+        return composed(pairs)
 
     # --- writing ------------------------------------------------------------------------------------------------
 

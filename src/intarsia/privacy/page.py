@@ -124,8 +124,21 @@ def _private_table(private: Mapping[str, Any]) -> str:
                 "Against a party that knows Φ",
                 f"μ = {insider['mu']:.3f}, ε = {insider['epsilon']:.3g} at δ = {insider['delta']:g}",
             ),
+            *_all_runs(private),
             ("Neighbours", private["neighbours"]),
             ("Bounds and noise", bounds),
             ("Holds if", private["holds_if"]),
         ]
     )
+
+
+def _all_runs(private: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "all_runs" not in private:
+        return []
+    total = private["all_runs"]
+    said = (
+        "no total: not every run on these people had noise"
+        if total is None
+        else (f"ε = {total['epsilon']:g}, δ = {total['delta']:g} against the server, by adding up")
+    )
+    return [("All runs on these people", said)]

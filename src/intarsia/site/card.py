@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from intarsia.privacy.card import sign, site_card
+from intarsia.privacy.dp import composed
 from intarsia.privacy.page import page
 from intarsia.site.identity import Identity
 from intarsia.site.preflight import Preflight
@@ -13,11 +14,11 @@ from intarsia.site.preflight import Preflight
 def card_files(
     check: Preflight, sketch: bytes, identity: Identity | None, longest: float | None = None
 ) -> dict[str, bytes]:
-    """`card.json` (signed when the site has an identity) and `card.html`. Make them after the ledger's release."""
+    """`card.json` (signed when the site has an identity) and `card.html`. Make them after the run was reserved."""
     card = site_card(
         check.study, check.site, check.facts, check.verdict, key_fingerprint=check.key_fingerprint,
         ledger_head=None if check.ledger is None else check.ledger.head, guarantee=check.guarantee, longest=longest,
-        sketch_digest=hashlib.sha256(sketch).hexdigest(),
+        sketch_digest=hashlib.sha256(sketch).hexdigest(), budget=_budget(check),
     )  # fmt: skip
     if identity is None:
         unsigned: dict[str, Any] = {"card": card, "signing_key": None, "signature": None}
@@ -25,3 +26,12 @@ def card_files(
     else:
         text, signer = sign(card, identity.sign, identity.signing_key), identity.signing_key
     return {"card.json": text.encode(), "card.html": page(card, signer).encode()}
+
+
+def _budget(check: Preflight) -> tuple[float, float] | None:
+    """Σε and Σδ of this run and the earlier ones; this one may not be released yet."""
+    own = check.study.privacy
+    if check.ledger is None or check.tokens is None or own.epsilon is None or own.delta is None:
+        return None
+    earlier = check.ledger.budget(check.tokens, but=(check.study.id, check.study.run))
+    return None if earlier is None else composed([earlier, (own.epsilon, own.delta)])
