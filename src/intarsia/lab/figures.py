@@ -118,7 +118,16 @@ def figure4(frame: pd.DataFrame, design: str) -> plt.Figure:
                 for tag, colour, shift in (("", ALL, -0.19), ("_nz", NONZERO, 0.19)):
                     if part[f"coverage{tag}"].notna().any():
                         ax.bar(i + shift, part[f"coverage{tag}"].mean(), 0.36, color=colour, alpha=0.55)
-                        right.plot(i + shift, part[f"width{tag}"].mean(), "D", color=colour, mec="white", mew=0.8, ms=6)
+                        right.plot(
+                            i + shift,
+                            part[f"width{tag}"].mean(),
+                            "D",
+                            color=colour,
+                            mec="white",
+                            mew=0.8,
+                            ms=6,
+                            clip_on=False,
+                        )
             ax.axhline(0.95, color="0.2", lw=0.8, ls="--")
             ax.set_ylim(0, 1.05)
             ax.set_title(f"ρ = {rho:g}, s = {s}", fontsize=9)
