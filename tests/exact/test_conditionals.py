@@ -79,7 +79,7 @@ def test_rotating_to_the_small_side_changes_no_conditional():
 def test_factor_solves_and_weighs_like_a_dense_matrix(scale, m):
     X = RNG(4).standard_normal((m, 8)) * np.where(np.arange(8) < 3, scale, 1.0)
     d = np.array([0.3, 2.0])
-    factor = BE.factor(X, float((d**2).max()))
+    factor = BE.factor(BE.gram(X), X, np.ones(8), float((d**2).max()))
     V = RNG(5).standard_normal((m, 2))
     rotated = factor.rotate(V)
     np.testing.assert_allclose(factor.unrotate(rotated), V, atol=1e-12)
@@ -117,7 +117,10 @@ def test_collapsed_steps_follow_the_marginal_likelihood(alpha, m, P, R):
     sigma2, scale = s**2, np.full(3, 1.3)
     data = gibbs.prepare(BE, X, Y)
     law = priors.HalfCauchy(scale)
-    factor = BE.factor(data.X * lam, 1e3)
+    factor = BE.factor(BE.gram(data.X * lam), data.X, lam, 1e3)
+    collapsed = moves.Collapsed(
+        BE, factor, factor.rotate(data.Y), A, data.rss0, data.m, alpha, priors.HalfCauchy(), law
+    )
     for i in range(4):
         steps = np.zeros(4)
         steps[i] = 0.4
@@ -131,10 +134,7 @@ def test_collapsed_steps_follow_the_marginal_likelihood(alpha, m, P, R):
         for margin, expected in ((-1e-7, True), (1e-7, False)):
             u = np.ones(4)
             u[i] = np.exp(log_ratio + margin)
-            *_, accepted = moves.collapsed_scales(
-                BE, factor, factor.rotate(data.Y), A, tau, sigma2, data.rss0, data.m, alpha,
-                priors.HalfCauchy(), law, steps, u,
-            )  # fmt: skip
+            *_, accepted = moves.collapsed_scales(BE, collapsed, sigma2, tau, steps, u)
             if u[i] <= 1.5:  # a ratio far above one accepts whatever u is
                 assert bool(accepted[i]) is expected
 
@@ -144,14 +144,15 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     model = gibbs.Model()
     plan, data, rng = gibbs.plan(model, X, Y, borderline=4), gibbs.prepare(BE, X, Y), RNG(9)
     state = gibbs.initial(plan, data, rng)
-    tuning = gibbs.initial_tuning(plan)._replace(borderline=np.array([1, 3, 4, 8]))
+    chosen = np.array([1, 3, 4, 8])
+    tuning = gibbs.initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
     noise = gibbs.draw_noise(plan, rng)
     law = plan.noise_law(data.noise_scale)
-    B, lam, tau, sigma2, _ = gibbs._draw_B(
+    B, lam, tau, sigma2, *_ = gibbs._draw_B(
         BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise, law
     )
-    assert (lam[tuning.borderline] != state.lam[tuning.borderline]).any()
-    assert (np.delete(lam, tuning.borderline) == np.delete(state.lam, tuning.borderline)).all()
+    assert (lam[chosen] != state.lam[chosen]).any()
+    assert (np.delete(lam, chosen) == np.delete(state.lam, chosen)).all()
     direct = conditionals.draw_B_row(BE, X, Y, state.A, lam, tau, np.sqrt(sigma2), noise["Z"], noise["E"])
     np.testing.assert_allclose(B, direct, atol=1e-10)
 

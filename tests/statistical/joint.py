@@ -19,11 +19,13 @@ class Setting:
         tuning = gibbs.initial_tuning(self.plan)
         self.tuning = tuning._replace(
             theta=np.linspace(0.3, np.pi / 2, tuning.theta.size).reshape(tuning.theta.shape),
-            signal=np.arange(P) >= P - 2,
-            borderline=np.array([1, P - 1]),
+            clear=np.arange(P) >= P - 2,
+            doubt=np.linspace(0.0, 2.0, P),
             log_steps=np.log(np.full(Q + 1, 0.7)),
             log_shift=np.log(np.full_like(tuning.log_shift, 0.5)),
             log_compensate=np.log(np.array(0.5)),
+            log_stretch=np.log(np.array(0.5)),
+            log_global=np.log(np.array(0.5)),
         )
 
     def scale(self, rng, shape, law):

@@ -116,7 +116,7 @@ def test_prior_draws_are_what_the_laws_say():
 
 def test_state_and_tuning_cover_every_move():
     setting = Setting()
-    assert setting.tuning.signal.any()
+    assert setting.tuning.clear.any()
     assert setting.plan.mixing
     assert set(setting.plan.noise()) >= {"border.pick", "steps.u", "single.u", "compensate.u", "shift.u", "columns.u"}
     assert isinstance(setting.plan, gibbs.Plan)

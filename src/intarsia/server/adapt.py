@@ -9,7 +9,8 @@ import numpy as np
 
 from intarsia.server.gibbs import Plan, Stats, Tuning
 
-CLEAR = 10.0  # a feature this many noise units long is a clear signal
+POWER = 2.0
+CLEAR = 4.0  # a feature this many noise units long is held while the null rows follow the global scales
 
 
 class Memory(NamedTuple):
@@ -34,6 +35,8 @@ def adapt(plan: Plan, tuning: Tuning, memory: Memory, stats: Stats, sweep: int, 
         return tuning, memory
     tuning = tuning._replace(
         log_steps=np.clip(tuning.log_steps + gain * (np.asarray(stats.steps) - 0.44), -7, 1),
+        log_global=np.clip(tuning.log_global + gain * (np.asarray(stats.globals) - 0.4), -7, 1),
+        log_stretch=np.clip(tuning.log_stretch + gain * (np.asarray(stats.stretch).mean() - 0.44), -7, 1),
         log_compensate=np.clip(tuning.log_compensate + gain * (np.asarray(stats.compensate).mean() - 0.44), -7, 1),
     )
     if sweep >= min(20, warmup // 4):
@@ -43,8 +46,10 @@ def adapt(plan: Plan, tuning: Tuning, memory: Memory, stats: Stats, sweep: int, 
         )
         if sweep % 20 == 0 or sweep == warmup - 1:
             doubt = memory.inside * (1 - memory.inside)
+            held = np.sort(np.argsort(-memory.strength, kind="stable")[: tuning.held.size])
             tuning = tuning._replace(
-                signal=memory.strength > CLEAR,
-                borderline=np.sort(np.argsort(-doubt, kind="stable")[: plan.borderline]),
+                held=held,
+                clear=memory.strength[held] > CLEAR,
+                doubt=POWER * np.log(np.maximum(doubt, 1e-3)),
             )
     return tuning, memory

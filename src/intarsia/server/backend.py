@@ -32,20 +32,19 @@ class Factor(Protocol):
 class Tridiagonal:
     """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
 
-    def __init__(self, Xl: Array, top: float) -> None:
-        self.Xl = Xl
+    def __init__(self, G: Array, X: Array, lam: Array, top: float) -> None:
+        self.X, self.lam = X, lam
         self.dense: Array | None = None
-        G = blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
         m = G.shape[0]
         if m < 3 or not top * np.trace(G) < STIFF:
             self._use_svd()
             return
-        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1, overwrite_a=1)
+        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1)
         self.reflectors = np.asfortranarray(c[1:, : m - 1])
 
     def _use_svd(self) -> None:
         """The safe road when rounding has eaten the identity in I + d²G: singular values never turn negative."""
-        U, s, _ = svd(self.Xl, full_matrices=True)
+        U, s, _ = svd(self.X * self.lam, full_matrices=True)
         self.diag = np.zeros(U.shape[0])
         self.diag[: s.size] = s**2
         self.off = np.zeros(U.shape[0] - 1)
@@ -109,9 +108,18 @@ class NumpyBackend:
     ndtri = staticmethod(ndtri)
 
     @staticmethod
-    def factor(Xl: Array, top: float) -> Tridiagonal:
-        """Factor G = Xl Xlᵀ; `top` is the largest d_j² to come."""
-        return Tridiagonal(Xl, top)
+    def gram(Xl: Array) -> Array:
+        """Xl Xlᵀ, its lower triangle."""
+        return blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
+
+    @staticmethod
+    def factor(G: Array, X: Array, lam: Array, top: float) -> Tridiagonal:
+        """Factor G = X diag(lam²) Xᵀ (its lower triangle); `top` bounds the d_j² to come."""
+        return Tridiagonal(G, X, lam, top)
+
+    @staticmethod
+    def choose(condition: Any, yes: Any, no: Any) -> Any:
+        return yes if condition else no
 
     @staticmethod
     def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
@@ -136,6 +144,13 @@ class NumpyBackend:
         out = x.copy()
         out[index] = value
         return out
+
+    @staticmethod
+    def largest(x: Array, k: int) -> Array:
+        """Indices of the k largest entries, in ascending order of index."""
+        if k >= x.size:
+            return np.arange(x.size)
+        return np.sort(np.argpartition(-x, k - 1)[:k])
 
     @staticmethod
     def asarray(x: Array) -> Array:

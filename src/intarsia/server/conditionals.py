@@ -25,7 +25,7 @@ def draw_B_row(be: Any, X: Array, Y: Array, A: Array, lam: Array, tau: Array, s:
     """
     U, d, Vt = whiten(be, A, tau, s)
     Xl = X * lam
-    factor = be.factor(Xl, (d**2).max())
+    factor = be.factor(be.gram(Xl), X, lam, (d**2).max())
     rhs = factor.rotate((Y / s) @ U - d * (Xl @ Z) - E)
     W = factor.unrotate(factor.solve(d, rhs.T[:, :, None])[:, :, 0].T)
     return (Z + Xl.T @ (W * d)) @ Vt * lam[:, None] * tau

@@ -13,6 +13,7 @@ from intarsia.errors import InputError
 from intarsia.server import conditionals, moves, priors
 
 Array = Any
+HELD = 128  # at most so many features count as clear signals
 BLOCK = 64  # features decided together in the single-site move
 
 
@@ -68,11 +69,14 @@ class Tuning(NamedTuple):
     """Step sizes and feature lists, adapted in the warm-up and fixed after it."""
 
     theta: Array  # rotation of the single-site proposals, shaped as lam
-    signal: Array  # (P) bool: clear signals, whose scales compensate the global scale
-    borderline: Array  # (K) indices of the features between in and out
+    held: Array  # (H) indices of the strongest features
+    clear: Array  # (H) bool: which of them are clear signals, held while null rows follow the global scales
+    doubt: Array  # (P) log weights with which features are taken for the borderline move
     log_steps: Array  # (Q+1) proposals of log sigma_q and of log tau, B integrated out
     log_shift: Array  # () or (R) proposals of (lam/c, c tau)
     log_compensate: Array  # ()
+    log_stretch: Array  # ()
+    log_global: Array  # ()
 
 
 class Stats(NamedTuple):
@@ -80,6 +84,8 @@ class Stats(NamedTuple):
     steps: Array
     shift: Array
     compensate: Array
+    stretch: Array
+    globals: Array
     inside: Array  # (P) is the feature's coefficient resolved by the data?
     strength: Array  # (P) size of the coefficients in units of their noise
 
@@ -142,9 +148,15 @@ class Plan:
                 spec |= {
                     "steps.z": ("normal", (Q + 1,), 0.0),
                     "steps.u": ("uniform", (Q + 1,), 0.0),
+                    "border.take": ("uniform", (P,), 0.0),
                     "border.value": ("uniform", (K, T), 0.0),
                     "border.mix": ("uniform", (K, T), 0.0),
                     "border.pick": ("uniform", (K,), 0.0),
+                    "global.z": ("normal", (), 0.0),
+                    "global.u": ("uniform", (), 0.0),
+                    "stretch.v": ("normal", (Q, Q), 0.0),
+                    "stretch.z": ("normal", (Q, 2), 0.0),
+                    "stretch.u": ("uniform", (Q, 2), 0.0),
                     "compensate.z": ("normal", (3,), 0.0),
                     "compensate.u": ("uniform", (3,), 0.0),
                 }
@@ -214,11 +226,14 @@ def initial_tuning(plan: Plan) -> Tuning:
     shape = (plan.P, plan.R) if plan.element else (plan.P,)
     return Tuning(
         theta=np.full(shape, np.pi / 2),
-        signal=np.zeros(plan.P, dtype=bool),
-        borderline=np.arange(plan.borderline),
+        held=np.arange(min(plan.P, HELD)),
+        clear=np.zeros(min(plan.P, HELD), dtype=bool),
+        doubt=np.zeros(plan.P),
         log_steps=np.log(np.r_[np.full(plan.Q, np.sqrt(2.0 / plan.m)), 0.3]),
         log_shift=np.full((plan.R,) if plan.element else (), np.log(2.4 / np.sqrt(plan.P / 2))),
         log_compensate=np.array(np.log(0.2)),
+        log_stretch=np.array(np.log(0.2)),
+        log_global=np.array(np.log(0.3)),
     )
 
 
@@ -246,12 +261,12 @@ def sweep(be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: 
     X, Y = data.X, data.Y
     noise_law = plan.noise_law(data.noise_scale)
     no = xp.zeros(1)
-    step_stats, border, compensate = no, None, no
+    step_stats, compensate, stretch, globals_ = no, no, no, no
     if plan.element:
         s = xp.sqrt(sigma2 / alpha)
         B = conditionals.draw_B_element(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
     else:
-        B, lam, tau, sigma2, step_stats = _draw_B(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
+        B, lam, tau, sigma2, step_stats, globals_ = _draw_B(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
         s = xp.sqrt(sigma2 / alpha)
     F = X @ B
     A = conditionals.draw_A(be, F, Y, s, noise["A"])
@@ -275,14 +290,13 @@ def sweep(be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: 
         if plan.element:
             B, lam, single = _single_element(be, plan, data, A, B, lam, residual / s, s, tuning, noise)
         else:
-            B, lam, tau, single, compensate = _finish_row(
+            A, B, lam, tau, single, compensate, stretch = _finish_row(
                 be, plan, data, A, B, lam, tau, residual / s, s, tuning, noise
             )
-    del border
     spread = xp.sqrt(((A * tau) ** 2 / sigma2[:, None]).sum(axis=0).max())
     rows = lam.max(axis=1) if plan.element else lam
     size = xp.sqrt(data.norm2 * ((B @ A.T) ** 2 / sigma2).sum(axis=1))
-    stats = Stats(single, step_stats, shift, compensate, data.norm2 * (rows * spread) ** 2 > 1, size)
+    stats = Stats(single, step_stats, shift, compensate, stretch, globals_, data.norm2 * (rows * spread) ** 2 > 1, size)
     return State(A, B, lam, tau, sigma2), stats
 
 
@@ -297,36 +311,23 @@ def _draw_B(
     tuning: Tuning,
     noise: dict[str, Array],
     noise_law: Any,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Row scales: noise level, global scale and borderline features with B integrated out, then B, from one factorisation."""
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Row scales: noise level, global scale and borderline features with B integrated out, then B."""
     xp, alpha = be.xp, plan.model.alpha
     X, Y = data.X, data.Y
     s = xp.sqrt(sigma2 / alpha)
     if not plan.mixing:
         B = conditionals.draw_B_row(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
-        return B, lam, tau, sigma2, xp.zeros(1)
-    Xl = X * lam
+        return B, lam, tau, sigma2, xp.zeros(1), xp.zeros(1)
+    factor, Yrot, target, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
     Z, K = noise["Z"], plan.borderline
-    Xk = X[:, tuning.borderline]
-    factor = be.factor(Xl, 10 * (whiten_top(be, A, tau, s)))
-    packed = factor.rotate(xp.concatenate([Y, noise["E"], Xl @ Z, Xk], axis=1))
+    # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
+    chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)
     Q, R = plan.Q, plan.R
-    Yrot, E, XZ, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    sigma2, tau, accepted = moves.collapsed_scales(
-        be,
-        factor,
-        Yrot,
-        A,
-        tau,
-        sigma2,
-        data.rss0,
-        data.m,
-        alpha,
-        plan.global_,
-        noise_law,
-        xp.exp(tuning.log_steps) * noise["steps.z"],
-        noise["steps.u"],
-    )
+    packed = factor.rotate(xp.concatenate([noise["E"], (X * lam) @ Z, X[:, chosen]], axis=1))
+    E, XZ, Xk = packed[:, :R], packed[:, R : 2 * R], packed[:, 2 * R :]
+    steps = xp.exp(tuning.log_steps) * noise["steps.z"]
+    sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
     s = xp.sqrt(sigma2 / alpha)
     U, d, Vt = conditionals.whiten(be, A, tau, s)
     Yr = (Yrot / s) @ U
@@ -335,19 +336,65 @@ def _draw_B(
     W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
     inverse = xp.einsum("mk,rml->rkl", Xk, S)
     projected = xp.einsum("mk,rm->rk", Xk, solved[:, :, 1])
-    old = lam[tuning.borderline]
+    old = lam[chosen]
     new = moves.collapsed_local(be, inverse, projected, d, old, plan.local, part(noise, "border"))
     # The same systems after the borderline scales have moved (Woodbury, size K).
-    lam = be.put(lam, tuning.borderline, new)
-    W = W - d[:, None] * xp.einsum("rmk,kr->rm", S, (new - old)[:, None] * Z[tuning.borderline])
+    lam = be.put(lam, chosen, new)
+    W = W - d[:, None] * xp.einsum("rmk,kr->rm", S, (new - old)[:, None] * Z[chosen])
     change = d[:, None] ** 2 * (new**2 - old**2)
     small = xp.linalg.solve(
         xp.eye(K) + change[:, :, None] * inverse, (change * xp.einsum("mk,rm->rk", Xk, W))[:, :, None]
     )
     W = W - xp.einsum("rmk,rk->rm", S, small[:, :, 0])
+    B = (Z + (X * lam).T @ (factor.unrotate(W.T) * d)) @ Vt * lam[:, None] * tau
+    return B, lam, tau, sigma2, accepted, moved
+
+
+def _global_scale(
+    be: Any,
+    plan: Plan,
+    data: Data,
+    A: Array,
+    lam: Array,
+    tau: Array,
+    sigma2: Array,
+    tuning: Tuning,
+    noise: dict[str, Array],
+    noise_law: Any,
+) -> tuple[Any, Array, Any, Array, Array, Array]:
+    """tau → c tau with the clear signals' lam divided by c, B integrated out; returns the factored system that holds after it.
+
+    With G_S the clear signals' part, c² G_N + G_S = c² (G + (c⁻² - 1) G_S): no second product over all features is needed.
+    """
+    xp = be.xp
+    X, Y = data.X, data.Y
     Xl = X * lam
-    B = (Z + Xl.T @ (factor.unrotate(W.T) * d)) @ Vt * lam[:, None] * tau
-    return B, lam, tau, sigma2, accepted
+    G = be.gram(Xl)
+    x = xp.exp(tuning.log_global) * noise["global.z"]
+    bound = 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / plan.model.alpha))
+    signal_lam = lam[tuning.held]
+    new_lam = be.put(lam, tuning.held, xp.where(tuning.clear, signal_lam * xp.exp(-x), signal_lam))
+    part_G = be.gram(X[:, tuning.held] * xp.where(tuning.clear, signal_lam, 0.0))
+    log_sigma = xp.log(sigma2) / 2
+
+    def collapsed(G: Array, lam: Array) -> moves.Collapsed:
+        factor = be.factor(G, X, lam, bound)
+        rotated = factor.rotate(Y)
+        return moves.Collapsed(
+            be, factor, rotated, A, data.rss0, data.m, plan.model.alpha, plan.global_, noise_law
+        )
+
+    old, new = collapsed(G, lam), collapsed(G + xp.expm1(-2 * x) * part_G, new_lam)
+
+    def local(t: Array) -> Array:
+        return xp.where(tuning.clear, plan.local.log_density(xp, t), 0.0).sum()
+
+    ratio = new(log_sigma, xp.log(tau) + x) - old(log_sigma, xp.log(tau))
+    ratio = ratio + local(xp.log(signal_lam) - x) - local(xp.log(signal_lam))
+    accept = xp.log(noise["global.u"]) < ratio
+    chosen = be.choose(accept, new, old)
+    lam, tau = xp.where(accept, new_lam, lam), xp.where(accept, tau * xp.exp(x), tau)
+    return chosen.factor, chosen.Yrot, chosen, lam, tau, accept
 
 
 def whiten_top(be: Any, A: Array, tau: Array, s: Array) -> Array:
@@ -367,30 +414,51 @@ def _finish_row(
     s: Array,
     tuning: Tuning,
     noise: dict[str, Array],
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Non-centred moves: every local scale on its own, then the global scale with the signals compensating."""
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """Non-centred moves: every local scale on its own, then the rows' covariance and the global scale, signals held."""
     xp = be.xp
     unit = B / lam[:, None]
     D = unit @ (A / s[:, None]).T
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
     single, W = moves.single_site(be, data.blocks, W, (new - lam)[:, None] * D, log_prior, noise["single.u"])
     lam = xp.where(single, new, lam)
-    fit = data.X @ xp.where(tuning.signal[:, None], 0.0, lam[:, None] * D)
+    C = lam[:, None] * D  # whitened
+    signal = be.put(xp.zeros(plan.P, dtype=bool), tuning.held, tuning.clear)
+    held = signal[:, None]
+    fit = data.X @ xp.where(held, 0.0, C)
+    stretch = xp.zeros(1)
+    if plan.R == plan.Q:
+        scaled = xp.where(held, D, 0.0) * s
+        A, fit, W, stretch = moves.stretch_responses(
+            be,
+            A,
+            tau,
+            fit * s,
+            W,
+            scaled.T @ scaled,
+            signal.sum(),
+            s,
+            noise["stretch.v"],
+            xp.exp(tuning.log_stretch) * noise["stretch.z"],
+            noise["stretch.u"],
+        )
+        fit = fit / s
+        unit = xp.where(held, xp.linalg.solve(A, (D * s).T).T, unit)
     log_c, compensate = moves.compensated_scale(
         be,
         fit,
         W,
         lam,
         tau,
-        tuning.signal,
+        signal,
         plan.local,
         plan.global_,
         xp.exp(tuning.log_compensate) * noise["compensate.z"],
         noise["compensate.u"],
     )
     c = xp.exp(log_c)
-    B = unit * (lam * xp.where(tuning.signal, 1.0, c))[:, None]
-    return B, xp.where(tuning.signal, lam / c, lam), tau * c, single, compensate
+    B = unit * (lam * xp.where(signal, 1.0, c))[:, None]
+    return A, B, xp.where(signal, lam / c, lam), tau * c, single, compensate, stretch
 
 
 def _single_element(

@@ -50,55 +50,61 @@ def shift_scales(
     return lam / c, tau * c, accept
 
 
+class Collapsed:
+    """The posterior density of (sigma, tau) given A and lam, B integrated out: O(mR) an evaluation once G is factored."""
+
+    def __init__(
+        self,
+        be: Any,
+        factor: Any,
+        Yrot: Array,
+        A: Array,
+        rss0: Array,
+        m: float,
+        alpha: float,
+        global_: Law,
+        noise_law: Law,
+    ) -> None:
+        self.be, self.factor, self.Yrot, self.A, self.rss0 = be, factor, Yrot, A, rss0
+        self.m, self.alpha, self.global_, self.noise_law = m, alpha, global_, noise_law
+
+    def __call__(self, log_sigma: Array, log_tau: Array) -> Array:
+        xp = self.be.xp
+        s = xp.exp(log_sigma) / self.alpha**0.5
+        U, d, _ = whiten(self.be, self.A, xp.exp(log_tau), s)
+        Yw = self.Yrot / s
+        Yr = Yw @ U
+        value = -0.5 * self.factor.log_marginal(d, Yr) - 0.5 * ((Yw**2).sum() - (Yr**2).sum())
+        # rss0: what no feature can reach of Y. alpha·m: the likelihood's power acts on its normaliser too.
+        value = value - self.alpha * self.m * xp.log(s).sum() - 0.5 * (self.rss0 / s**2).sum()
+        return value + self.noise_law.log_density(xp, log_sigma).sum() + self.global_.log_density(xp, log_tau).sum()
+
+
 def collapsed_scales(
-    be: Any,
-    factor: Any,
-    Yrot: Array,
-    A: Array,
-    tau: Array,
-    sigma2: Array,
-    rss0: Array,
-    m: float,
-    alpha: float,
-    global_: Law,
-    noise_law: Law,
-    steps: Array,
-    u: Array,
+    be: Any, target: Collapsed, sigma2: Array, tau: Array, steps: Array, u: Array
 ) -> tuple[Array, Array, Array]:
     """Metropolis updates of each log sigma_q and of the common log scale of tau with B integrated out.
 
-    After the reduction of G one evaluation costs O(mR). `steps` (Q+1) proposes additions: to each log sigma_q, then to log tau.
+    `steps` (Q+1) proposes additions: to each log sigma_q, then to log tau.
     """
     xp = be.xp
-    Q = Yrot.shape[1]
-
-    def target(log_sigma: Array, log_c: Array) -> Array:
-        s = xp.exp(log_sigma) / alpha**0.5
-        U, d, _ = whiten(be, A, tau * xp.exp(log_c), s)
-        Yw = Yrot / s
-        Yr = Yw @ U
-        value = -0.5 * factor.log_marginal(d, Yr) - 0.5 * ((Yw**2).sum() - (Yr**2).sum())
-        # rss0: what no feature can reach of Y. alpha·m: the likelihood's power acts on its normaliser too.
-        value = value - alpha * m * xp.log(s).sum() - 0.5 * (rss0 / s**2).sum()
-        prior = noise_law.log_density(xp, log_sigma).sum() + global_.log_density(xp, xp.log(tau) + log_c).sum()
-        return value + prior
+    Q = sigma2.shape[0]
 
     def one(carry: Any, x: Any) -> Any:
-        log_sigma, log_c, current = carry
+        log_sigma, log_tau, current = carry
         direction, log_u = x
-        new_sigma, new_c = log_sigma + direction[:Q], log_c + direction[Q]
-        proposed = target(new_sigma, new_c)
+        new_sigma, new_tau = log_sigma + direction[:Q], log_tau + direction[Q]
+        proposed = target(new_sigma, new_tau)
         accept = log_u < proposed - current
         return (
             xp.where(accept, new_sigma, log_sigma),
-            xp.where(accept, new_c, log_c),
+            xp.where(accept, new_tau, log_tau),
             xp.where(accept, proposed, current),
         ), accept
 
-    start = xp.log(sigma2) / 2
-    zero = xp.zeros(())
-    (log_sigma, log_c, _), accepted = be.scan(one, (start, zero, target(start, zero)), (xp.diag(steps), xp.log(u)))
-    return xp.exp(2 * log_sigma), tau * xp.exp(log_c), accepted
+    start = xp.log(sigma2) / 2, xp.log(tau)
+    (log_sigma, log_tau, _), accepted = be.scan(one, (*start, target(*start)), (xp.diag(steps), xp.log(u)))
+    return xp.exp(2 * log_sigma), xp.exp(log_tau), accepted
 
 
 def collapsed_local(
@@ -233,3 +239,58 @@ def compensated_scale(
     zero = xp.zeros(())
     (log_c, _), accepted = be.scan(one, (zero, target(zero)), (steps, xp.log(u)))
     return log_c, accepted
+
+
+def stretch_responses(
+    be: Any,
+    A: Array,
+    tau: Array,
+    fit: Array,
+    W: Array,
+    scatter: Array,
+    signals: Array,
+    s: Array,
+    directions: Array,
+    steps: Array,
+    u: Array,
+) -> tuple[Array, Array, Array, Array]:
+    """A → (I + (eˣ-1) v vᵀ) A along response directions v; null rows of C follow, the signals' rows stay.
+
+    The rows' covariance V = A T² Aᵀ is pinned by every null row when C is held, and by every signal when B is held; here each
+    row is held in the way that pins less. For a direction the target is a closed form in x, so steps cost next to nothing.
+    `fit` (m×Q) is the nulls' contribution, `W` the whitened residual, `scatter` Σ c cᵀ/lam² over the signals, `signals` their number.
+    Needs R = Q. `directions` (D, Q) are normal, `steps` and `u` (D, N).
+    """
+    xp = be.xp
+    Q = A.shape[0]
+
+    def one(carry: Any, x: Any) -> Any:
+        A, fit, W = carry
+        v, step, log_u = x
+        v = v / xp.sqrt((v**2).sum())
+        av = A.T @ v
+        f, vs = fit @ v, v / s
+        lin, quad = f @ (W @ vs), (f @ f) * (vs @ vs)
+        Vv = xp.linalg.solve(A.T, xp.linalg.solve(A, v) / tau**2)
+        Sv = scatter @ v
+        cross, own = Sv @ Vv, (v @ Sv) * (v @ Vv)
+        aa = av @ av
+
+        def target(y: Array) -> Array:
+            g, h = xp.expm1(y), xp.expm1(-y)
+            return (
+                (Q - signals) * y - 0.5 * (2 * g + g**2) * aa + g * lin - 0.5 * g**2 * quad - h * cross - 0.5 * h**2 * own
+            )
+
+        at, value, accepted = xp.zeros(()), xp.zeros(()), []
+        for i in range(step.shape[0]):
+            proposed = target(at + step[i])
+            accept = log_u[i] < proposed - value
+            at, value = xp.where(accept, at + step[i], at), xp.where(accept, proposed, value)
+            accepted.append(accept)
+        g = xp.expm1(at)
+        change = xp.outer(f, g * v)
+        return (A + xp.outer(v, g * av), fit + change, W - change / s), xp.stack(accepted)
+
+    (A, fit, W), accepted = be.scan(one, (A, fit, W), (directions, steps, xp.log(u)))
+    return A, fit, W, accepted
