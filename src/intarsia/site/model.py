@@ -37,8 +37,10 @@ class Units:
         own = (*local.features, *local.responses)
         labels = [local.labels[name] for name in own]
         p = len(local.features)
-        arrays = (local.x_mean, local.x_scale, local.y_mean, local.y_scale)
-        return cls(tuple(labels[:p]), tuple(labels[p:]), *(np.asarray(a, dtype=float) for a in arrays), names=own)
+        arrays = {
+            name: np.asarray(getattr(local, name), dtype=float) for name in ("x_mean", "x_scale", "y_mean", "y_scale")
+        }
+        return cls(tuple(labels[:p]), tuple(labels[p:]), **arrays, names=own)
 
     def to_bytes(self) -> bytes:
         return pack(
