@@ -181,7 +181,7 @@ def test_coverage_and_error_at_full_size(epsilon, error, kind):
     found = []
     for seed in range(3):
         C, Z, Y, _ = simulate(P, Q, 10, m, d, np.random.default_rng(seed), kind)
-        draws = fit(Z, Y, d, n, draws=250, warmup=200, chains=1, seed=seed, workers=1)
+        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, seed=seed, workers=1)
         found.append(score(C, draws.C))
     found = np.mean(found, axis=0)
     print(f"{kind} epsilon {epsilon} noise {d:.3f}: error {found[0]:.3f} ({error}), coverage {found[1]:.3f}")

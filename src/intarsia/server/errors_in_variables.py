@@ -96,8 +96,8 @@ def target(Z: Array, d: Array) -> Array:
 
 
 def strength_grid(P: int, m: int) -> Array:
-    """Values of ν − P − 1 that are tried: from vague to "S is T, give or take a twentieth of the data"."""
-    return np.geomspace(1.0, 20.0 * m, 40)
+    """Values of ν − P − 1 that are tried. The upper end leaves a third of the weight to the data: T is an estimate."""
+    return np.geomspace(1.0, 2.0 * m, 40)
 
 
 def strength_weights(roots: Array, m: int, grid: Array) -> Array:
