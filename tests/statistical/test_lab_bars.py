@@ -1,7 +1,7 @@
 """Our default against the paper's method on the paper's own design: long evidence on a few data sets.
 
-Two seeds for each of four cells of Simulation 1. Its cells m = 50 with s = 30 or 50 are left out on purpose: there are too
-few rows for the non-zero features, no method recovers C, and the posterior has several modes.
+Two seeds for each of four cells of Simulation 1. Its cells m = 50 with s = 30 or 50 are left out on purpose: there
+are too few rows for the non-zero features, no method recovers C, and the posterior has several modes.
 """
 
 import numpy as np
