@@ -129,22 +129,33 @@ def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
 
 
 def test_a_site_without_a_certificate_of_ours_does_not_get_in(network: Network, tmp_path: Path) -> None:
-    """A kit from another authority, pointed at this server."""
-    other = tmp_path / "other"
-    network.command("server", "init", other / "server", "--port", 1, "--admin-port", 2)
-    network.command("site", "init", other / "mri", "--name", "mri")
-    network.command("site", "join", other / "mri")
-    request = other / "mri" / "network-request" / "request-client" / "mri.request.zip"
-    network.command("server", "approve", other / "server", request)
-    authority = json.loads((other / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
-    signed = other / "server" / "approved" / "mri.signed.zip"
-    network.command("site", "join", other / "mri", "--approved", signed, "--fingerprint", authority)
-    # The genuine server's address and authority, but a certificate that this authority never signed.
-    genuine = network.root / "mri" / "network" / "startup"
-    for name in ("fed_client.json", "rootCA.pem"):
-        shutil.copy(genuine / name, other / "mri" / "network" / "startup" / name)
-    told = serve_and_listen(network, other / "mri")
+    """The genuine address, authority and name, but a certificate that this authority never signed."""
+    rogue = tmp_path / "rogue"
+    ignored = shutil.ignore_patterns("pid.fl", "daemon_pid.fl", "*.log")
+    shutil.copytree(network.root / "mri", rogue, ignore=ignored)
+    certificate, key = self_signed("mri")
+    (rogue / "network" / "startup" / "client.crt").write_bytes(certificate)
+    (rogue / "network" / "startup" / "client.key").write_bytes(key)
+    told = serve_and_listen(network, rogue)
     assert "does not accept this site" in told
+
+
+def self_signed(name: str) -> tuple[bytes, bytes]:
+    """What somebody with a text book can make in a minute."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    built = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    built = built.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=9))
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    return built.sign(key, hashes.SHA256()).public_bytes(pem), private
 
 
 def test_a_site_with_its_own_certificate_cannot_pose_as_another(network: Network, tmp_path: Path) -> None:
