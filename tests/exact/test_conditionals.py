@@ -48,7 +48,7 @@ def test_B_has_the_textbook_mean_and_covariance(element, m, P, R):
 
 
 def test_A_has_the_textbook_mean_and_covariance():
-    X, Y, A, lam, tau, s = problem()
+    X, Y, A, _, _, s = problem()
     F = X @ RNG(1).standard_normal((X.shape[1], 2))
     base = conditionals.draw_A(BE, F, Y, s, np.zeros_like(A))
     for q in range(3):

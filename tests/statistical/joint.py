@@ -49,7 +49,7 @@ class Setting:
         return Y, gibbs.prepare(BE, self.X, Y)._replace(noise_scale=np.ones(self.Q))
 
     def functions(self, state, Y):
-        """Bounded or χ²-distributed functions of parameters and data; their law under the joint distribution is known or sampled."""
+        """Bounded or χ²-distributed functions of parameters and data, to compare before and after."""
         rows = state.lam if state.lam.ndim == 2 else state.lam[:, None]
         C = state.B @ state.A.T
         white = (Y - self.X @ C) / np.sqrt(state.sigma2)

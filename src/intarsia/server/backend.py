@@ -55,7 +55,7 @@ class Tridiagonal:
             return (self.dense.T if trans == "T" else self.dense) @ V
         out = np.array(V, order="F", copy=True)
         lower = np.asfortranarray(out[1:])
-        c, _, info = lapack.dormqr("L", trans, self.reflectors, self.tau, lower, 64 * max(1, lower.shape[1]))
+        c, _, _ = lapack.dormqr("L", trans, self.reflectors, self.tau, lower, 64 * max(1, lower.shape[1]))
         out[1:] = c
         return out
 
@@ -122,6 +122,10 @@ class NumpyBackend:
         return yes if condition else no
 
     @staticmethod
+    def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
+        return yes(x) if condition else no(x)
+
+    @staticmethod
     def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
         """Fold `step` over the leading axis of xs; the outputs are stacked."""
         outputs = []
@@ -168,7 +172,7 @@ class NumpyBackend:
     @staticmethod
     def spd_solve(M: Array, b: Array) -> Array:
         """M⁻¹ b for a symmetric M ≥ I; by eigenvalues where rounding has eaten the identity."""
-        c, x, info = lapack.dposv(M.T, b, lower=1)
+        _, x, info = lapack.dposv(M.T, b, lower=1)
         if info != 0:
             w, V = np.linalg.eigh(M)
             return V @ ((V.T @ b) / np.maximum(w, 1.0))

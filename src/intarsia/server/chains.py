@@ -25,7 +25,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server import backend, gibbs
+from intarsia.server import gibbs
 from intarsia.server.chain import STOP, Chain, write_progress
 from intarsia.server.draws import Draws, create
 from intarsia.server.gibbs import Model
@@ -77,23 +77,21 @@ def sample(
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder: an interrupted
-    run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a checkpoint
-    first. Draws of more than `memory` bytes stay on disk and are mapped.
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
+    an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
+    checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
     """
     model = model or Model()
     for name, value, least in (("draws", draws, 4), ("warmup", warmup, 0), ("chains", chains, 1), ("thin", thin, 1)):
         if int(value) != value or value < least:
             raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
-    gibbs.prepare(backend.get("numpy"), X[:, :1], Y) if X.ndim == 2 and X.size and Y.ndim == 2 else None
-    checked = gibbs.prepare(backend.get("numpy"), X, Y)
+    gibbs.check(X, Y)
     gibbs.plan(model, X, Y)
-    del checked
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
-            f"The Jeffreys prior with P = {X.shape[1]} ≥ m = {X.shape[0]} gives an improper posterior: noise levels can drift to zero. "
-            "Use noise='half-cauchy'.",
+            f"The Jeffreys prior with P = {X.shape[1]} ≥ m = {X.shape[0]} gives an improper posterior: "
+            "noise levels can drift to zero. Use noise='half-cauchy'.",
             stacklevel=2,
         )
     capacity = max(draws, until.max_draws) if until else draws
@@ -223,8 +221,11 @@ class _Runner:
             while waiting or running:
                 while waiting and len(running) < workers and not failed:
                     k = waiting.pop(0)
-                    command = [sys.executable, "-m", "intarsia.server.chain", str(self.where), str(k), str(draws), str(self.every)]
-                    running[k] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+                    running[k] = subprocess.Popen(
+                        [sys.executable, "-m", "intarsia.server.chain", str(self.where), str(k), str(draws), str(self.every)],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                    )
                 time.sleep(0.05)
                 for k, process in list(running.items()):
                     code = process.poll()
@@ -258,7 +259,8 @@ class _Runner:
         seconds = max((float(p["seconds"]) for p in seen), default=0.0)
         rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"]]
         left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.sweep_seconds)
-        return Progress(sweeps, total, self.warmup, seconds, left / max(1, min(self.chains, os.cpu_count() or 1)), _rhat(seen))
+        left /= max(1, min(self.chains, os.cpu_count() or 1))
+        return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen))
 
 
 def _rhat(seen: list[dict[str, Any]]) -> float:

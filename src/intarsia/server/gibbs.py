@@ -173,9 +173,8 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     return Plan(model, m, P, Q, R, min(m, P), borderline=min(borderline, P), mixing=mixing)
 
 
-def prepare(be: Any, X: Any, Y: Any) -> Data:
-    """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes."""
-    X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
+def check(X: Any, Y: Any) -> None:
+    """Refuse what cannot be sketches of the same subjects."""
     if X.ndim != 2 or Y.ndim != 2:
         raise InputError(f"X and Y must be matrices; got {X.ndim} and {Y.ndim} dimensions.")
     if X.shape[0] != Y.shape[0]:
@@ -184,15 +183,20 @@ def prepare(be: Any, X: Any, Y: Any) -> Data:
         raise InputError(f"X is {X.shape} and Y is {Y.shape}; expected at least 2 rows, 1 feature and 1 response.")
     if not (np.isfinite(X).all() and np.isfinite(Y).all()):
         raise InputError("X or Y holds NaN or infinite values; expected finite numbers.")
+
+
+def prepare(be: Any, X: Any, Y: Any) -> Data:
+    """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes."""
+    X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
+    check(X, Y)
     m, P = X.shape
     total = (Y**2).sum(axis=0)
     scale = np.sqrt(total / m)
     rss0 = np.zeros(Y.shape[1])
     if m > P:
-        q, X, _ = qr(X, mode="economic", pivoting=False) + (None,)
+        q, X = qr(X, mode="economic")
         Y = q.T @ Y
         rss0 = np.maximum(total - (Y**2).sum(axis=0), 0.0)
-    nb = -(-P // BLOCK)
     k = min(BLOCK, P)
     nb = -(-P // k)
     Xt = np.zeros((nb * k, X.shape[0]))
@@ -323,8 +327,8 @@ def _draw_B(
     Z, K = noise["Z"], plan.borderline
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)
-    Q, R = plan.Q, plan.R
-    packed = factor.rotate(xp.concatenate([noise["E"], (X * lam) @ Z, X[:, chosen]], axis=1))
+    R = plan.R
+    packed = factor.rotate(xp.concatenate([noise["E"], X @ (lam[:, None] * Z), X[:, chosen]], axis=1))
     E, XZ, Xk = packed[:, :R], packed[:, R : 2 * R], packed[:, 2 * R :]
     steps = xp.exp(tuning.log_steps) * noise["steps.z"]
     sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
@@ -334,19 +338,17 @@ def _draw_B(
     wanted = xp.stack([(Yr - d * XZ - E).T, Yr.T], axis=2)
     solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
     W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
-    inverse = xp.einsum("mk,rml->rkl", Xk, S)
-    projected = xp.einsum("mk,rm->rk", Xk, solved[:, :, 1])
+    inverse = Xk.T @ S
+    projected = solved[:, :, 1] @ Xk
     old = lam[chosen]
     new = moves.collapsed_local(be, inverse, projected, d, old, plan.local, part(noise, "border"))
     # The same systems after the borderline scales have moved (Woodbury, size K).
     lam = be.put(lam, chosen, new)
-    W = W - d[:, None] * xp.einsum("rmk,kr->rm", S, (new - old)[:, None] * Z[chosen])
+    W = W - d[:, None] * (S @ ((new - old)[:, None] * Z[chosen]).T[:, :, None])[:, :, 0]
     change = d[:, None] ** 2 * (new**2 - old**2)
-    small = xp.linalg.solve(
-        xp.eye(K) + change[:, :, None] * inverse, (change * xp.einsum("mk,rm->rk", Xk, W))[:, :, None]
-    )
-    W = W - xp.einsum("rmk,rk->rm", S, small[:, :, 0])
-    B = (Z + (X * lam).T @ (factor.unrotate(W.T) * d)) @ Vt * lam[:, None] * tau
+    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
+    W = W - (S @ small)[:, :, 0]
+    B = (Z + lam[:, None] * (X.T @ (factor.unrotate(W.T) * d))) @ Vt * lam[:, None] * tau
     return B, lam, tau, sigma2, accepted, moved
 
 

@@ -5,6 +5,7 @@ coefficients and the noise trade off, the overall scale of the nulls is pinned b
 feature seldom jumps between "in" and "out". Each move leaves the posterior invariant and takes its randomness as arguments.
 """
 
+import math
 from typing import Any
 
 from intarsia.server.conditionals import whiten
@@ -13,6 +14,7 @@ from intarsia.server.priors import HalfCauchy, Law
 Array = Any
 
 _PRIOR = HalfCauchy()
+LOG_HALF_PI = math.log(math.pi / 2)
 
 
 def rescale_columns(be: Any, A: Array, B: Array, tau: Array, law: Law, g: Array, u: Array) -> tuple[Array, Array, Array]:
@@ -112,15 +114,14 @@ def collapsed_local(
 ) -> Array:
     """New local scales of a few borderline features, one after the other, with all of B integrated out.
 
-    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks among T fresh
-    candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
+    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks
+    among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
     importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
     """
     xp = be.xp
     d2 = d**2
-    K = lam.shape[0]
-    prior_t = xp.log(xp.tan(xp.pi / 2 * candidates["value"]))
     value = candidates["value"]
+    prior_t = xp.log(xp.tan(xp.pi / 2 * value))
     logistic = xp.log(value) - xp.log1p(-value)
     from_prior = candidates["mix"] < 0.5
 
@@ -130,20 +131,18 @@ def collapsed_local(
         column = a[:, :, i]
         a_ii = column[:, i]
         keep = 1 - d2 * lam_i**2 * a_ii
-        usable = (keep > 1e-8).all()
+        usable = keep.min() > 1e-8
         keep = xp.maximum(keep, 1e-8)
         da = d2 * a_ii / keep  # with the feature itself taken out
-        zz = (z[:, i] / keep) ** 2 / xp.maximum(a_ii / keep, 1e-300)
+        zz = z[:, i] ** 2 / xp.maximum(a_ii * keep, 1e-300)
         centre = 1.0 - 0.5 * xp.log(xp.maximum(da.max(), 1e-300))
         t = xp.concatenate([xp.where(mix_i, prior_i, centre + logistic_i), xp.log(lam_i)[None]])
-        x2 = da[:, None] * xp.exp(2 * t)
-        x2 = xp.minimum(x2, 1e300)
-        fit = 0.5 * (zz[:, None] * (x2 / (1 + x2)) - xp.log1p(x2)).sum(axis=0)
+        x2 = xp.minimum(da[:, None] * xp.exp(2 * t), 1e300)
+        fit = 0.5 * (zz @ (x2 / (1 + x2)) - xp.log1p(x2).sum(axis=0))
         v = xp.abs(t - centre)
-        proposal = xp.logaddexp(
-            _PRIOR.log_density(xp, t) + xp.log(2 / xp.pi), -v - 2 * xp.log1p(xp.exp(-v))
-        )
-        weight = fit + law.log_density(xp, t) - proposal
+        base = _PRIOR.log_density(xp, t)
+        proposal = xp.logaddexp(base - LOG_HALF_PI, -v - 2 * xp.log1p(xp.exp(-v)))
+        weight = fit + (base if isinstance(law, HalfCauchy) else law.log_density(xp, t)) - proposal
         # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
         weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
         total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
@@ -151,12 +150,13 @@ def collapsed_local(
         new = xp.where(usable, xp.exp(t[pick]), lam_i)
         change = d2 * (new**2 - lam_i**2)
         rho = change / (1 + change * a_ii)
-        a = a - rho[:, None, None] * (column[:, :, None] * column[:, None, :])
-        z = z - (rho * z[:, i])[:, None] * column
+        scaled = rho[:, None] * column
+        a = a - scaled[:, :, None] * column[:, None, :]
+        z = z - z[:, i, None] * scaled
         return (a, z, i + 1), new
 
     _, new = be.scan(one, (inverse, projected, 0), (lam, prior_t, logistic, from_prior, candidates["pick"]))
-    return new if K else lam
+    return new
 
 
 def single_site(
@@ -258,7 +258,7 @@ def stretch_responses(
 
     The rows' covariance V = A T² Aᵀ is pinned by every null row when C is held, and by every signal when B is held; here each
     row is held in the way that pins less. For a direction the target is a closed form in x, so steps cost next to nothing.
-    `fit` (m×Q) is the nulls' contribution, `W` the whitened residual, `scatter` Σ c cᵀ/lam² over the signals, `signals` their number.
+    `fit` (m×Q) is the nulls' contribution, `W` the whitened residual, `scatter` Σ c cᵀ/lam² over the `signals` signals.
     Needs R = Q. `directions` (D, Q) are normal, `steps` and `u` (D, N).
     """
     xp = be.xp

@@ -1,0 +1,102 @@
+"""The sampler where numbers are extreme: it stays finite and, where the answer is known, right."""
+
+import numpy as np
+import pytest
+
+from intarsia.server import backend, gibbs
+from intarsia.server.chains import sample
+from intarsia.server.gibbs import Model
+
+BE = backend.get("numpy")
+RUN = {"draws": 60, "warmup": 60, "chains": 2, "thin": 1, "seed": 1}
+
+
+def data(m=15, P=30, Q=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, P))
+    C = np.zeros((P, Q))
+    C[0] = 2.0
+    return X, X @ C + 0.3 * rng.standard_normal((m, Q)), C
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Q": 1}, {"m": 2}, {"m": 3, "P": 1}, {"m": 60, "P": 4}, {"P": 400, "m": 6}, {"P": 1, "m": 2, "Q": 1},
+        {"Q": 4, "rank": 1}, {"Q": 4, "rank": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_shape_runs(local, change):
+    rank = change.get("rank")
+    X, Y, _ = data(**{k: v for k, v in change.items() if k != "rank"})
+    draws = sample(X, Y, Model(local=local, rank=rank), **RUN)
+    assert draws.C.shape == (2, 60, X.shape[1], Y.shape[1])
+    assert np.isfinite(draws.C).all()
+    assert (draws.sigma2 > 0).all()
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
+def test_duplicated_collinear_and_zero_columns_and_a_constant_response(local):
+    X, Y, _ = data()
+    X[:, 3], X[:, 4], X[:, 5] = X[:, 0], X[:, 1] + X[:, 2], 0.0
+    Y[:, 2] = 0.0
+    draws = sample(X, Y, Model(local=local), **RUN)
+    assert np.isfinite(draws.C).all()
+    together = draws.C[..., 0, 0] + draws.C[..., 3, 0]
+    assert abs(together.mean() - 2.0) < 0.5  # a signal and its copy share the effect
+    assert np.abs(draws.C[..., 2]).mean() < 0.2
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.parametrize("which", ["lam", "tau", "sigma2", "half of lam"])
+def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
+    X, Y, _ = data()
+    plan, rng = gibbs.plan(Model(local=local), X, Y), np.random.default_rng(3)
+    prepared = gibbs.prepare(BE, X, Y)
+    state = gibbs.initial(plan, prepared, rng)
+    if which == "half of lam":
+        lam = state.lam.copy()
+        lam[::2] *= scale
+        state = state._replace(lam=lam)
+    else:
+        state = state._replace(**{which: getattr(state, which) * scale})
+    with np.errstate(all="ignore"):
+        for _ in range(300):
+            state, _ = gibbs.sweep(BE, plan, prepared, state, gibbs.initial_tuning(plan), gibbs.draw_noise(plan, rng))
+            assert all(np.isfinite(v).all() for v in state)
+    C = state.B @ state.A.T
+    assert np.abs(C[0] - 2.0).max() < 1.5  # it has found its way back
+
+
+def test_row_and_element_scales_agree_when_the_truth_is_dense_and_small():
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((200, 3))
+    C = np.array([[1.0, -1.0], [0.8, 0.5], [-1.2, 0.7]])
+    Y = X @ C + rng.standard_normal((200, 2))
+    run = {"draws": 400, "warmup": 200, "chains": 2, "thin": 2, "seed": 2}
+    row, element = (sample(X, Y, Model(local=local), **run) for local in ("row", "element"))
+    np.testing.assert_allclose(row.C.mean((0, 1)), element.C.mean((0, 1)), atol=0.03)
+    np.testing.assert_allclose(row.C.std((0, 1)), element.C.std((0, 1)), rtol=0.15)
+    ols = np.linalg.lstsq(X, Y, rcond=None)[0]
+    np.testing.assert_allclose(row.C.mean((0, 1)), ols, atol=0.06)
+
+
+def test_the_fractional_posterior_is_wider_by_the_root_of_its_power():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((400, 2))
+    Y = X @ np.array([[1.0], [-1.0]]) + rng.standard_normal((400, 1))
+    run = {"draws": 800, "warmup": 100, "chains": 1, "thin": 1, "seed": 2}
+    whole, half = (sample(X, Y, Model(alpha=a), **run) for a in (1.0, 0.25))
+    np.testing.assert_allclose(half.C.std((0, 1)) / whole.C.std((0, 1)), 2.0, rtol=0.15)
+    np.testing.assert_allclose(half.C.mean((0, 1)), whole.C.mean((0, 1)), atol=0.03)
+    np.testing.assert_allclose(half.sigma2.mean(), whole.sigma2.mean(), rtol=0.1)
+
+
+def test_pure_noise_gives_small_coefficients_and_the_right_noise_level():
+    rng = np.random.default_rng(6)
+    draws = sample(rng.standard_normal((80, 120)), rng.standard_normal((80, 2)), draws=200, warmup=200, chains=2, thin=2)
+    assert np.abs(draws.C.mean((0, 1))).max() < 0.2
+    assert 0.6 < draws.sigma2.mean() < 1.3
