@@ -166,6 +166,8 @@ def test_a_site_with_its_own_certificate_cannot_pose_as_another(network: Network
     (poser / "site.toml").write_text(toml)
     told = serve_and_listen(network, poser)
     assert "does not accept this site" in told
+    noted = (network.server / "server" / "start.log").read_text(errors="replace")
+    assert "authenticated as 'lab' but claimed endpoint 'clinic'" in noted
 
 
 def serve_and_listen(network: Network, folder: Path) -> str:
