@@ -258,3 +258,26 @@ def test_a_changed_study_file_is_noticed_at_the_site(tmp_path: Path) -> None:
         office.accepted(tampered.hash)
     assert office.accepted(study().hash).sketch.m == 60
     assert isinstance(office.site(), Site)
+
+
+def test_sketches_made_without_a_study_file(tmp_path: Path) -> None:
+    """The shortest way by files: a key, two sketches, a fit, coefficients in the site's own units."""
+    run("key", "new", "-o", tmp_path / "study.key")
+    for name in ("clinic", "mri"):
+        frames()[name].sort_values("id").to_csv(tmp_path / f"{name}.csv", index=False)
+        words = ["--study-id", "quick", "--run", "0123456789abcdef", "--m", 60, "--site", name, "--id", "id"]
+        words += ["--responses", "alt,ast"] if name == "clinic" else []
+        run("sketch", tmp_path / f"{name}.csv", "--key", tmp_path / "study.key", *words, "-o", tmp_path / f"{name}.sketch")
+    out = tmp_path / "out"
+    sketches = [tmp_path / "clinic.sketch", tmp_path / "mri.sketch"]
+    run("fit", *sketches, "-o", out, "--draws", 60, "--warmup", 40, "--chains", 2)
+    table = tmp_path / "clinic-coefficients.jsonl"
+    local = tmp_path / "clinic.sketch.local"
+    run("deliver", "read", out / "coefficients" / "clinic.coefficients", "--local", local, "-o", table)
+    read = [json.loads(line) for line in table.read_text().splitlines()]
+    strongest = max((r for r in read if r["response"] == "alt"), key=lambda r: abs(r["standardised"]))
+    assert strongest["feature"] == "clinic_0"
+    assert strongest["lower"] < 10 < strongest["upper"]
+    with pytest.raises(MessageError, match="not of the same site"):
+        main(["--debug", "deliver", "read", str(out / "coefficients" / "mri.coefficients"), "--local", str(local),
+              "-o", str(table)])  # fmt: skip
