@@ -39,7 +39,7 @@ def federated_sketch(
 
     `scale=False` is the paper's plain ΦX, neither centred nor scaled (for the orthonormal kind centring is part of Φ).
     """
-    import pandas as pd
+    import pyarrow as pa
 
     from intarsia.site.key import SketchKey
     from intarsia.site.sketch import sketch
@@ -55,8 +55,8 @@ def federated_sketch(
     for site in np.unique(np.concatenate([at_x, at_y])):
         own_x, own_y = np.flatnonzero(at_x == site), np.flatnonzero(at_y == site)
         names_x, names_y = [f"x{p}" for p in own_x], [f"y{q}" for q in own_y]
-        frame = pd.DataFrame(np.concatenate([X[:, own_x], Y[:, own_y]], axis=1), columns=names_x + names_y)
-        table = Table.open(frame, features=names_x, responses=names_y)
+        columns = [X[:, p] for p in own_x] + [Y[:, q] for q in own_y]
+        table = Table.open(pa.table(columns, names=names_x + names_y), features=names_x, responses=names_y)
         result = sketch(
             table,
             key,
