@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from intarsia.server import backend
 from intarsia.server.gibbs import Plan, Stats, Tuning
 
 POWER = 2.0
@@ -24,32 +25,50 @@ def start(plan: Plan) -> Memory:
     return Memory(np.full(plan.P, 0.01), np.zeros(plan.P))
 
 
-def adapt(plan: Plan, tuning: Tuning, memory: Memory, stats: Stats, sweep: int, warmup: int) -> tuple[Tuning, Memory]:
+def adapt(
+    plan: Plan,
+    tuning: Tuning,
+    memory: Memory,
+    stats: Stats,
+    sweep: Any,
+    warmup: int,
+    be: Any = backend.NumpyBackend,
+    full: bool = True,
+) -> tuple[Tuning, Memory]:
     """After warm-up sweep number `sweep` (from 0)."""
     if not plan.mixing:
         return tuning, memory
-    gain = 0.3 if sweep < warmup / 2 else 0.1
-    theta = np.clip(tuning.theta * np.exp(gain * (np.asarray(stats.single) - 0.4)), 0.01, np.pi / 2)
-    tuning = tuning._replace(theta=theta, log_shift=tuning.log_shift + gain * (np.asarray(stats.shift) - 0.44))
+    xp = be.xp
+    gain = xp.where(sweep < warmup / 2, 0.3, 0.1)
+    tuning = tuning._replace(log_shift=tuning.log_shift + gain * (stats.shift - 0.44))
+    if full:
+        theta = xp.clip(tuning.theta * xp.exp(gain * (stats.single - 0.4)), 0.01, xp.pi / 2)
+        tuning = tuning._replace(theta=theta)
     if plan.element:
         return tuning, memory
-    tuning = tuning._replace(
-        log_steps=np.clip(tuning.log_steps + gain * (np.asarray(stats.steps) - 0.44), -7, 1),
-        log_global=np.clip(tuning.log_global + gain * (np.asarray(stats.globals) - 0.4), -7, 1),
-        log_stretch=np.clip(tuning.log_stretch + gain * (np.asarray(stats.stretch).mean() - 0.44), -7, 1),
-        log_compensate=np.clip(tuning.log_compensate + gain * (np.asarray(stats.compensate).mean() - 0.44), -7, 1),
-    )
-    if sweep >= min(20, warmup // 4):
-        memory = Memory(
-            0.98 * memory.inside + 0.02 * np.asarray(stats.inside),
-            0.95 * memory.strength + 0.05 * np.asarray(stats.strength),
+
+    def nudge(log_step: Any, accepted: Any, rate: float) -> Any:
+        return xp.clip(log_step + gain * (accepted - rate), -7, 1)
+
+    if full:
+        tuning = tuning._replace(
+            log_steps=nudge(tuning.log_steps, stats.steps, 0.44),
+            log_global=nudge(tuning.log_global, stats.globals, 0.4),
+            log_stretch=nudge(tuning.log_stretch, xp.mean(1.0 * stats.stretch), 0.44),
+            log_compensate=nudge(tuning.log_compensate, xp.mean(1.0 * stats.compensate), 0.44),
         )
-        if sweep % 20 == 0 or sweep == warmup - 1:
-            doubt = memory.inside * (1 - memory.inside)
-            held = np.sort(np.argsort(-memory.strength, kind="stable")[: tuning.held.size])
-            tuning = tuning._replace(
-                held=held,
-                clear=memory.strength[held] > CLEAR,
-                doubt=POWER * np.log(np.maximum(doubt, 1e-3)),
-            )
-    return tuning, memory
+    begun = sweep >= min(20, warmup // 4)
+    memory = Memory(
+        xp.where(begun, 0.98 * memory.inside + 0.02 * stats.inside, memory.inside),
+        xp.where(begun, 0.95 * memory.strength + 0.05 * stats.strength, memory.strength),
+    )
+
+    def lists(tuning: Tuning) -> Tuning:
+        doubt = memory.inside * (1 - memory.inside)
+        held = be.largest(memory.strength, tuning.held.shape[0])
+        return tuning._replace(
+            held=held, clear=memory.strength[held] > CLEAR, doubt=POWER * xp.log(xp.maximum(doubt, 1e-3))
+        )
+
+    due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))
+    return be.branch(due, lists, lambda tuning: tuning, tuning), memory

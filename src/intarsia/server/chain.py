@@ -78,8 +78,9 @@ class Chain:
         return True
 
     def _sweep(self) -> None:
-        noise = gibbs.draw_noise(self.plan, self.rng)
-        state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise)
+        full = self.sweeps % self.plan.every == 0
+        noise = gibbs.draw_noise(self.plan, self.rng, full)
+        state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, full)
         if not np.isfinite(state.B).all() or not np.isfinite(state.sigma2).all():
             raise ConvergenceError(
                 f"Chain {self.k + 1} left the range of double precision at sweep {self.sweeps + 1}. "
@@ -88,7 +89,7 @@ class Chain:
         self.state = state
         if self.sweeps < self.warmup:
             self.tuning, self.memory = adapt.adapt(
-                self.plan, self.tuning, self.memory, stats, self.sweeps, self.warmup
+                self.plan, self.tuning, self.memory, stats, self.sweeps, self.warmup, self.be, full
             )
         self.sweeps += 1
         past = self.sweeps - self.warmup

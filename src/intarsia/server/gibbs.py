@@ -117,7 +117,13 @@ class Plan:
     def noise_law(self, scale: Array) -> priors.Law:
         return priors.noise_law(self.model.noise, scale)
 
-    def noise(self) -> dict[str, tuple[str, tuple[int, ...], float]]:
+    @property
+    def every(self) -> int:
+        """One sweep in so many is full: the low-dimensional moves cost about 1.6 ms, a light sweep 0.4 ms and its products."""
+        light = 0.4 + (self.rows**2 * self.P + 2 * self.rows**3) / 4e7
+        return 1 if self.element or not self.mixing else max(1, min(8, round(3.2 / light)))
+
+    def noise(self, full: bool = True) -> dict[str, tuple[str, tuple[int, ...], float]]:
         """Every random number of a sweep: name -> (kind, shape, parameter)."""
         P, Q, R, K, T = self.P, self.Q, self.R, self.borderline, self.candidates
         scales = (P, R) if self.element else (P,)
@@ -135,15 +141,15 @@ class Plan:
             for part, (kind, parameter) in law.noise(k).items():
                 spec[f"{name}.{part}"] = (kind, shape, parameter)
         if self.mixing:
-            shift = (2, R) if self.element else (2,)
+            shift = (1, R) if self.element else (1,)
             spec |= {
                 "columns.g": ("gamma", (R,), moves.rescale_shape(Q)),
                 "columns.u": ("uniform", (R,), 0.0),
                 "shift.z": ("normal", shift, 0.0),
                 "shift.u": ("uniform", shift, 0.0),
-                "single.z": ("normal", scales, 0.0),
-                "single.u": ("uniform", scales, 0.0),
             }
+        if self.mixing and full:
+            spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
             if not self.element:
                 spec |= {
                     "steps.z": ("normal", (Q + 1,), 0.0),
@@ -241,10 +247,10 @@ def initial_tuning(plan: Plan) -> Tuning:
     )
 
 
-def draw_noise(plan: Plan, rng: np.random.Generator) -> dict[str, Array]:
+def draw_noise(plan: Plan, rng: np.random.Generator, full: bool = True) -> dict[str, Array]:
     """One sweep's random numbers."""
     out = {}
-    for name, (kind, shape, parameter) in plan.noise().items():
+    for name, (kind, shape, parameter) in plan.noise(full).items():
         if kind == "normal":
             out[name] = rng.standard_normal(shape)
         elif kind == "uniform":
@@ -258,8 +264,13 @@ def part(noise: dict[str, Array], name: str) -> dict[str, Array]:
     return {key.split(".", 1)[1]: value for key, value in noise.items() if key.startswith(name + ".")}
 
 
-def sweep(be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: dict[str, Array]) -> tuple[State, Stats]:
-    """One draw of everything (paper, Algorithm 1, with the moves of `intarsia.server.moves`)."""
+def sweep(
+    be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: dict[str, Array], full: bool = True
+) -> tuple[State, Stats]:
+    """One draw of everything (paper, Algorithm 1, with the moves of `intarsia.server.moves`).
+
+    A light sweep leaves out all but the cheapest of those moves; `Plan.every` says how often a full one is due.
+    """
     xp, alpha = be.xp, plan.model.alpha
     A, _, lam, tau, sigma2 = state
     X, Y = data.X, data.Y
@@ -270,7 +281,9 @@ def sweep(be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: 
         s = xp.sqrt(sigma2 / alpha)
         B = conditionals.draw_B_element(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
     else:
-        B, lam, tau, sigma2, step_stats, globals_ = _draw_B(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
+        B, lam, tau, sigma2, step_stats, globals_ = _draw_B(
+            be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law, full
+        )
         s = xp.sqrt(sigma2 / alpha)
     F = X @ B
     A = conditionals.draw_A(be, F, Y, s, noise["A"])
@@ -287,9 +300,9 @@ def sweep(be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: 
     shift = no
     single = xp.zeros(lam.shape)
     if plan.mixing:
-        for i in range(2):
-            step = xp.exp(tuning.log_shift) * noise["shift.z"][i]
-            lam, tau, shift = moves.shift_scales(be, lam, tau, plan.local, plan.global_, step, noise["shift.u"][i])
+        step = xp.exp(tuning.log_shift) * noise["shift.z"][0]
+        lam, tau, shift = moves.shift_scales(be, lam, tau, plan.local, plan.global_, step, noise["shift.u"][0])
+    if plan.mixing and full:
         s = xp.sqrt(sigma2 / alpha)
         if plan.element:
             B, lam, single = _single_element(be, plan, data, A, B, lam, residual / s, s, tuning, noise)
@@ -315,12 +328,13 @@ def _draw_B(
     tuning: Tuning,
     noise: dict[str, Array],
     noise_law: Any,
+    full: bool,
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
     """Row scales: noise level, global scale and borderline features with B integrated out, then B."""
     xp, alpha = be.xp, plan.model.alpha
     X, Y = data.X, data.Y
     s = xp.sqrt(sigma2 / alpha)
-    if not plan.mixing:
+    if not (plan.mixing and full):
         B = conditionals.draw_B_row(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
         return B, lam, tau, sigma2, xp.zeros(1), xp.zeros(1)
     factor, Yrot, target, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
