@@ -123,7 +123,7 @@ def _joint(noise_known, sweeps, rng):
     marginal = np.array([summary(*prior()) for _ in range(20_000)])
     X, k = prior()
     setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
-    setting = replace(setting, T=T, d=d if noise_known else d * 0.3)
+    setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
     state = ev.State(X, A, B, np.ones(P), np.ones(Q), sigma2, float(k))
     chain = []
@@ -153,9 +153,7 @@ def test_corrects_what_plain_fitting_shrinks():
     for seed in range(5):
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
-        plain.append(
-            score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C)
-        )
+        plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))
         aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, seed=seed, workers=1).C))
     plain, aware = np.mean(plain, axis=0), np.mean(aware, axis=0)
     assert aware[0] < 0.75 * plain[0]  # error
