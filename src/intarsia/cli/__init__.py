@@ -14,6 +14,7 @@ from intarsia.errors import IntarsiaError
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("intarsia.cli.demo", "a study of three simulated hospitals, from tables to report"),
     "key": ("intarsia.cli.key", "make a sketch key, show its fingerprint"),
     "sketch": ("intarsia.cli.sketch", "sketch a site's table with the sites' key"),
     "study": ("intarsia.cli.study", "write, check, run and follow a study"),
@@ -22,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("intarsia.cli.fit", "fit the sketches of all sites"),
     "deliver": ("intarsia.cli.deliver", "each site's own coefficients"),
     "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
+    "report": ("intarsia.cli.report", "one self-contained page about a fitted study"),
     "privacy": ("intarsia.cli.privacy", "plan a sketch size, attack your own sketch, check cards and the ledger"),
     "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }

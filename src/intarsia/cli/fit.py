@@ -33,17 +33,20 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from intarsia.federation.files import fit_files, study_of_sketches
+    from intarsia.progress import Bar
 
     study: Any = args.study
     if study is None and not (args.out / "study.toml").is_file():
         names = ("draws", "warmup", "chains", "seed", "rank", "fdr")
         options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         study = study_of_sketches(args.sketches, options)
-    summary = fit_files(args.sketches, study, args.out, workers=args.workers)
+    with Bar() as bar:
+        summary = fit_files(args.sketches, study, args.out, workers=args.workers, progress=bar)
     lines = [
         str(summary["verdict"]),
         f"{len(summary['selected'])} of {summary['features']} features selected: {', '.join(summary['selected'][:12])}",
         f"posterior  {args.out / 'posterior.nc'}",
         f"send each site its own file of {args.out / 'coefficients'}",
+        f"look at it: intarsia report {args.out} -o report.html",
     ]
     emit(args, summary, lines)

@@ -8,13 +8,19 @@ from intarsia.cli.show import add_json, emit
 EPILOG = """examples:
   intarsia server init server --host study.example.org
   intarsia server approve server clinic.request.zip     # after comparing with the site by telephone
-  intarsia server start server
+  intarsia server start server --monitor                # and a page about its studies on localhost
+  intarsia server --monitor server                      # the page alone (or of one study folder)
   intarsia study run study.toml --server server"""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    sub = parser.add_subparsers(dest="sub", metavar="ACTION", required=True)
+    parser.add_argument(
+        "--monitor", dest="watch", type=Path, metavar="DIR", help="serve the monitor page of a server's or study's folder"
+    )
+    _monitor_options(parser)
+    parser.set_defaults(run=run_monitor)
+    sub = parser.add_subparsers(dest="sub", metavar="ACTION")
     init = sub.add_parser("init", help="make a federation: authority, server and operator certificates")
     init.add_argument("dir", type=Path)
     init.add_argument("--host", default="localhost", help="the name under which sites reach this machine")
@@ -29,6 +35,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     approve.set_defaults(run=run_approve)
     start = sub.add_parser("start", help="run the server")
     start.add_argument("dir", type=Path)
+    start.add_argument("--monitor", action="store_true", help="also serve the monitor page")
+    _monitor_options(start)
     start.set_defaults(run=run_start)
     align = sub.add_parser("align", help="studies by files: intersect the sites' tokens")
     align.add_argument("files", nargs="+", type=Path, help="the alignment files of all sites")
@@ -36,6 +44,28 @@ def register(parser: argparse.ArgumentParser) -> None:
     align.add_argument("-o", "--out", type=Path, required=True, help="folder for one answer a site")
     add_json(align)
     align.set_defaults(run=run_align)
+
+
+def _monitor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--monitor-host", default="127.0.0.1", help="where the page listens; not loopback: a token is needed")
+    parser.add_argument("--monitor-port", type=int, default=8600)
+    parser.add_argument("--monitor-token", help="the token (default: one is made and printed when it is needed)")
+
+
+def _monitor(args: argparse.Namespace, folder: Path):  # type: ignore[no-untyped-def]
+    from intarsia.report.monitor import Monitor
+
+    monitor = Monitor(folder, host=args.monitor_host, port=args.monitor_port, token=args.monitor_token)
+    print(f"monitor  {monitor.address}", flush=True)
+    return monitor
+
+
+def run_monitor(args: argparse.Namespace) -> None:
+    from intarsia.errors import InputError
+
+    if args.watch is None:
+        raise InputError("Say what to do: init, approve, start, align, or --monitor DIR. `intarsia server --help` shows all.")
+    _monitor(args, args.watch).serve()
 
 
 def run_init(args: argparse.Namespace) -> None:
@@ -61,6 +91,8 @@ def run_start(args: argparse.Namespace) -> int:
     from intarsia.federation.flare.run import server_command, supervise
 
     command, env = server_command(args.dir)
+    if args.monitor:
+        _monitor(args, args.dir).start()
     return supervise(command, env, args.dir / "server" / "start.log", lambda text: print(f"server {text}"))
 
 

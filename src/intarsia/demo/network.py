@@ -1,0 +1,80 @@
+"""The same demonstration over the federated engine: certificates by request, mutual TLS on loopback, four processes."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intarsia.demo.hospitals import SITES, write_regions
+from intarsia.demo.run import M, Say, finish, prepare
+from intarsia.errors import FederationError
+from intarsia.federation.folder import StudyFolder
+from intarsia.progress import Bar
+
+
+def run(out: Path, *, n: int = 1600, m: int = M, fit_options: Mapping[str, Any] | None = None, workers: int | None = None,
+        say: Say = print, bar: Bar | None = None, patience: float = 120.0) -> dict[str, Any]:  # fmt: skip
+    """Set up a federation, start server and hospitals, run the study, stop everything."""
+    from intarsia.federation.flare import kit
+    from intarsia.federation.flare.study import run_study, study_folder
+
+    kit.require_engine()
+    began = time.perf_counter()
+    data, study = prepare(out, n, m, fit_options or {}, say)
+    server = out / "server"
+    say("Certificates: the server's authority signs each hospital's request; private keys never travel")
+    port, admin = _free_ports(2)
+    digest = kit.server_init(server, "localhost", port, admin, ("127.0.0.1",))
+    for name in SITES:
+        request = kit.join_request(out / "sites" / name, name)
+        signed, _ = kit.approve(server, request)
+        kit.join_finish(out / "sites" / name, signed, digest)
+    processes = [_start("server", "start", server, out / "server.log")]
+    processes += [_start("site", "serve", out / "sites" / name, out / f"{name}.log") for name in SITES]
+    try:
+        say(f"Server and three hospitals are up (mutual TLS, port {port})")
+        began_study = time.perf_counter()
+        run_study(out / "study.toml", server, wait=patience, until="collect", say=lambda text: say(f"  {text}"))
+        folder = StudyFolder.open(study_folder(server, study))
+        write_regions(folder.path / "regions.csv", data.regions)
+        for name in SITES:
+            sent = folder.file("sketch", name).stat().st_size
+            say(f"  {name:<11} sketch of {sent / 1e6:.2f} MB received, checked and kept")
+        say(f"  collected in {time.perf_counter() - began_study:.0f} s")
+
+        def deliver() -> None:
+            run_study(out / "study.toml", server, wait=patience, say=lambda text: None)
+
+        return finish(out, folder, data, deliver, workers, say, bar, began)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _start(group: str, action: str, folder: Path, log: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "intarsia", group, action, str(folder)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+    time.sleep(0.3)
+    if process.poll() is not None:
+        raise FederationError(f"The {group} process ended at once; its log is {log}.")
+    return process
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()

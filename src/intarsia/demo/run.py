@@ -1,0 +1,216 @@
+"""The demonstration, step by step: what a consortium would do, with the hospitals as processes on this machine."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intarsia.demo.hospitals import RESPONSES, SITES, Hospitals, simulate, write_regions, write_table, write_truth
+from intarsia.demo.office import Hospital
+from intarsia.errors import InputError
+from intarsia.federation import protocol
+from intarsia.federation.fitting import fit
+from intarsia.federation.folder import StudyFolder, dump
+from intarsia.federation.protocol import Payload, Reply
+from intarsia.progress import Bar
+from intarsia.report import write
+from intarsia.site.office import SiteOffice
+from intarsia.wire.study import Study, new_run
+
+MARK = ".intarsia-demo"
+M = 160
+FIT = {"draws": 1200, "warmup": 400, "chains": 4, "thin": 1, "seed": 7}
+Say = Callable[[str], None]
+
+
+def prepare(out: Path, n: int, m: int, fit_options: Mapping[str, Any], say: Say) -> tuple[Hospitals, Study]:
+    """The hospitals' folders, and the study file that all three have read and accepted."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / MARK).is_file():
+            raise InputError(f"{out} is not empty and not a demo of ours; choose another folder with --out.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).write_text("made by `intarsia demo`; the next demo into this folder replaces it\n", encoding="utf-8")
+    data = simulate(n=n)
+    write_truth(out / "truth.csv", data.truth)
+    say(f"Three hospitals know different things about the same {n:,} people. Nobody may show anybody their table.")
+    roster = []
+    for site in SITES:
+        folder = out / "sites" / site
+        responses = list(RESPONSES.get(site, ()))
+        office = SiteOffice.create(folder, site, "data.csv", "patient", responses)
+        write_table(folder / "data.csv", data.ids[site], data.columns[site], data.values[site])
+        features = [c for c in data.columns[site] if c not in responses]
+        identity = office.identity()
+        entry: dict[str, Any] = {"name": site, "features": features}
+        entry |= {"responses": responses} if responses else {}
+        entry |= {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
+        roster.append(entry)
+        has = f"{len(features)} features" + (f", responses {', '.join(responses)}" if responses else "")
+        say(f"  {site:<11} {len(data.ids[site]):,} people, {has}")
+    content = {
+        "id": "memory",
+        "run": new_run(),
+        "title": "Memory, movement and the brain (simulated)",
+        "sketch": {"m": m},
+        "alignment": {"mode": "intersect"},
+        "fit": {**FIT, **fit_options},
+        "site": roster,
+    }
+    study = Study.from_dict(content)
+    (out / "study.toml").write_text(dump(study), encoding="utf-8")
+    for site in SITES:
+        SiteOffice.load(out / "sites" / site).accept(out / "study.toml")
+    say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {m})")
+    return data, study
+
+
+def run(
+    out: Path,
+    *,
+    n: int = 1600,
+    m: int = M,
+    fit_options: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    say: Say = print,
+    bar: Bar | None = None,
+) -> dict[str, Any]:
+    """The whole study over pipes between processes; returns the summary."""
+    began = time.perf_counter()
+    data, study = prepare(out, n, m, fit_options or {}, say)
+    folder = StudyFolder.create(out / "study", out / "study.toml")
+    write_regions(folder.path / "regions.csv", data.regions)
+    hospitals = {name: Hospital(name, out / "sites" / name) for name in SITES}
+    try:
+        pids = ", ".join(f"{name} {h.process.pid}" for name, h in hospitals.items())
+        say(f"Each hospital runs in a process of its own ({pids}); only messages pass.")
+        ask = _carrier(hospitals, study, say)
+        protocol.collect(folder, ask)
+        _tell_sketches(out, folder, study, say)
+        return finish(out, folder, data, lambda: protocol.deliver(folder, ask), workers, say, bar, began)
+    finally:
+        for hospital in hospitals.values():
+            hospital.close()
+
+
+def finish(
+    out: Path,
+    folder: StudyFolder,
+    data: Hospitals,
+    deliver: Callable[[], Any],
+    workers: int | None,
+    say: Say,
+    bar: Bar | None,
+    began: float,
+) -> dict[str, Any]:
+    """Fit, deliver, compare with the truth, write the report."""
+    f = folder.study.fit
+    say(f"Sampling: {f.chains} chains × ({f.warmup} + {f.draws}) on the sketches alone")
+    with bar or Bar() as live:
+        summary = fit(folder, workers=workers, progress=live)
+    verdict = str(summary["verdict"])
+    say("  " + verdict[:1].upper() + verdict[1:])
+    deliver()
+    say("Delivered: each hospital has the coefficients of its own columns, in its own units")
+    rows = compare(folder, data)
+    truth = out / "truth.csv"
+    report = write(
+        folder.path,
+        out / "report.html",
+        truth=truth,
+        command=f"intarsia fit -o {folder.path.name}\nintarsia report {folder.path.name} --truth truth.csv -o report.html",
+    )
+    right = sum(row["true"] for row in rows)
+    missed = len({p for p, _q in data.truth}) - right
+    return {
+        **summary,
+        "table": rows,
+        "right": right,
+        "wrong": len(rows) - right,
+        "missed": missed,
+        "report": str(report),
+        "folder": str(folder.path),
+        "seconds": round(time.perf_counter() - began, 1),
+        "report_bytes": report.stat().st_size,
+    }
+
+
+def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> protocol.Ask:
+    """Bring a step to all hospitals at once, gather the replies, and say what passed."""
+    words = {
+        "offer": "Key agreement: each hospital seals a share of the key for the others",
+        "combine": "  the server relays the shares; it cannot open them",
+        "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",
+        "sketch": "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
+        "receive": None,
+    }
+
+    def ask(step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
+        if words.get(step):
+            say(str(words[step]))
+        for name, payload in payloads.items():
+            hospitals[name].post(step, study.hash, payload)
+        replies = {name: hospitals[name].reply() for name in payloads}
+        if step == "combine":
+            say("  all three hold the same 32-byte key and have proved it")
+        if step == "align":
+            from intarsia.wire.alignment import AlignmentReport, intersect
+
+            reports = {name: AlignmentReport.from_bytes(r.message) for name, r in replies.items() if r.message}
+            if len(reports) == len(hospitals):
+                n = next(iter(intersect(reports).values())).n
+                say(f"  {n:,} people are at all three; the order is proved by a MAC, no id was shown")
+        return replies
+
+    return ask
+
+
+def _tell_sketches(out: Path, folder: StudyFolder, study: Study, say: Say) -> None:
+    for name in SITES:
+        raw = (out / "sites" / name / "data.csv").stat().st_size
+        sent = folder.file("sketch", name).stat().st_size
+        say(f"  {name:<11} table {raw / 1e6:5.2f} MB stays, sketch {sent / 1e6:5.2f} MB leaves; gate: {_gate(out, name, study)}")
+
+
+def _gate(out: Path, name: str, study: Study) -> str:
+    """What the hospital's own privacy check found, from its own folder."""
+    path = out / "sites" / name / "studies" / f"{study.id}-{study.hash[:16]}" / "preflight.json"
+    if not path.is_file():
+        return "passed"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    levels = [f["level"] for f in found["findings"]]
+    count = {level: levels.count(level) for level in ("refuse", "warn") if levels.count(level)}
+    told = ", ".join(
+        f"{count[level]} {'warning' if level == 'warn' else 'refusal'}" + ("s" if count[level] > 1 else "") for level in count
+    )
+    return f"Σm/n = {found['ratio']:.2f}, membership AUC {found['membership_auc']:.2f}; {told or 'nothing to warn of'}"
+
+
+def compare(folder: StudyFolder, data: Hospitals) -> list[dict[str, Any]]:
+    """The selected features at the response where each is strongest, beside the truth."""
+    from intarsia.wire.coefficients import Coefficients
+
+    rows: list[dict[str, Any]] = []
+    known = {p for p, _q in data.truth}
+    for name in SITES:
+        c = Coefficients.from_bytes(folder.file("coefficients", name).read_bytes())
+        for p in np.flatnonzero(c.selected):
+            q = int(np.argmax(np.abs(c.mean[p]) / c.sd[p]))
+            pair = (c.features[p], c.responses[q])
+            rows.append(
+                {
+                    "feature": c.features[p],
+                    "site": name,
+                    "response": c.responses[q],
+                    "effect": float(c.mean[p, q]),
+                    "lower": float(c.lower[p, q]),
+                    "upper": float(c.upper[p, q]),
+                    "truth": data.truth.get(pair, 0.0),
+                    "true": c.features[p] in known,
+                }
+            )
+    return sorted(rows, key=lambda row: -abs(row["effect"]))

@@ -1,0 +1,90 @@
+"""The sampler's progress on a terminal: a live bar, or plain lines when the output goes into a pipe.
+
+with Bar() as bar:
+    sample(X, Y, progress=bar)
+"""
+
+import math
+import sys
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+from intarsia.server.chains import Progress
+
+EVERY = 5.0  # seconds between plain lines
+
+
+class Bar:
+    """Consumes `intarsia.server.chains.Progress`; use as a context manager, pass as the `progress` callback."""
+
+    def __init__(self, stream: TextIO | None = None, *, live: bool | None = None, label: str = "sampling"):
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty() if live is None else live
+        self.label = label
+        self._said = 0.0
+        self._bar: Any = None
+        self._tasks: list[Any] = []
+        self._done = False
+
+    def __enter__(self) -> "Bar":
+        self._said = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self.live:
+            self._draw(progress)
+        else:
+            self._line(progress)
+
+    def _draw(self, progress: Progress) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+
+            columns = (
+                TextColumn("  {task.description}"), BarColumn(bar_width=32), TextColumn("{task.percentage:>3.0f} %"),
+                TextColumn("[dim]{task.fields[note]}"),
+            )  # fmt: skip
+            self._bar = RichProgress(*columns, console=Console(file=self.stream))
+            self._bar.start()
+            self._tasks = [
+                self._bar.add_task(f"chain {k + 1}", total=progress.total, note="") for k in range(len(progress.sweeps))
+            ]
+        for k, (task, sweeps) in enumerate(zip(self._tasks, progress.sweeps)):
+            note = "warm-up" if sweeps < progress.warmup else ""
+            if k == 0:
+                note = f"{note}  {words(progress)}".strip()
+            self._bar.update(task, completed=sweeps, total=progress.total, note=note)
+
+    def _line(self, progress: Progress) -> None:
+        finished = all(s >= progress.total for s in progress.sweeps)
+        now = time.monotonic()
+        if (now - self._said < EVERY and not finished) or (finished and self._done):
+            return
+        self._said, self._done = now, finished
+        share = sum(progress.sweeps) / (progress.total * len(progress.sweeps))
+        print(f"  {self.label} {share:4.0%}  {words(progress)}", file=self.stream, flush=True)
+
+
+def words(progress: Progress) -> str:
+    """R̂ so far and the time left."""
+    rhat = "" if math.isnan(progress.rhat) else f"R̂ {progress.rhat:.3f}"
+    left = progress.seconds_left
+    remaining = "" if left <= 0 or not math.isfinite(left) else f"{clock(left)} left"
+    return ", ".join(part for part in (rhat, remaining) if part) or f"{progress.seconds:.0f} s"
+
+
+def clock(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

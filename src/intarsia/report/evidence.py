@@ -1,0 +1,268 @@
+"""The report's sections on trust in the fit: convergence, model checks, rank and shrinkage, noise, traces."""
+
+from typing import Any
+
+import numpy as np
+
+from intarsia.report import charts
+from intarsia.report.charts import Interval
+from intarsia.report.checks import Checks
+from intarsia.report.gather import Material
+from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
+
+TRACES = 6
+
+
+def convergence(m: Material) -> Html:
+    d = m.diagnosis
+    rows: list[list[Any]] = []
+    names = {
+        "rhat": "R̂ (location)",
+        "rhat_folded": "R̂ (spread)",
+        "ess_bulk": "effective samples, bulk",
+        "ess_tail": "effective samples, tails",
+        "mcse": "Monte Carlo error of the mean",
+    }
+    limits = {"rhat": "≤ 1.01", "rhat_folded": "≤ 1.02", "ess_bulk": "≥ 400", "ess_tail": "≥ 400", "mcse": ""}
+    for key, row in d.summary().items():
+        if key in names:
+            show = (lambda v: fixed(v, 3)) if key.startswith("rhat") else number
+            rows.append([names[key], show(row["worst"]), show(row["poor"]), show(row["median"]), limits[key]])
+    seconds = m.attrs.get("seconds")
+    took = f" in {number(float(seconds), 3)} s" if isinstance(seconds, int | float) else ""
+    return join(
+        [
+            el("p", verdict_words(m), class_="verdict " + ("good" if d.converged else "bad")),
+            el(
+                "p",
+                f"{d.chains} chains of {d.draws:,} kept draws{took}. Only C = BAᵀ and the noise are identified, so these are "
+                "what is judged.",
+            ),
+            table(["", "worst", "poorest 5 %", "median", "limit"], rows),
+            el(
+                "div",
+                el(
+                    "figure",
+                    el("h3", "R̂ of every coefficient"),
+                    charts.histogram(d.rhat.ravel(), name="Distribution of R̂ over the coefficients", axis="R̂", rule=1.01),
+                    class_="panel",
+                ),
+                el(
+                    "figure",
+                    el("h3", "Effective samples of every coefficient"),
+                    charts.histogram(
+                        np.minimum(d.ess_bulk, d.ess_tail).ravel(),
+                        name="Distribution of effective sample sizes",
+                        axis="smaller of bulk and tail",
+                        rule=400.0,
+                    ),
+                    class_="panel",
+                ),
+                class_="panels",
+            ),
+        ]
+    )
+
+
+def verdict_words(m: Material) -> str:
+    words = str(m.diagnosis.verdict)
+    start = "The chains agree: " if m.diagnosis.converged else "Not converged, read the results with care: "
+    return start + words + ("" if words.endswith(".") else ".")
+
+
+def checks(m: Material, c: Checks | None) -> Html:
+    if c is None:
+        return el(
+            "p",
+            "The sketches are not at hand, so the model cannot be held against the data here. Make the report "
+            "from the study folder to have these checks.",
+        )
+    worst = c.worst(6)
+    level = f"{m.probability:.0%}".replace("%", " %")
+    rows: list[list[Any]] = []
+    for q in range(m.Q):
+        odd = min(c.p_spread[q], 1 - c.p_spread[q], c.p_largest[q], 1 - c.p_largest[q]) < 0.01
+        rows.append(
+            [
+                el("bdi", m.responses[q]),
+                f"{c.r2[q, 0]:.2f} [{c.r2[q, 1]:.2f}, {c.r2[q, 2]:.2f}]",
+                f"{c.coverage[q]:.0%}",
+                fixed(c.p_spread[q], 2),
+                fixed(c.p_largest[q], 2),
+                el("span", "look", class_="tag no") if odd else "fine",
+            ]
+        )
+    panels = [
+        el(
+            "figure",
+            el("h3", el("bdi", short(m.responses[q], 26))),
+            charts.quantile_band(
+                c.observed[q],
+                c.low[q],
+                c.middle[q],
+                c.high[q],
+                f"Observed against predicted order statistics of {m.responses[q]}",
+            ),
+            class_="panel small",
+        )
+        for q in worst
+    ]
+    R = c.residual_correlation
+    parts: list[Any] = [
+        el(
+            "p",
+            f"From {c.replicates} draws the {c.m} rows of each sketched response were made anew and held against those that "
+            "came. Shares near 0 or 1 say that the replicates do not look like the data in that respect.",
+        ),
+        table(["response", f"variance explained [{level}]", f"inside {level} predictive", "spread", "largest value", ""], rows),
+        el(
+            "h3",
+            "Observed against predicted quantiles" + (f", the {len(worst)} most extreme of {m.Q}" if len(worst) < m.Q else ""),
+        ),
+        el("div", *panels, class_="panels tight"),
+    ]
+    if 1 < m.Q <= 60:
+        off = np.abs(R - np.eye(m.Q)).max()
+        limit = 3 / np.sqrt(c.m)
+        fine = "within what chance gives" if off < limit else f"more than chance gives (about {limit:.2f})"
+        parts += [
+            el("h3", "Correlation of residuals between responses"),
+            el("p", f"The model takes the noise of different responses as independent. Largest correlation: {off:.2f}, {fine}."),
+            el(
+                "div",
+                charts.heat(R, m.responses, m.responses, name="Residual correlations", largest=1.0, diagonal=False),
+                class_="scroll",
+            ),
+        ]
+    parts.append(
+        el(
+            "p",
+            "What these checks cannot see: every row of a sketch mixes all subjects, so residuals look normal whatever "
+            "single subjects do. Outliers, skewness and bends must be looked for at the sites, before sketching.",
+            class_="note",
+        )
+    )
+    return join(parts)
+
+
+def rank(m: Material) -> Html:
+    s = m.posterior.rank_summary(m.probability)
+    low, high = s["effective_rank_interval"]
+    matter = sum(share > 0.01 for share in s["share"])
+    R = int(m.posterior.tau.shape[2])
+    parts: list[Any] = [
+        el(
+            "p",
+            "The effective rank of C is ",
+            el("strong", number(s["effective_rank"], 2)),
+            f" ({number(low, 2)} to {number(high, 2)}). {matter} of {len(s['singular_values'])} components carry more than "
+            f"1 % of the signal; B was allowed {plural(R, 'column')}.",
+        ),
+    ]
+    panels = [
+        el(
+            "figure",
+            el("h3", "Singular values of C"),
+            charts.scree(s["singular_values"], s["singular_value_intervals"]),
+            class_="panel",
+        )
+    ]
+    constant = m.posterior.tree.children.get("constant_data")
+    if constant is not None and "shrinkage" in constant.dataset:
+        kappa = np.asarray(constant.dataset["shrinkage"].values, dtype=float)
+        kept = float((1 - kappa).sum())
+        parts.append(
+            el(
+                "p",
+                f"Shrinkage κ is 0 for a feature left alone and 1 for one shrunk to nothing. The prior leaves "
+                f"about {number(kept, 3)} of {m.P:,} features in the model.",
+            )
+        )
+        panels.append(
+            el(
+                "figure",
+                el("h3", "Shrinkage of every feature"),
+                charts.histogram(kappa, name="Distribution of shrinkage factors", axis="κ", limits=(0.0, 1.0)),
+                class_="panel",
+            )
+        )
+    return join([*parts, el("div", *panels, class_="panels")])
+
+
+def noise(m: Material, c: Checks | None) -> Html:
+    sigma = np.sqrt(m.posterior.sigma2.values.reshape(-1, m.Q))
+    ends = [(1 - m.probability) / 2, 0.25, 0.75, (1 + m.probability) / 2]
+    low, a, b, high = np.quantile(sigma, ends, axis=0)
+    mean = sigma.mean(axis=0)
+    most = min(m.Q, 40)
+    rows = [
+        Interval(m.responses[q], float(mean[q]), float(low[q]), float(high[q]), (float(a[q]), float(b[q]))) for q in range(most)
+    ]
+    level = f"{m.probability:.0%}".replace("%", " %")
+    figures = [
+        el(
+            "figure",
+            el("h3", "Noise σ of each response"),
+            charts.forest(
+                rows,
+                title="Noise standard deviations",
+                axis="σ (1 = the response's own sd)",
+                limits=(0.0, max(float(high[:most].max()) * 1.05, 1.05)),
+                zero=False,
+            ),
+            class_="panel neutral",
+        )
+    ]
+    if c is not None:
+        shares = [Interval(m.responses[q], float(c.r2[q, 0]), float(c.r2[q, 1]), float(c.r2[q, 2])) for q in range(most)]
+        figures.append(
+            el(
+                "figure",
+                el("h3", "Share of variance explained"),
+                charts.forest(shares, title="Variance explained", axis="R²", limits=(0.0, 1.0), zero=False),
+                class_="panel neutral",
+            )
+        )
+    more = f" The first {most} of {m.Q} responses are drawn." if most < m.Q else ""
+    return join(
+        [
+            el("p", f"Dots are posterior means, thin lines {level} intervals.{more}"),
+            el("div", *figures, class_="panels"),
+        ]
+    )
+
+
+def traces(m: Material) -> Html:
+    """Trace and rank plots of the entries furthest from their limits, and of the worst noise level."""
+    names = {name: i for i, name in enumerate(m.features)}
+    at_q = {name: i for i, name in enumerate(m.responses)}
+    C, panels = m.posterior.C.values, []
+    for row in m.diagnosis.worst(TRACES - 1):
+        p, q = names[str(row["feature"])], at_q[str(row["response"])]
+        title = f"{short(m.features[p], 22)} → {short(m.responses[q], 16)}"
+        panels.append(_trace(np.asarray(C[:, :, p, q]), title, row))
+    if m.diagnosis.noise is not None:
+        row = m.diagnosis.noise.worst(1)[0]
+        q = int(row["response"])
+        panels.append(_trace(np.sqrt(m.posterior.sigma2.values[:, :, q]), f"σ of {short(m.responses[q], 22)}", row))
+    return join(
+        [
+            el(
+                "p",
+                "The coefficients furthest from their limits, worst first. Traces of chains that agree cover each other; bars of "
+                "the rank plots stay near the dashed line.",
+            ),
+            el("div", *panels, class_="panels"),
+        ]
+    )
+
+
+def _trace(draws: np.ndarray, title: str, row: dict[str, Any]) -> Html:
+    numbers = f"R̂ {fixed(row['rhat'], 3)}, {number(min(row['ess_bulk'], row['ess_tail']), 3)} effective"
+    return el(
+        "figure",
+        el("h3", el("bdi", title), " ", el("small", numbers)),
+        charts.trace(draws, title),
+        charts.rank_plot(draws, title),
+        class_="panel trace",
+    )

@@ -1,0 +1,257 @@
+"""Everything the page speaks of, gathered once from what the server has: the posterior, the study, the sketches."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError
+from intarsia.report.brain import Region
+
+Array = NDArray[np.float64]
+
+MOST_ROWS = 500  # features in the table, whatever P
+NEXT = 15  # features listed after the selected ones
+_CHUNK = 8_000_000
+
+
+@dataclass
+class Material:
+    """What a report is made of. `shown` are the listed features in order; `quantiles` (5, shown, Q) are theirs."""
+
+    title: str
+    posterior: Any
+    diagnosis: Any
+    selection: Any
+    mean: Array
+    sd: Array
+    shown: NDArray[np.intp]
+    quantiles: Array
+    probability: float
+    features: list[str]
+    responses: list[str]
+    feature_sites: list[str]
+    response_sites: list[str]
+    attrs: dict[str, Any]
+    study: Any = None
+    joined: Any = None
+    card: Mapping[str, Any] | None = None
+    truth: Array | None = None
+    regions: dict[str, Region] = field(default_factory=dict)
+    site_bytes: dict[str, int] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    seed: int = 0
+
+    @property
+    def P(self) -> int:
+        return len(self.features)
+
+    @property
+    def Q(self) -> int:
+        return len(self.responses)
+
+    @property
+    def n(self) -> int | None:
+        return _whole(self.attrs.get("n") or getattr(self.joined, "n", None))
+
+    @property
+    def m(self) -> int | None:
+        return _whole(self.attrs.get("m") or getattr(self.joined, "m", None))
+
+    @cached_property
+    def sites(self) -> list[str]:
+        if self.study is not None:
+            return list(self.study.names)
+        return list(dict.fromkeys([*self.feature_sites, *self.response_sites]))
+
+    @property
+    def chosen(self) -> NDArray[np.intp]:
+        """The selected features among the shown, in order."""
+        return self.shown[self.selection.selected[self.shown]]
+
+    @property
+    def count(self) -> int:
+        return int(self.selection.selected.sum())
+
+    def strongest(self, p: int) -> int:
+        """The response at which feature p shows most: least local fdr, then largest mean in its own sd."""
+        fdr = self.selection.local_fdr_by_response[p]
+        z = np.abs(self.mean[p]) / np.where(self.sd[p] > 0, self.sd[p], np.inf)
+        return int(np.lexsort((-z, fdr))[0])
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def gather(
+    posterior: Any,
+    *,
+    title: str | None = None,
+    study: Any = None,
+    joined: Any = None,
+    card: Mapping[str, Any] | None = None,
+    truth: Any = None,
+    regions: Any = None,
+    diagnosis: Any = None,
+    selection: Any = None,
+    probability: float | None = None,
+    top: int = MOST_ROWS,
+) -> Material:
+    """Compute what is missing (diagnostics, selection, quantiles of the listed features)."""
+    from intarsia.server.diagnostics import diagnose
+    from intarsia.server.selection import select
+
+    if top < 1:
+        raise InputError(f"top is {top}; expected the number of features to list, at least 1.")
+    fit = getattr(study, "fit", None)
+    C = posterior.C
+    if selection is None:
+        how = {"method": fit.select, "alpha": fit.fdr} if fit is not None else {}
+        selection = select(C.values, **how)
+    diagnosis = diagnosis if diagnosis is not None else diagnose(posterior)
+    mean, sd = posterior.mean().values, posterior.sd().values
+    z = (np.abs(mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
+    order = np.lexsort((-z, selection.local_fdr, ~selection.selected))
+    count = int(selection.selected.sum())
+    shown = order[: min(max(count + NEXT, 25), top, len(order))]
+    p = probability or (study.deliver.interval if study is not None else 0.95)
+    P, Q = mean.shape
+    coords = C.coords
+    return Material(
+        title=title or (study.title or study.id if study is not None else posterior.tree.attrs.get("study", "posterior")),
+        posterior=posterior, diagnosis=diagnosis, selection=selection, mean=mean, sd=sd, shown=shown,
+        quantiles=_quantiles(C.values, shown, p), probability=p,
+        features=posterior.features, responses=posterior.responses,
+        feature_sites=[str(s) for s in coords["site"].values] if "site" in coords else ["data"] * P,
+        response_sites=[str(s) for s in coords["response_site"].values] if "response_site" in coords else ["data"] * Q,
+        attrs={k: _unpack(v) for k, v in posterior.tree.attrs.items()},
+        study=study, joined=joined, card=card, truth=_truth(truth, posterior), regions=read_regions(regions),
+    )  # fmt: skip
+
+
+def from_folder(folder: str | Path, **options: Any) -> Material:
+    """The material of a study folder at the server: study.toml, sketches, posterior.nc, events."""
+    from intarsia.errors import StudyError
+    from intarsia.federation.folder import StudyFolder
+    from intarsia.privacy.card import study_card
+    from intarsia.server.posterior import Posterior
+    from intarsia.wire.messages import join
+
+    where = StudyFolder.open(folder)
+    path = where.path / "posterior.nc"
+    if not path.is_file():
+        raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
+    joined, card = None, options.pop("card", None)
+    if not where.missing("sketch"):
+        joined = join(where.sketches())
+        if card is None:
+            columns = len(joined.features) + len(joined.responses)
+            card = study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)
+    if options.get("regions") is None and (where.path / "regions.csv").is_file():
+        options["regions"] = where.path / "regions.csv"
+    material = gather(Posterior.load(path), study=where.study, joined=joined, card=card, **options)
+    material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
+    material.events = read_events(where.path)
+    return material
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The study folder's log; a half-written last line is left out."""
+    events = []
+    file = folder / "events.jsonl"
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events
+
+
+def _quantiles(C: NDArray[Any], shown: NDArray[np.intp], probability: float) -> Array:
+    ends = [(1 - probability) / 2, 0.25, 0.5, 0.75, (1 + probability) / 2]
+    chains, draws, _P, Q = C.shape
+    out = np.empty((5, len(shown), Q))
+    step = max(1, _CHUNK // (chains * draws * Q))
+    for start in range(0, len(shown), step):
+        part = shown[start : start + step]
+        out[:, start : start + step] = np.quantile(C[:, :, part].reshape(chains * draws, len(part), Q), ends, axis=0)
+    return out
+
+
+def _unpack(value: Any) -> Any:
+    """Attributes that netCDF could only hold as JSON text."""
+    if isinstance(value, str) and value[:1] in "{[":
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 2) == 1 else value
+
+
+def _truth(truth: Any, posterior: Any) -> Array | None:
+    """The true coefficients of a simulated study (P × Q), or a table feature,response,value."""
+    if truth is None:
+        return None
+    P, Q = len(posterior.features), len(posterior.responses)
+    if isinstance(truth, str | Path):
+        out = np.zeros((P, Q))
+        at_p = {name: i for i, name in enumerate(posterior.features)}
+        at_q = {name: i for i, name in enumerate(posterior.responses)}
+        for row in _rows(truth, ("feature", "response", "value")):
+            if row["feature"] in at_p and row["response"] in at_q:
+                out[at_p[row["feature"]], at_q[row["response"]]] = float(row["value"])
+        return out
+    found = np.asarray(truth, dtype=np.float64)
+    if found.shape != (P, Q):
+        raise InputError(f"truth has shape {found.shape}; expected {(P, Q)}, features × responses.")
+    return found
+
+
+_NAMES = {"code": ("code", "roi", "name", "region", "label"), "network": ("network", "power_network", "group", "lobe")}
+_NAMES |= {axis: (axis, f"{axis}_mni", f"mni_{axis}") for axis in "xyz"}
+
+
+def read_regions(source: Any) -> dict[str, Region]:
+    """Regions by code, from a CSV file (code, network, x, y, z in MNI millimetres) or a sequence of regions."""
+    if source is None:
+        return {}
+    if isinstance(source, str | Path):
+        rows: Sequence[Mapping[str, str]] = _rows(source, ())
+        if not rows:
+            raise InputError(f"{source} lists no regions.")
+        column = {key: name for key, names in _NAMES.items() for name in names[::-1] if name in rows[0]}
+        if any(key not in column for key in ("code", "x", "y", "z")):
+            raise InputError(f"{source} needs the columns code, x, y, z (and network, if you like).")
+        try:
+            found = []
+            for row in rows:
+                x, y, z = (float(row[column[axis]]) for axis in "xyz")
+                network = row[column["network"]] if "network" in column else "regions"
+                found.append(Region(row[column["code"]], network, x, y, z))
+        except (ValueError, TypeError):
+            raise InputError(f"A coordinate in {source} is not a number.") from None
+        return {region.code: region for region in found}
+    return {r.code: Region(str(r.code), str(r.network), float(r.x), float(r.y), float(r.z)) for r in source}
+
+
+def _rows(path: str | Path, needed: tuple[str, ...]) -> list[dict[str, str]]:
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"{path} is not a CSV file in UTF-8.") from None
+    missing = [name for name in needed if rows and name not in rows[0]]
+    if missing:
+        raise InputError(f"{path} lacks the column(s) {', '.join(missing)}.")
+    return rows

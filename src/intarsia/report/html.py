@@ -1,0 +1,95 @@
+"""HTML and SVG from Python values: everything is escaped unless it is `Html` already."""
+
+import html
+from typing import Any
+
+_VOID = {"br", "hr", "img", "input", "meta", "link", "wbr"}
+
+
+class Html(str):
+    """Text that is HTML already and is put in as it is."""
+
+    __slots__ = ()
+
+
+def text(value: Any) -> Html:
+    """A value as escaped text; control and direction-changing characters become visible marks."""
+    if isinstance(value, Html):
+        return value
+    clean = "".join(c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    return Html(html.escape(clean, quote=True))
+
+
+def el(tag: str, *children: Any, **attributes: Any) -> Html:
+    """An element. `class_` is class, `aria_label` is aria-label; None and False leave an attribute out."""
+    parts = [f"<{tag}"]
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = name.rstrip("_").replace("_", "-")
+        parts.append(f" {key}" if value is True else f' {key}="{text(value)}"')
+    parts.append(">")
+    if tag not in _VOID:
+        parts += [text(child) for child in children if child is not None]
+        parts.append(f"</{tag}>")
+    return Html("".join(parts))
+
+
+def join(items: Any, separator: str = "") -> Html:
+    """Pieces of HTML (or values, escaped) one after the other."""
+    return Html(separator.join(text(item) for item in items if item is not None))
+
+
+def table(head: list[Any], rows: list[list[Any]], *, class_: str = "plain", caption: str | None = None) -> Html:
+    """A plain table; cells that are not HTML are escaped."""
+    return el(
+        "div",
+        el(
+            "table",
+            el("caption", caption) if caption else None,
+            el("thead", el("tr", *(el("th", cell, scope="col") for cell in head))) if head else None,
+            el("tbody", *(el("tr", *(_cell(i, cell) for i, cell in enumerate(row))) for row in rows)),
+            class_=class_,
+        ),
+        class_="scroll",
+    )
+
+
+def _cell(i: int, cell: Any) -> Html:
+    return el("th", cell, scope="row") if i == 0 else el("td", cell)
+
+
+def short(label: str, most: int) -> str:
+    """A label cut in the middle, so that both ends can still be told apart."""
+    if len(label) <= most:
+        return label
+    keep = most - 1
+    return label[: keep - keep // 2] + "…" + label[len(label) - keep // 2 :]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number as a person writes it, with a true minus sign."""
+    if value != value:
+        return "–"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    out = f"{value:,.0f}" if size >= 10**digits else f"{value:.{digits}g}"
+    if "e" in out and size >= 1e-4:
+        out = f"{value:.{digits + 3}f}".rstrip("0")
+    return out.replace("-", "−")
+
+
+def fixed(value: float, places: int = 2) -> str:
+    return "–" if value != value else f"{value:.{places}f}".replace("-", "−")
+
+
+def plural(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def about(value: float) -> str:
+    """An expected number of mistakes, no more precise than it is."""
+    return "fewer than 0.1" if value < 0.1 else f"about {value:.1f}"

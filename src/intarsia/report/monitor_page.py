@@ -1,0 +1,137 @@
+"""The monitor's page: made anew at the server each time; the script only asks for its live part again."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from intarsia.progress import clock
+from intarsia.report.assets import LOGO, MONITOR_SCRIPT
+from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.report.page import document
+
+_NAMES = {
+    "share": "key shares", "confirmation": "key confirmed", "alignment": "alignment", "sketch": "sketches", "fit": "fit",
+    "deliver": "delivery",
+}  # fmt: skip
+
+
+def page(state: Mapping[str, Any], part: bool = False) -> str:
+    """The whole page, or its live part."""
+    live = body(state)
+    if part:
+        return str(live)
+    names = state["studies"]
+    links = [el("li", el("a", name, href=f"/?study={quote(name)}")) for name in names]
+    side = el(
+        "nav", el("div", Html(LOGO), "intarsia", class_="logo"), el("ul", *links),
+        el("p", el("span", "live", id="link", class_="tag yes js", role="status"), class_="note"),
+        el("button", "Light / dark", type="button", id="theme", class_="js"), aria_label="Studies",
+    )  # fmt: skip
+    # Without a script the page reloads itself.
+    reload = Html('<noscript><meta http-equiv="refresh" content="4"></noscript>')
+    main = el("main", reload, el("div", live, id="live"), id="main")
+    content = el("div", side, main, class_="page monitor")
+    return document("intarsia monitor", content, MONITOR_SCRIPT, {"connect-src": "'self'"})
+
+
+def body(state: Mapping[str, Any]) -> Html:
+    study = state["study"]
+    if study is None:
+        return el(
+            "section",
+            el("h2", "No study yet"),
+            el("p", "The folder holds no study. One appears here as soon as it is begun."),
+        )
+    if "error" in study:
+        return el("section", el("h2", study["name"]), el("p", study["error"], class_="verdict bad"))
+    return join([
+        el("header", el("p", "Study monitor", class_="kicker"), el("h1", el("bdi", study["title"] or study["id"])),
+           el("p", "run ", el("code", study["run"][:12] + "…"), " · hash ", el("code", study["hash"][:12] + "…"), class_="sub")),
+        el("section", el("h2", "Steps"), _steps(study)),
+        _fit(study),
+        el("section", el("h2", "Sites"), _sites(study)),
+        el("section", el("h2", "What happened"), table(["time", "event", ""], [
+            [e["time"], e["event"], e["words"]] for e in reversed(study["events"])
+        ]) if study["events"] else el("p", "Nothing yet.")),
+    ])  # fmt: skip
+
+
+def _steps(study: Mapping[str, Any]) -> Html:
+    items, waiting = [], True
+    for row in study["steps"]:
+        name = _NAMES.get(str(row["step"]), str(row["step"]))
+        if row["done"]:
+            tag, words = "tag yes", "done"
+        elif waiting:
+            tag, words, waiting = "tag no", "now", False
+            if row["missing"]:
+                words = "waiting for " + ", ".join(row["missing"])
+        else:
+            tag, words = "tag", "later"
+        items.append(el("div", el("b", name), el("span", words, class_=tag), class_="tile"))
+    aligned = study["aligned"]
+    note = el("p", f"{aligned:,} subjects are at all sites; m = {study['m']:,} sketch rows.") if aligned is not None else None
+    return join([el("div", *items, class_="tiles steps"), note])
+
+
+def _fit(study: Mapping[str, Any]) -> Html | None:
+    fit = study["fit"]
+    if fit is not None:
+        words = str(fit.get("verdict", ""))
+        link = el("a", "Open the report", href=f"/report?study={quote(study['name'])}", class_="button", id="report")
+        selected = fit.get("selected", [])
+        return el(
+            "section", el("h2", "Result"),
+            el("p", words[:1].upper() + words[1:], class_="verdict " + ("good" if fit.get("converged") else "bad")),
+            el("p", f"{len(selected):,} of {fit.get('features', 0):,} features selected. ", link if study["report"] else None),
+        )  # fmt: skip
+    chains = study["chains"]
+    if not any(row["total"] for row in chains):
+        return None
+    rows = []
+    for row in chains:
+        share = row["sweeps"] / row["total"] if row["total"] else 0.0
+        state = (
+            "waiting" if not row["total"] else "warm-up" if row["sweeps"] < row["warmup"] else "sampling" if share < 1 else "done"
+        )
+        if row["silent"] is not None:
+            state = f"no news for {clock(row['silent'])}"
+        left = "" if row["left"] is None or share >= 1 else f"{clock(row['left'])} left"
+        meter = el("progress", f"{share:.0%}", max=1, value=f"{share:.4f}", aria_label=f"chain {row['chain'] + 1}")
+        rows.append(
+            [
+                f"chain {row['chain'] + 1}",
+                meter,
+                f"{share:.0%}",
+                f"{row['sweeps']:,} of {row['total']:,} sweeps",
+                state,
+                left,
+            ]
+        )
+    rhat = next((row["rhat"] for row in chains if row["rhat"] is not None), None)
+    words = (
+        "R̂ needs a few kept draws of two chains."
+        if rhat is None
+        else f"Largest R̂ so far, over the watched entries: {fixed(rhat, 3)}."
+    )
+    return el("section", el("h2", "Chains"), table([], rows), el("p", words))
+
+
+def _sites(study: Mapping[str, Any]) -> Html:
+    agreed = any(row["share"] is not None for row in study["sites"])
+    head = ["site", *(["share", "confirmation"] if agreed else []), "alignment", "sketch", "coefficients"]
+    rows = []
+    for i, site in enumerate(study["sites"]):
+        cells: list[Any] = [join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), site["name"]])]
+        for kind in ("share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
+            size = site[kind]
+            cells.append(
+                el("span", "–", class_="note") if size is None else el("span", f"received, {_size(size)}", class_="tag yes")
+            )
+        cells.append(el("span", "delivered", class_="tag yes") if site["delivered"] else el("span", "–", class_="note"))
+        rows.append(cells)
+    return table(head, rows)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

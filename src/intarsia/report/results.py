@@ -1,0 +1,242 @@
+"""The report's sections on results: selected features, the map of all coefficients, forests, connections."""
+
+import base64
+import csv
+import io
+from typing import Any
+
+import numpy as np
+
+from intarsia.report import brain, charts
+from intarsia.report.charts import Interval
+from intarsia.report.gather import Material
+from intarsia.report.html import Html, about, el, fixed, join, short, text
+
+FORESTS = 12  # responses with a forest of their own
+IN_FOREST = 18  # features in one forest
+IN_MAP = 40  # features in the close-up of the map
+
+
+def interval(m: Material, i: int, q: int, name: str) -> Interval:
+    """The i-th shown feature at response q."""
+    p = int(m.shown[i])
+    low, inner_low, _mid, inner_high, high = (float(v) for v in m.quantiles[:, i, q])
+    truth = None if m.truth is None else float(m.truth[p, q])
+    strong = bool(m.selection.selected[p])
+    return Interval(name, float(m.mean[p, q]), low, high, (inner_low, inner_high), truth, strong)
+
+
+def selected(m: Material) -> Html:
+    s, level = m.selection, f"{m.probability:.0%}".replace("%", " %")
+    listed = len(m.chosen)
+    if m.count == 0:
+        words: list[Any] = [
+            el("p", el("strong", "No feature is selected."), " At an expected false discovery rate of "
+               f"{s.alpha:g} the data do not single out any. The table lists the features with most evidence; their "
+               "intervals say what is still possible."),
+        ]  # fmt: skip
+    else:
+        rule = "the posterior false discovery rate" if s.method == "bfdr" else "the paper's two-component mixture"
+        words = [
+            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.alpha:g}. Of these, "
+               f"{about(s.expected_fdr * m.count)} are expected to be wrong."),
+        ]  # fmt: skip
+    words.append(
+        el("p", "Effects are posterior means in standard deviations of the response for one standard deviation of the "
+           f"feature, with {level} credible intervals, at the response where the feature shows most. "
+           "Only the sites know the units; each reads its own coefficients in them.", class_="note")
+    )  # fmt: skip
+    rows, records, limits = [], [], _limits(m)
+    for i, p in enumerate(int(v) for v in m.shown):
+        q = m.strongest(p)
+        iv = interval(m, i, q, m.features[p])
+        hits = int(s.by_response[p].sum())
+        fdr = float(s.local_fdr[p])
+        cells: list[Any] = [
+            el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
+            el("td", _site_mark(m, m.feature_sites[p])),
+            el("td", el("bdi", m.responses[q])),
+            el("td", fixed(iv.mean, 3), data_v=f"{iv.mean:.6g}", class_="num"),
+            el("td", f"{fixed(iv.lower, 3)} to {fixed(iv.upper, 3)}", data_v=f"{iv.lower:.6g}", class_="num"),
+            el("td", charts.bar(iv, limits), class_="draw"),
+        ]
+        if m.truth is not None:
+            cells.append(el("td", fixed(iv.truth or 0.0, 3), data_v=f"{iv.truth:.6g}", class_="num"))
+        cells += [
+            el("td", f"{hits} of {m.Q}", data_v=hits, class_="num"),
+            el("td", _small(fdr), data_v=f"{fdr:.6g}", class_="num"),
+        ]
+        rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
+        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong])
+    head = ["feature", "site", "response", "effect", f"{level} interval", ""]
+    head += (["truth"] if m.truth is not None else []) + ["responses", "local fdr"]
+    kinds = ["text", "text", "text", "num", "num", ""] + (["num"] if m.truth is not None else []) + ["num", "num"]
+    titles = {
+        "responses": "at how many responses the coefficient itself is selected",
+        "local fdr": "probability that selecting this feature is wrong",
+    }
+    header = el("tr", *(
+        el("th", h, scope="col", data_sort=k or None, class_="num" if k == "num" else None, title=titles.get(h))
+        for h, k in zip(head, kinds)
+    ))  # fmt: skip
+    note = f"{listed:,} of {m.count:,} selected features are listed. " if listed < m.count else ""
+    rest = len(m.shown) - listed
+    if rest > 0:
+        note += f"Below the selected ones: the {rest:,} with most evidence among those not selected."
+    tools = el(
+        "div",
+        el(
+            "label",
+            "Search ",
+            el("input", type="search", id="q", placeholder="feature, site, response", autocomplete="off"),
+        ),
+        el("label", "Show ", el("select", *(el("option", t, value=v) for v, t in _shown_options(m)), id="k")),
+        el("span", "", id="count", aria_live="polite"),
+        class_="tools js",
+    )
+    table = el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features")
+    download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
+    return join([*words, tools, el("div", table, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
+                 el("p", note, " ", download, class_="note")])  # fmt: skip
+
+
+def _tick(strong: bool) -> Html:
+    """Selected or not, for eyes and for ears."""
+    if strong:
+        return el("span", "✓", class_="yes-mark", role="img", aria_label="selected")
+    return el("span", "", class_="yes-mark", role="img", aria_label="not selected")
+
+
+def _shown_options(m: Material) -> list[tuple[str, str]]:
+    out = [("sel", "selected"), ("all", "all listed")] if m.count else [("all", "all listed")]
+    return out + [(str(k), f"top {k}") for k in (10, 25, 100) if k < len(m.shown)]
+
+
+def _small(value: float) -> str:
+    return "< 0.001" if value < 0.001 else fixed(value, 3)
+
+
+def _site_mark(m: Material, site: str) -> Html:
+    index = m.sites.index(site) if site in m.sites else 0
+    return join([el("span", "", class_=f"swatch s{index % 8}", aria_hidden="true"), el("bdi", site)])
+
+
+def _limits(m: Material) -> tuple[float, float]:
+    if not len(m.shown):
+        return -1.0, 1.0
+    best = np.array([m.strongest(int(p)) for p in m.shown])
+    at = np.arange(len(m.shown))
+    low, high = m.quantiles[0, at, best].min(), m.quantiles[4, at, best].max()
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    pad = 0.05 * (high - low) or 1.0
+    return low - pad, high + pad
+
+
+def _csv(records: list[list[Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "local_fdr", "selected"])
+    for record in records:
+        # A label that a spreadsheet would take for a formula is kept from being one.
+        cells = [f"'{c}" if isinstance(c, str) and c[:1] in "=+-@" else c for c in record]
+        writer.writerow([f"{c:.6g}" if isinstance(c, float) else c for c in cells])
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(out.getvalue().encode()).decode()
+
+
+def coefficient_map(m: Material) -> Html:
+    place = {site: i for i, site in enumerate(m.sites)}
+    order = np.argsort([place.get(s, len(place)) for s in m.feature_sites], kind="stable")
+    sites = [m.feature_sites[p] for p in order]
+    pixel = f" With {m.P:,} features a pixel shows the strongest of its {int(np.ceil(m.P / 900)):,}." if m.P > 900 else ""
+    parts: list[Any] = [
+        el("p", "Every posterior mean, features from left to right grouped by site, responses from top to bottom. ",
+           _sign_key(), " Stronger colour is a larger effect; ticks above mark selected features.", pixel),
+        el("div", charts.overview(m.mean[order], sites, m.sites, m.responses, m.selection.selected[order],
+                        f"Map of {m.P:,} × {m.Q} coefficients by site"), class_="scroll"),
+    ]  # fmt: skip
+    close = m.chosen[:IN_MAP]
+    if len(close):
+        of = f"the {len(close)} surest of {m.count:,}" if m.count > len(close) else f"the {len(close)}"
+        parts += [
+            el("h3", f"Close-up: {of} selected features"),
+            el("p", "A dot marks a coefficient that is itself selected at its response.", class_="note"),
+            el("div", charts.heat(
+                m.mean[close], [m.features[p] for p in close], m.responses,
+                name="Effects of the selected features on each response", marked=m.selection.by_response[close],
+            ), class_="scroll"),
+        ]  # fmt: skip
+    return join(parts)
+
+
+def _sign_key() -> Html:
+    return join([el("span", "", class_="swatch posmark"), "positive ", el("span", "", class_="swatch negmark"), "negative."])
+
+
+def forests(m: Material) -> Html:
+    """One forest a response: the selected features that matter most there, else those with most evidence."""
+    level = f"{m.probability:.0%}".replace("%", " %")
+    hits = m.selection.by_response.sum(axis=0)
+    order = sorted(range(m.Q), key=lambda q: (-int(hits[q]), q))[:FORESTS]
+    order.sort()
+    pool = [i for i, p in enumerate(m.shown) if m.selection.selected[p]] or list(range(min(10, len(m.shown))))
+    picked = {q: sorted(pool, key=lambda i: -abs(m.mean[m.shown[i], q]))[:IN_FOREST] for q in order}
+    rows = {q: [interval(m, i, q, m.features[int(m.shown[i])]) for i in picked[q]] for q in order}
+    limits = charts.span([iv for ivs in rows.values() for iv in ivs])
+    panels = []
+    for q in order:
+        ivs = [
+            Interval(iv.name, iv.mean, iv.lower, iv.upper, iv.inner, iv.truth, bool(m.selection.by_response[m.shown[i], q]))
+            for i, iv in zip(picked[q], rows[q])
+        ]
+        count = int(hits[q])
+        title = el("h3", el("bdi", m.responses[q]), " ", el("small", f"{count} selected here" if m.Q > 1 else ""))
+        panels.append(el("figure", title, charts.forest(ivs, title=f"Effects on {m.responses[q]}", axis="effect (sd per sd)",
+                                                        limits=limits), class_="panel"))  # fmt: skip
+    truth = " Diamonds are the simulated truth." if m.truth is not None else ""
+    more = f" Shown: the {len(order)} responses with most selected coefficients of {m.Q}." if len(order) < m.Q else ""
+    return join([
+        el("p", f"Dots are posterior means, thick lines 50 % and thin lines {level} credible intervals, all on one scale. "
+           "Faint lines are coefficients not selected at that response.", truth, more),
+        el("div", *panels, class_="panels"),
+    ])  # fmt: skip
+
+
+def connections(m: Material) -> Html | None:
+    """Connectogram and brain, when features are edges between regions."""
+    pairs = brain.split_edges(m.features, m.regions)
+    if not pairs:
+        return None
+    seen = dict.fromkeys(end for pair in pairs.values() for end in pair)
+    nodes = [code for code in m.regions if code in seen] + [code for code in seen if code not in m.regions]
+    edges = []
+    for p in (int(v) for v in np.flatnonzero(m.selection.selected) if int(v) in pairs):
+        q = m.strongest(p)
+        strength = float(np.abs(m.mean[p]).mean() * (np.sign(m.mean[p, q]) or 1.0))
+        words = brain.edge_words(m.features[p], float(m.mean[p, q]), m.responses[q])
+        edges.append(brain.Edge(*pairs[p], strength, m.features[p], words))
+    if not edges:
+        return el("p", f"{len(pairs):,} features are connections between {len(nodes)} regions; none of them is selected.")
+    edges = sorted(edges, key=lambda e: -abs(e.strength))[:300]
+    key = [el("span", el("span", "", class_=f"swatch {c}"), short(name, 30)) for name, c in brain.legend(m.regions, nodes)]
+    placed = any(code in m.regions for code in nodes)
+    views = brain.brain_views(edges, m.regions, nodes) if placed else []
+    hubs = _hubs(edges)
+    return join([
+        el("p", f"{len(edges)} selected connections between {len({e for x in edges for e in (x.a, x.b)})} of {len(nodes)} "
+           "regions. Width is the mean absolute effect over the responses, colour the sign where it is strongest. ",
+           _sign_key(), f" Most connected: {hubs}."),
+        el("div", el("div", brain.connectogram(edges, nodes, m.regions), class_="circle"),
+           el("div", *views, class_="views") if views else None, class_="brain" if views else None),
+        el("p", *key, class_="key") if key else None,
+        None if placed else el("p", "Coordinates were not given; with a table of regions (code, network, x, y, z) the "
+                               "report also draws them in the brain.", class_="note"),
+    ])  # fmt: skip
+
+
+def _hubs(edges: list[brain.Edge]) -> Html:
+    degree: dict[str, int] = {}
+    for edge in edges:
+        for end in (edge.a, edge.b):
+            degree[end] = degree.get(end, 0) + 1
+    best = sorted(degree.items(), key=lambda item: (-item[1], item[0]))[:5]
+    return text(", ".join(f"{code} ({count})" for code, count in best))

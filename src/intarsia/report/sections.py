@@ -1,0 +1,190 @@
+"""The report's sections around the results: what was asked, what it tells whom, how to do it again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intarsia.report.gather import Material
+from intarsia.report.html import Html, el, join, number, plural, short, table
+from intarsia.report.svg import Scale, figure, label, rect, tip
+
+
+def asked(m: Material) -> Html:
+    n, rows = m.n, m.m
+    sites = m.sites
+    counts = {s: (m.feature_sites.count(s), m.response_sites.count(s)) for s in sites}
+    holders = sum(1 for s in sites if counts[s][0])
+    what = f"{plural(m.P, 'feature')} at {plural(holders, 'site')}"
+    words = f"Which of {what} go with {plural(m.Q, 'response')}, and how strongly"
+    words += f", in {n:,} subjects that all sites hold?" if n else "?"
+    sketch = ""
+    if rows and n:
+        kind = f"{m.study.sketch.kind} " if m.study is not None else ""
+        sketch = (
+            f" No site showed its data: each sent {rows:,} random mixtures of its {n:,} subjects ({kind}sketch, "
+            f"m/n = {rows / n:.3f}), and the server fitted those."
+        )
+    table_rows: list[list[Any]] = []
+    for i, site in enumerate(sites):
+        names = [m.responses[q] for q, s in enumerate(m.response_sites) if s == site]
+        sent = f"{m.site_bytes[site] / 1e6:.2f} MB" if site in m.site_bytes else "–"
+        held = f"{n * sum(counts[site]) * 8 / 1e6:.1f} MB" if n else "–"
+        shown = ", ".join(short(name, 30) for name in names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        table_rows.append(
+            [
+                join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), el("bdi", site)]),
+                f"{counts[site][0]:,}",
+                el("bdi", shown) if shown else "–",
+                held,
+                sent,
+            ]
+        )
+    return join(
+        [
+            el("p", words, sketch),
+            _strip(m, counts),
+            table(["site", "features", "responses", "its table", "its sketch"], table_rows) if n else None,
+        ]
+    )
+
+
+def _strip(m: Material, counts: Mapping[str, tuple[int, int]]) -> Html:
+    """The vertical partition: one inlay a site, as wide as its columns."""
+    width, gap = 860.0, 3.0
+    weights = [max(1.0, sum(counts[s]) ** 0.6) for s in m.sites]
+    x = Scale(0, sum(weights), 0, width - gap * max(0, len(weights) - 1))
+    parts, start, left = [], 0.0, 0.0
+    for i, (site, weight) in enumerate(zip(m.sites, weights)):
+        w = x(start + weight) - x(start)
+        features, responses = counts[site]
+        has = ", ".join(
+            t for t in (f"{features:,} features" if features else "", f"{responses:,} responses" if responses else "") if t
+        )
+        parts.append(rect(left, 0, w, 46, f"site s{i % 8}", tip(f"{site}: {has}"), rx="3"))
+        if w > 60:
+            parts.append(label(left + 10, 20, short(site, max(4, int(w / 9))), "inlay"))
+            if w > 6 * len(has):
+                parts.append(label(left + 10, 36, has, "inlay small"))
+        start, left = start + weight, left + w + gap
+    words = "; ".join(f"{s}: {counts[s][0]} features, {counts[s][1]} responses" for s in m.sites)
+    return figure(width, 46, *parts, name=f"Who brought what. {words}", class_="chart wide strip")
+
+
+def privacy(m: Material) -> Html:
+    card = m.card
+    if card is None:
+        return el("p", "There is no privacy card: the posterior was made without a study, or its sketches are not at hand.")
+    info, attacks, sketch = card["information"], card["attacks"], card["sketch"]
+    bits = info["phi_secret_bits"]
+    per_subject = _range(info["phi_secret_bits_per_subject"])
+    private = card.get("differential_privacy")
+    if private is None:
+        formal = "None. No noise was added, so no bound holds against someone with other knowledge of a person."
+    else:
+        server, insider = private["against_server"], private["against_a_party_that_knows_phi"]
+        formal = (
+            f"Against the server ε = {server['epsilon']:g}, δ = {server['delta']:g}. Against a party that knows Φ: "
+            f"μ = {_number(insider['mu'])}, ε = {_number(insider['epsilon'])} at the same δ. "
+            f"Neighbours: {private['neighbours']}. Holds if {private['holds_if']}."
+        )
+    sees = card["parties"]
+    rows: list[list[Any]] = [
+        ["Know the mixing matrix Φ", sees["know_phi"]],
+        ["The server receives", sees["server_receives"]],
+        ["The server never receives", sees["server_never_receives"]],
+        ["Rows per subject", f"m/n = {sketch['m']:,}/{sketch['n']:,} = {sketch['m'] / sketch['n']:.3f}"],
+        [
+            "Mutual information, Φ secret",
+            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits a subject ({info['assumes']})",
+        ],
+        ["If Φ becomes known", info["phi_known"]],
+        ["Value of a subject guessed with Φ (R²)", _number(attacks["known_phi_r2"])],
+        [
+            "“Was this person in the study?” (AUC)",
+            f"{_number(attacks['membership_auc'])} for an attacker who has the person's whole row (0.5 is a coin, 1 is certain)",
+        ],
+        ["Rows known, others guessed (R²)", _number(attacks["known_rows_r2"])],
+        [
+            "Correlations between columns",
+            f"known to the server to ± {_number(attacks['correlations_known_to'])}: that is the aim",
+        ],
+        ["Differential privacy", formal],
+    ]
+    return join(
+        [
+            el(
+                "p",
+                "What this study tells whom, computed from its sizes by the server. Each site has its own signed card for its "
+                "own columns.",
+            ),
+            table([], rows, class_="plain facts"),
+            el("h3", "What is not claimed"),
+            el("ul", *(el("li", line) for line in card["not_claimed"])),
+        ]
+    )
+
+
+def _range(ends: Sequence[Any]) -> str:
+    """Bounds, or the one number when they are the same."""
+    return " to ".join(dict.fromkeys(_number(v) for v in ends))
+
+
+def _number(value: Any) -> str:
+    if value == "infinite":
+        return "∞"
+    return number(float(value), 3) if isinstance(value, int | float) else str(value)
+
+
+def reproduce(m: Material, command: str | None) -> Html:
+    rows: list[list[Any]] = []
+    s = m.study
+    if s is not None:
+        f = s.fit
+        rank = "as many as responses" if f.rank is None else str(f.rank)
+        rows += [
+            ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],
+            ["Study hash", el("code", s.hash)],
+            ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.alpha:g}"],
+            [
+                "Sampler",
+                f"{f.chains} chains × ({f.warmup} warm-up + {f.draws} draws), every {_ordinal(f.thin)} kept, seed {f.seed}",
+            ],
+            ["Selection", f"{f.select} at {f.fdr:g}"],
+            ["Alignment", f"{s.alignment.mode}; ids compared after {', '.join(s.alignment.canonical) or 'nothing'}"],
+            ["Sketch", f"{s.sketch.kind}, m = {s.sketch.m}, values leave as {s.sketch.precision}"],
+        ]
+    else:
+        model = m.attrs.get("model")
+        if isinstance(model, dict):
+            rows.append(["Model", ", ".join(f"{k} {v}" for k, v in model.items())])
+        for key in ("warmup", "thin", "seed"):
+            if key in m.attrs:
+                rows.append([key, str(m.attrs[key])])
+    if m.joined is not None:
+        rows.append(["Key fingerprint", el("code", m.joined.key_fingerprint)])
+    versions = m.attrs.get("versions")
+    if isinstance(versions, dict):
+        rows.append(["Software", ", ".join(f"{k} {v}" for k, v in versions.items())])
+    parts: list[Any] = [table([], rows, class_="plain facts")]
+    if command:
+        parts += [
+            el(
+                "p",
+                "The same sketches, study file and seed give the same draws, bit for bit, on the same processor and libraries:",
+            ),
+            el("pre", el("code", command)),
+        ]
+    if m.events:
+        log = [
+            [
+                e.get("time", ""),
+                e.get("event", ""),
+                " ".join(str(e[k]) for k in ("site", "kind", "why", "verdict") if k in e),
+            ]
+            for e in m.events[-40:]
+        ]
+        parts.append(el("details", el("summary", "What happened, from the server's log"), table(["time", "event", ""], log)))
+    return join(parts)
+
+
+def _ordinal(k: int) -> str:
+    return "draw" if k == 1 else f"{k}th"

@@ -1,0 +1,388 @@
+"""The report: whole, self-contained, safe, small, and right about what it shows."""
+
+import html
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.federation import frames, sites, study
+from tests.reports import made_up
+
+from intarsia import report
+from intarsia.errors import InputError, MessageError, StudyError
+from intarsia.report.brain import Region, split_edges
+from intarsia.report.checks import check
+from intarsia.report.gather import gather, read_regions
+from intarsia.report.html import el, number, short, text
+from intarsia.report.monitor import Monitor, loopback
+from intarsia.report.page import render
+from intarsia.report.state import chains, find_studies
+from intarsia.report.svg import Scale
+
+SECTIONS = ("asked", "converged", "selected", "map", "forest", "checks", "rank", "noise", "traces", "privacy", "again")
+NASTY = ['<script>alert("x")</script>', "a&b", '"><img src=x onerror=alert(1)>', "'; DROP", "Größe–Ünïcode 🧠", "עברית", "=1+1"]
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and the table's rows; complains about tags that do not nest."""
+
+    VOID = frozenset({"meta", "br", "img", "input", "hr", "wbr", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    posterior, joined, C = made_up()
+    return render(gather(posterior, joined=joined, truth=C, title="A study"))
+
+
+def test_every_section_is_there_and_linked(page):
+    reader = read(page)
+    ids = {attrs.get("id") for _tag, attrs in reader.tags}
+    links = {attrs["href"][1:] for tag, attrs in reader.tags if tag == "a" and (attrs.get("href") or "").startswith("#")}
+    assert set(SECTIONS) <= ids
+    assert links <= ids
+    assert "Privacy card" in page
+
+
+def test_page_is_self_contained(page):
+    """No address but data: ones, no script but ours, and a policy that says so."""
+    reader = read(page)
+    for tag, attrs in reader.tags:
+        for name in ("src", "href", "action", "data", "srcset", "poster", "background"):
+            value = attrs.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, name, value[:60])
+        assert not any(name.startswith("on") for name in attrs)
+    assert "http://" not in page.replace("http-equiv", "")
+    assert "https://" not in page
+    assert "@import" not in page
+    assert "url(" not in page
+    assert "default-src 'none'" in html.unescape(page)
+    assert page.count("<script>") == 1
+    assert len(page.encode()) < 2_000_000
+
+
+def test_page_reads_without_script(page):
+    """What the script adds (search, sorting) is hidden without it; every row is in the page."""
+    body = page.replace(page[page.index("<script>") : page.index("</script>")], "")
+    assert body.count("<tr") > 25
+    assert 'class="tools js"' in body
+    assert ".js{display:none}" in body
+
+
+def test_accessible(page):
+    reader = read(page)
+    assert any(tag == "html" and attrs.get("lang") == "en" for tag, attrs in reader.tags)
+    figures = [attrs for tag, attrs in reader.tags if tag == "svg" and attrs.get("aria-hidden") != "true"]
+    assert figures
+    assert all(attrs.get("role") == "img" and attrs.get("aria-label") for attrs in figures)
+    headings = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(headings))
+
+
+def test_table_tells_the_posterior(page):
+    """The numbers in the table are the posterior's; the selected are those that are true here."""
+    posterior, joined, C = made_up()
+    m = gather(posterior, joined=joined, truth=C)
+    assert sorted(m.chosen) == sorted(np.flatnonzero(C.any(axis=1)))
+    p = int(m.shown[0])
+    q = m.strongest(p)
+    lower, upper = (edge.values[p, q] for edge in posterior.interval(0.95))
+    row = next(line for line in page.split("<tr") if f"<bdi>{m.features[p]}</bdi>" in line and "data-v" in line)
+    shown = [float(v) for v in re.findall(r'data-v="([^"]+)"', row)][:3]
+    assert shown == pytest.approx([m.mean[p, q], lower, C[p, q]], rel=1e-4)
+    assert f"{upper:.3f}".replace("-", "−") in row
+
+
+@pytest.mark.parametrize("label", NASTY)
+def test_names_are_escaped(label):
+    """A label is shown as it is written, wherever it appears, and is never markup."""
+    features = [label, *(f"f{i}" for i in range(59))]
+    posterior, joined, _ = made_up(features=features, responses=[label + " y", "b", "c"])
+    posterior.tree["posterior"]["C"].values[:, :, 0] += 0.7  # selected, so it appears everywhere
+    page = render(gather(posterior, joined=joined, title=label))
+    reader = read(page)
+    assert {tag for tag, _ in reader.tags} <= ALLOWED
+    assert not any(name.startswith("on") or name == "srcdoc" for _, attrs in reader.tags for name in attrs)
+    assert page.count("<script>") == 1
+    assert f"<bdi>{html.escape(label)}</bdi>" in page
+
+
+ALLOWED = {
+    "html", "head", "meta", "title", "style", "body", "a", "div", "nav", "svg", "path", "ul", "li", "button", "header", "p",
+    "h1", "h2", "h3", "bdi", "span", "b", "main", "section", "rect", "text", "table", "thead", "tbody", "tr", "th", "td",
+    "figure", "line", "circle", "small", "strong", "label", "input", "select", "option", "image", "code", "pre", "details",
+    "summary", "footer", "script", "caption",
+}  # fmt: skip
+
+
+def test_csv_does_not_carry_formulas():
+    from base64 import b64decode
+
+    posterior, _, _ = made_up(features=["=1+1", "@x", *(f"f{i}" for i in range(58))])
+    page = render(gather(posterior))
+    raw = b64decode(re.search(r"data:text/csv;charset=utf-8;base64,([^\"]+)", page).group(1)).decode()
+    assert "\n=1" not in raw
+    assert "\n@x" not in raw
+
+
+@pytest.mark.parametrize(("P", "Q", "active"), [(60, 3, 0), (60, 1, 4), (80, 60, 6), (2, 1, 1)])
+def test_odd_shapes(P, Q, active):
+    posterior, joined, _ = made_up(P=P, Q=Q, active=active, draws=60)
+    page = render(gather(posterior, joined=joined))
+    read(page)
+    assert ("No feature is selected" in page) == (active == 0)
+    assert len(page.encode()) < 2_000_000
+    assert "nan" not in re.sub(r"[A-Za-z]*nan[A-Za-z]+", "", page.split("<body>")[1].lower())
+
+
+def test_many_features_stay_small():
+    """P = 10⁵: the table and the map are bounded, so is the page."""
+    posterior, _, _ = made_up(P=100_000, Q=2, active=30, chains=2, draws=10)
+    page = render(gather(posterior, top=100))
+    assert len(page.encode()) < 600_000
+    assert "a pixel shows the strongest of its 112" in page
+
+
+def test_too_many_selected_says_so():
+    posterior, _, _ = made_up(P=60, active=30)
+    page = render(gather(posterior, top=10))
+    assert "10 of 30 selected features are listed" in page
+
+
+def test_checks_find_a_wrong_model():
+    """Predictive shares are middling for the model that made the data, and extreme when the noise is understated."""
+    posterior, joined, _ = made_up(m=200)
+    rng = np.random.default_rng(0)
+    good = check(posterior, joined.X, joined.Y, 0.95, rng)
+    assert (np.abs(good.p_spread - 0.5) < 0.49).all()
+    assert (good.coverage > 0.88).all()
+    posterior.tree["posterior"]["sigma2"].values[...] *= 0.05
+    bad = check(posterior, joined.X, joined.Y, 0.95, rng)
+    assert (bad.coverage < 0.7).all()
+    assert (bad.p_spread < 0.05).any()
+
+
+def test_edges_are_recognised_and_drawn():
+    codes = [f"R{i}" for i in range(12)]
+    edges = [f"{a}--{b}" for i, a in enumerate(codes) for b in codes[i + 1 :]][:60]
+    assert split_edges(edges, {})[0] == ("R0", "R1")
+    assert split_edges([f"gene-{i}" for i in range(30)], {}) == {}
+    assert split_edges([f"a{i}" for i in range(30)], {}) == {}
+    posterior, _, _ = made_up(features=edges)
+    places = [Region(c, "one" if i % 2 else "two", 5.0 * i - 30, 3.0 * i - 20, 2.0 * i) for i, c in enumerate(codes)]
+    page = render(gather(posterior, regions=places))
+    assert page.count('class="edge') == 4 * 4  # four edges, in the circle and in three views
+    assert "Brain from above" in page
+    assert "Coordinates were not given" in render(gather(posterior))
+
+
+def test_regions_file(tmp_path):
+    path = tmp_path / "rois.csv"
+    path.write_text("roi,x_mni,y_mni,z_mni\na,1,2,3\n", encoding="utf-8")
+    assert read_regions(path)["a"] == Region("a", "regions", 1.0, 2.0, 3.0)
+    path.write_text("roi,x\na,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="code, x, y, z"):
+        read_regions(path)
+
+
+def test_write_from_file_and_refuse_others(tmp_path):
+    posterior, _, _ = made_up()
+    posterior.save(tmp_path / "posterior.nc")
+    out = report.write(tmp_path / "posterior.nc", tmp_path / "r.html", title="From a file")
+    assert "From a file" in out.read_text(encoding="utf-8")
+    with pytest.raises(MessageError):
+        report.write(tmp_path / "absent.nc", tmp_path / "x.html")
+    with pytest.raises(InputError):
+        report.write(3, tmp_path / "x.html")
+    with pytest.raises(StudyError):
+        report.write(tmp_path, tmp_path / "x.html")
+
+
+def test_helpers():
+    assert text("<a>\u202e") == "&lt;a&gt;\N{REPLACEMENT CHARACTER}"
+    assert el("a", "x<y", href='"') == '<a href="&quot;">x&lt;y</a>'
+    assert short("abcdefghij", 5) == "ab…ij"
+    assert [number(v) for v in (0.0, -1.5, 1234567.0, float("nan"), 0.00012)] == ["0", "−1.5", "1,234,567", "–", "0.00012"]
+    assert [words for _, words in Scale(0.9985, 1.0105, 0, 1).marks(3)] == ["1.000", "1.005", "1.010"]
+    ticks = Scale(-3, 7, 0, 100).ticks(4)
+    assert all(-3 <= t <= 7 for t in ticks)
+    assert 0.0 in ticks
+
+
+# The study folder, the monitor.
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    import intarsia
+
+    where = tmp_path_factory.mktemp("server") / "studies" / "liver"
+    parties = sites(frames())
+    intarsia.fit(parties, study(parties, fit={"draws": 80, "warmup": 60, "chains": 2, "thin": 1, "seed": 1}), folder=where)
+    return where
+
+
+def test_report_from_the_study_folder(fitted, tmp_path):
+    out = report.write(fitted, tmp_path / "report.html")
+    page = out.read_text(encoding="utf-8")
+    read(page)
+    assert "ΦΦ" not in page
+    assert "Mutual information" in page
+    assert "What these checks cannot see" in page
+    assert "clinic_0" in page
+
+
+def test_report_command(fitted, tmp_path, capsys):
+    from intarsia.cli import main
+
+    assert main(["report", str(fitted), "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes"] == (tmp_path / "r.html").stat().st_size
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "x.html")]) == 4
+
+
+def get(address: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(address, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+def monitor(fitted):
+    found = Monitor(fitted.parents[1], port=0)
+    found.start()
+    yield found
+    found.close()
+
+
+def test_monitor_shows_the_study_and_its_report(monitor, fitted):
+    code, page = get(monitor.address)
+    assert code == 200
+    read(page)
+    assert "clinic" in page
+    assert "Open the report" in page
+    state = json.loads(get(monitor.address + "state.json")[1])
+    assert state["studies"] == ["liver"]
+    assert all(step["done"] for step in state["study"]["steps"])
+    code, body = get(monitor.address + "report?study=liver")
+    assert code == 200
+    assert "Selected features" in body
+
+
+def test_monitor_is_read_only_and_bound(monitor):
+    request = urllib.request.Request(monitor.address, data=b"x", method="POST")
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(request, timeout=10)
+    assert get(monitor.address, Host="evil.example")[0] == 403
+    assert get(monitor.address + "etc/passwd")[0] == 404
+    assert get(monitor.address + "?study=../../etc")[0] == 200  # an unknown name is no path
+    assert "No study yet" in get(monitor.address + "?study=../../etc")[1]
+    assert monitor.server.server_address[0] == "127.0.0.1"
+
+
+def test_monitor_wants_a_token_off_loopback(fitted):
+    assert [loopback(h) for h in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "10.0.0.1")] == [True, True, True, False, False]
+    with pytest.raises(InputError, match="16"):
+        Monitor(fitted, port=0, token="short")
+    found = Monitor(fitted, host="0.0.0.0", port=0)
+    found.start()
+    try:
+        port = found.server.server_address[1]
+        assert found.token is not None
+        assert get(f"http://127.0.0.1:{port}/")[0] == 401
+        assert get(f"http://127.0.0.1:{port}/?token=wrong-wrong-wrong-wrong")[0] == 401
+        assert get(f"http://127.0.0.1:{port}/?token={found.token}")[0] == 200
+        assert get(f"http://127.0.0.1:{port}/", Cookie=f"token={found.token}")[0] == 200
+    finally:
+        found.close()
+
+
+def test_monitor_of_a_running_fit(tmp_path):
+    """Progress files give the bars, the time left and R̂; a half-written or missing file does no harm."""
+    progress = {"chain": 0, "sweeps": 500, "total": 1000, "warmup": 200, "kept": 300, "seconds": 50.0}
+    moments = {"mean": [0.0, 1.0], "square": [299.0, 299.0]}
+    for k, shift in enumerate((0.0, 0.5)):
+        content = {**progress, **moments, "chain": k, "mean": [shift, 1.0]}
+        (tmp_path / f"progress-{k}.json").write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / "progress-2.json").write_text('{"sweeps": 4', encoding="utf-8")
+    rows = chains(tmp_path, 4)
+    assert [row["sweeps"] for row in rows] == [500, 500, 0, 0]
+    assert rows[0]["left"] == pytest.approx(50.0)
+    assert rows[0]["rhat"] == pytest.approx(np.sqrt((299 + 300 * 0.125) / 300), rel=1e-9)
+    later = (tmp_path / "progress-0.json").stat().st_mtime + 300
+    assert chains(tmp_path, 1, later)[0]["silent"] == pytest.approx(300, abs=1)
+
+
+def test_monitor_survives_an_unreadable_study(tmp_path):
+    (tmp_path / "studies" / "broken").mkdir(parents=True)
+    (tmp_path / "studies" / "broken" / "study.toml").write_text("nonsense = <b>", encoding="utf-8")
+    assert [p.name for p in find_studies(tmp_path)] == ["broken"]
+    found = Monitor(tmp_path, port=0)
+    thread = found.start()
+    try:
+        code, page = get(found.address)
+        assert code == 200
+        assert "not valid TOML" in page
+        assert "<b>" not in page.split('id="live"')[1].split("</section>")[0]
+    finally:
+        found.close()
+    assert isinstance(thread, threading.Thread)
+
+
+def test_plain_lines_and_live_bar(capsys):
+    import io
+
+    from intarsia.progress import Bar, clock
+    from intarsia.server.chains import Progress
+
+    pipe = io.StringIO()
+    with Bar(pipe) as bar:
+        bar(Progress([10, 0], 100, 50, 1.0, 9.0, float("nan")))
+        bar(Progress([100, 100], 100, 50, 9.0, 0.0, 1.004))
+        bar(Progress([100, 100], 100, 50, 9.0, 0.0, 1.004))
+    assert pipe.getvalue().count("\n") == 1
+    assert "100%" in pipe.getvalue()
+    assert "1.004" in pipe.getvalue()
+    with Bar(pipe, live=True) as bar:
+        bar(Progress([10, 0], 100, 50, 1.0, 9.0, float("nan")))
+    assert "chain 2" in pipe.getvalue()
+    assert [clock(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+
+
+def test_assets_are_packaged():
+    where = Path(report.__file__).parent
+    assert all((where / name).is_file() for name in ("style.css", "report.js", "monitor.js"))

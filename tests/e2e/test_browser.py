@@ -1,0 +1,233 @@
+"""The report and the monitor in a real browser: headless Chromium, driven through WebDriver."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.federation import frames, sites, study
+from tests.reports import made_up
+
+from intarsia import report
+from intarsia.report.monitor import Monitor
+
+pytestmark = pytest.mark.browser
+NASTY = "<img src=x onerror=\"document.title='owned'\"> & 🧠"
+WIDTHS = {"desktop": (1280, 900), "phone": (390, 840)}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'intarsia[test]')")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
+
+
+def look(browser, address: str, size: str = "desktop", scheme: str = "light") -> None:
+    width, height = WIDTHS[size]
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    # Smooth scrolling would move the buttons away under the driver's hand.
+    features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get_log("browser"), browser.get_log("performance")
+    browser.get(address)
+
+
+def errors(browser) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
+
+
+def fetched(browser) -> list[str]:
+    """Addresses the page asked for, other than itself and data in the page."""
+    sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    found = [e["params"]["request"]["url"] for e in sent if e["method"] == "Network.requestWillBeSent"]
+    return [a for a in found[1:] if not a.startswith("data:")]
+
+
+def rows(browser) -> list[list[str]]:
+    """The visible rows of the table of features."""
+    script = """return [...document.querySelectorAll('#features tbody tr')].filter(r => !r.hidden)
+        .map(r => [...r.cells].map(c => c.innerText.trim()))"""
+    return browser.execute_script(script)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    posterior, joined, C = made_up(features=[NASTY, *(f"f{i:03d}" for i in range(59))])
+    out = report.write(posterior, tmp_path_factory.mktemp("report") / "report.html", joined=joined, truth=C, title=NASTY)
+    return out.as_uri()
+
+
+@pytest.mark.parametrize("size", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_opens_clean(browser, page, size, scheme):
+    """No console error, nothing fetched, nothing wider than the screen, and a page of its own colour."""
+    look(browser, page, size, scheme)
+    assert errors(browser) == []
+    assert fetched(browser) == []
+    assert browser.title != "owned"
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[size][0]
+    shade = browser.execute_script("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (sum(shade) < 200) == (scheme == "dark")
+
+
+def test_text_has_contrast(browser, page):
+    """Every piece of plain text has at least 4.5 : 1 against what is behind it, in both lights."""
+    script = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+    for scheme in ("light", "dark"):
+        look(browser, page, "desktop", scheme)
+        poor = browser.execute_script(script)
+        assert poor == [], (scheme, poor[:5])
+
+
+def test_table_sorts_and_searches(browser, page):
+    look(browser, page)
+    all_rows = rows(browser)
+    assert len(all_rows) == 25
+    button = browser.find_element("css selector", "#features th:nth-child(4) button")
+    button.click()
+    values = [float(row[3].replace("−", "-")) for row in rows(browser)]
+    assert values == sorted(values)
+    button.click()
+    values = [float(row[3].replace("−", "-")) for row in rows(browser)]
+    assert values == sorted(values, reverse=True)
+    assert browser.find_element("css selector", "#features th:nth-child(4)").get_attribute("aria-sort") == "descending"
+    search = browser.find_element("id", "q")
+    name = all_rows[2][0].lstrip("✓").strip()
+    search.send_keys(name)
+    assert [name in row[0] for row in rows(browser)] == [True]
+    assert browser.find_element("id", "count").text == "1 of 25 listed"
+    search.clear()
+    search.send_keys("no such feature")
+    assert rows(browser) == []
+
+
+def test_selected_only_and_theme(browser, page):
+    look(browser, page)
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", "k")).select_by_value("sel")
+    assert len(rows(browser)) == 4
+    before = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    browser.find_element("id", "theme").click()
+    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_keyboard_reaches_the_controls(browser, page):
+    """The first stop of the tab key is the way past the navigation; header cells are buttons."""
+    from selenium.webdriver.common.keys import Keys
+
+    look(browser, page)
+    browser.find_element("tag name", "body").send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "Skip to the content"
+    button = browser.find_element("css selector", "#features th:nth-child(1) button")
+    browser.execute_script("arguments[0].focus()", button)
+    button.send_keys(Keys.ENTER)
+    assert browser.find_element("css selector", "#features th:nth-child(1)").get_attribute("aria-sort") == "ascending"
+
+
+def test_reads_without_script(browser, page):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        look(browser, page)
+        body = browser.find_element("tag name", "main")
+        assert "Selected features" in body.text
+        assert not browser.find_element("id", "q").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.parametrize(("P", "Q", "active"), [(60, 3, 0), (60, 1, 4), (70, 60, 6)])
+def test_odd_studies(browser, tmp_path, P, Q, active):
+    posterior, joined, _ = made_up(P=P, Q=Q, active=active, draws=60)
+    look(browser, report.write(posterior, tmp_path / "r.html", joined=joined).as_uri(), "phone")
+    assert errors(browser) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS["phone"][0]
+    text = browser.find_element("id", "selected").text
+    assert ("No feature is selected" in text) == (active == 0)
+
+
+def test_many_features_open_at_once(browser, tmp_path):
+    """P = 10⁵: a bounded number of elements, so that opening does not depend on P."""
+    posterior, _, _ = made_up(P=100_000, Q=2, active=30, chains=2, draws=10)
+    look(browser, report.write(posterior, tmp_path / "r.html").as_uri())
+    assert errors(browser) == []
+    assert browser.execute_script("return document.querySelectorAll('*').length") < 8000
+
+
+def test_prints(browser, page):
+    look(browser, page, scheme="dark")
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert len(printed["data"]) > 50_000
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert not browser.find_element("tag name", "nav").is_displayed()
+        shade = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert shade == "rgb(255, 255, 255)"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_monitor_follows_a_study(browser, tmp_path):
+    """From waiting, through chains that move and a restarted monitor, to the report."""
+    import intarsia
+    from intarsia.federation.folder import StudyFolder
+
+    parties = sites(frames())
+    plan = study(parties, fit={"draws": 60, "warmup": 40, "chains": 2, "thin": 1, "seed": 1})
+    where = tmp_path / "studies" / "liver"
+    StudyFolder.create(where, plan)
+    monitor = Monitor(tmp_path, port=0)
+    port = monitor.server.server_address[1]
+    monitor.start()
+    look(browser, monitor.address)
+    live = browser.find_element("id", "live")
+    assert "waiting for clinic, mri, lab" in live.text
+    (where / "checkpoint").mkdir()
+    progress = {"sweeps": 50, "total": 100, "warmup": 40, "kept": 12, "seconds": 30.0}
+    for k in range(2):
+        moments = {"mean": [0.1 * k], "square": [11.0]}
+        (where / "checkpoint" / f"progress-{k}.json").write_text(
+            json.dumps({"chain": k, **progress, **moments}), encoding="utf-8"
+        )
+    until(lambda: "30 s left" in live.text and "R̂ so far" in live.text)
+    meters = browser.execute_script("return [...document.querySelectorAll('progress')].map(p => p.value)")
+    assert meters == pytest.approx([0.5, 0.5])
+    monitor.close()
+    until(lambda: "trying again" in browser.find_element("id", "link").text)
+    monitor = Monitor(tmp_path, port=port)
+    monitor.start()
+    try:
+        until(lambda: browser.find_element("id", "link").text == "live")
+        shutil.rmtree(where / "checkpoint")
+        intarsia.fit(parties, plan, folder=where)
+        until(lambda: "Open the report" in live.text)
+        browser.refresh()
+        assert np.all(
+            ["received" in line for line in browser.find_element("id", "live").text.splitlines() if line.startswith("mri")]
+        )
+        browser.get_log("browser")
+        browser.find_element("id", "report").click()
+        assert "Selected features" in browser.find_element("tag name", "body").text
+        assert errors(browser) == []
+    finally:
+        monitor.close()
+
+
+def until(true, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)

@@ -1,0 +1,49 @@
+"""Small posteriors for the tests of the report: made up, with a known truth, no sampler involved."""
+
+from typing import Any
+
+import numpy as np
+
+from intarsia.server.draws import Draws
+from intarsia.server.posterior import Posterior
+from intarsia.wire.messages import Joined
+
+
+def made_up(
+    P: int = 60,
+    Q: int = 3,
+    active: int = 4,
+    *,
+    chains: int = 4,
+    draws: int = 200,
+    m: int = 40,
+    features: list[str] | None = None,
+    responses: list[str] | None = None,
+    seed: int = 0,
+) -> tuple[Posterior, Joined, Any]:
+    """A posterior around a sparse truth, the sketch it could come from, and the truth."""
+    rng = np.random.default_rng(seed)
+    C = np.zeros((P, Q))
+    at = rng.choice(P, active, replace=False)
+    C[at] = rng.choice([-1, 1], (active, Q)) * rng.uniform(0.3, 0.9, (active, Q))
+    X = rng.standard_normal((m, P))
+    Y = X @ C + 0.6 * rng.standard_normal((m, Q))
+    width = np.where(C.any(axis=1), 0.05, 0.01)[:, None]
+    samples = C + width * rng.standard_normal((chains, draws, P, Q))
+    sigma2 = 0.36 * np.exp(0.1 * rng.standard_normal((chains, draws, Q)))
+    tau = np.abs(rng.standard_normal((chains, draws, Q)))
+    shrinkage = np.where(C.any(axis=1), 0.1, 0.95)
+    info = {"seconds": 1.0, "seed": seed, "versions": {"intarsia": "0"}}
+    features = features or [f"f{i:03d}" for i in range(P)]
+    responses = responses or [f"y{q}" for q in range(Q)]
+    sites = ["imaging"] * (P // 2) + ["laboratory"] * (P - P // 2)
+    names: dict[str, Any] = {
+        "features": features,
+        "responses": responses,
+        "feature_sites": sites,
+        "response_sites": ["clinic"] * Q,
+    }
+    posterior = Posterior.from_draws(Draws(samples, sigma2, tau, shrinkage, info), **names, attrs={"n": 900, "m": m})
+    labels = {key: tuple(value) for key, value in names.items()}
+    joined = Joined(X=X, Y=Y, n=900, m=m, kind="orthonormal", study_hash="ab" * 32, key_fingerprint="cd" * 16, **labels)
+    return posterior, joined, C
