@@ -27,6 +27,7 @@ import intarsia
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server import gibbs
 from intarsia.server.chain import STOP, Chain, write_progress
+from intarsia.server.diagnostics import diagnose, rhat_from_moments
 from intarsia.server.draws import Draws, create
 from intarsia.server.gibbs import Model
 
@@ -268,12 +269,8 @@ def _rhat(seen: list[dict[str, Any]]) -> float:
     started = [p for p in seen if p["kept"] >= 10]
     if len(started) < 2:
         return float("nan")
-    n = np.array([p["kept"] for p in started], dtype=float)[:, None]
-    mean, square = np.array([p["mean"] for p in started]), np.array([p["square"] for p in started])
-    within = (square / (n - 1)).mean(axis=0)
-    between = mean.var(axis=0, ddof=1)
-    with np.errstate(all="ignore"):
-        return float(np.nanmax(np.sqrt((n.mean() - 1) / n.mean() + between / within)))
+    count, mean, square = (np.array([p[name] for p in started], dtype=float) for name in ("kept", "mean", "square"))
+    return float(np.nanmax(rhat_from_moments(count, mean, square)))
 
 
 @contextlib.contextmanager
@@ -298,12 +295,11 @@ def _stop_on_signal(where: Path) -> Iterator[list[int]]:
 
 
 def _enough(where: Path, chains: int, target: int, until: Until) -> bool:
-    from intarsia.server.diagnostics import diagnose
-
     C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
     diagnosis = diagnose(C)
-    worst = float(np.nanmax(diagnosis.rhat))
-    return worst <= until.rhat and float(np.nanmin(diagnosis.ess_bulk)) >= until.ess
+    if diagnosis.not_finite.any():
+        return False
+    return bool(np.nanmax(diagnosis.rhat) <= until.rhat and np.nanmin(diagnosis.ess_bulk) >= until.ess)
 
 
 def _collect(
