@@ -1,0 +1,203 @@
+"""Chains on an accelerator: whole stretches of sweeps compiled, chains side by side, draws taken off as they are kept.
+
+The sweep is the one of `gibbs`, the warm-up that of `adapt`; here they only become the body of a compiled loop. Random numbers
+are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from intarsia.errors import ConvergenceError
+from intarsia.server import adapt, backend, gibbs
+
+Array = Any
+
+STRETCH = 2**28  # bytes of kept draws a compiled stretch may hold on the device
+WARM = 50  # warm-up sweeps a compiled stretch
+
+
+class Chains(NamedTuple):
+    """Everything a continuation needs, the chains along the first axis."""
+
+    state: gibbs.State
+    tuning: gibbs.Tuning
+    memory: adapt.Memory
+    words: Array  # the generators
+
+
+class Summary(NamedTuple):
+    """Running moments of the kept draws, accumulated on the device."""
+
+    count: Array
+    mean: Array  # of C
+    square: Array  # sum of squared deviations of C
+    kappa: Array  # mean shrinkage of each feature
+
+
+class Kept(NamedTuple):
+    """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted."""
+
+    C: Array
+    sigma2: Array
+    tau: Array
+
+
+class Runner:
+    """Compiled chains of one plan. `data` may have a leading axis too: one data set a chain (`own_data`)."""
+
+    def __init__(
+        self, plan: gibbs.Plan, data: gibbs.Data, *, own_data: bool = False, keep_C: bool = True, be: Any = None
+    ) -> None:
+        self.be = be or backend.get("jax")
+        self.plan, self.data, self.keep_C = plan, data, keep_C
+        self._axis = _data_axes(own_data)
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def start(self, seed: int, chains: int, scale: Array | None = None) -> Chains:
+        """Overdispersed starts, drawn on the host as the CPU sampler draws them. `scale`: noise scales (Q) or (chain, Q)."""
+        be = self.be
+        scale = np.asarray(self.data.noise_scale if scale is None else scale)
+        states = []
+        for k in range(chains):
+            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
+            own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale)
+            states.append(gibbs.initial(self.plan, own, rng))
+        with be.precision():
+            stacked = gibbs.State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
+            tuning, memory = gibbs.initial_tuning(self.plan), adapt.start(self.plan)
+            repeat = lambda x: be.xp.repeat(be.xp.asarray(x)[None], chains, axis=0)  # noqa: E731
+            return Chains(stacked, be.tree_map(repeat, tuning), be.tree_map(repeat, memory), be.keys(seed, chains))
+
+    def blank(self, chains: int) -> Summary:
+        xp, P, Q = self.be.xp, self.plan.P, self.plan.Q
+        with self.be.precision():
+            return Summary(
+                xp.zeros(chains), xp.zeros((chains, P, Q)), xp.zeros((chains, P, Q)), xp.zeros((chains, P))
+            )
+
+    def warm_up(self, chains: Chains, first: int, last: int, warmup: int) -> Chains:
+        """Warm-up sweeps number first … last-1 of `warmup`."""
+        with self.be.precision():
+            chains = self._get("warm", last - first, warmup)(self.data, chains, self.be.xp.asarray(first))
+            return self._checked(chains)
+
+    def draw(self, chains: Chains, summary: Summary, draws: int, thin: int) -> tuple[Chains, Summary, Kept]:
+        """Keep `draws` draws, one in `thin` sweeps."""
+        with self.be.precision():
+            chains, summary, kept = self._get("draw", draws, thin)(self.data, chains, summary)
+            chains = self._checked(chains)
+            return chains, summary, Kept(*(None if x is None else np.asarray(x) for x in kept))
+
+    def _checked(self, chains: Chains) -> Chains:
+        if not (np.isfinite(np.asarray(chains.state.sigma2)).all() and np.isfinite(np.asarray(chains.state.tau)).all()):
+            raise ConvergenceError(
+                "A chain left the range of double precision. Standardise the columns, or use noise='half-cauchy'."
+            )
+        return chains
+
+    def _get(self, kind: str, length: int, other: int) -> Callable[..., Any]:
+        key = kind, length, other
+        if key not in self._compiled:
+            one = self._warm(length, other) if kind == "warm" else self._draw(length, other)
+            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0)
+            # The chains are given up to the call: their memory is used for the result.
+            self._compiled[key] = self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
+        return self._compiled[key]
+
+    def _sweep(self, data: gibbs.Data, chains: Chains) -> tuple[gibbs.State, gibbs.Stats, Array]:
+        words, noise = self.be.draw_noise(self.plan, chains.words)
+        data = data._replace(m=float(self.plan.m))  # a shape of gamma variates: known when compiling
+        state, stats = gibbs.sweep(self.be, self.plan, data, chains.state, chains.tuning, noise)
+        return state, stats, words
+
+    def _warm(self, length: int, warmup: int) -> Callable[..., Chains]:
+        be = self.be
+
+        def run(data: gibbs.Data, chains: Chains, first: Array) -> Chains:
+            def step(chains: Chains, x: Any) -> tuple[Chains, None]:
+                state, stats, words = self._sweep(data, chains)
+                tuning, memory = adapt.adapt(self.plan, chains.tuning, chains.memory, stats, first + x[0], warmup, be)
+                return Chains(state, tuning, memory, words), None
+
+            return be.scan(step, chains, (be.xp.arange(length),))[0]
+
+        return run
+
+    def _draw(self, draws: int, thin: int) -> Callable[..., Any]:
+        be, xp = self.be, self.be.xp
+
+        def run(data: gibbs.Data, chains: Chains, summary: Summary) -> Any:
+            def sweep(chains: Chains, _: Any) -> tuple[Chains, None]:
+                state, _stats, words = self._sweep(data, chains)
+                return chains._replace(state=state, words=words), None
+
+            def keep(carry: Any, _: Any) -> Any:
+                chains, summary = carry
+                chains, _ = be.scan(sweep, chains, (xp.arange(thin),))
+                A, B, lam, tau, sigma2 = chains.state
+                C = B @ A.T
+                spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
+                rows2 = lam**2 if lam.ndim == 1 else (lam**2).mean(axis=1)
+                kappa = 1 / (1 + data.norm2 * spread * rows2)
+                n = summary.count + 1
+                mean = summary.mean + (C - summary.mean) / n
+                square = summary.square + (C - summary.mean) * (C - mean)
+                summary = Summary(n, mean, square, summary.kappa + (kappa - summary.kappa) / n)
+                return (chains, summary), Kept(C if self.keep_C else None, sigma2, tau)
+
+            (chains, summary), kept = be.scan(keep, (chains, summary), (xp.arange(draws),))
+            return chains, summary, kept
+
+        return run
+
+
+def _data_axes(own_data: bool) -> Any:
+    if not own_data:
+        return None
+    return gibbs.Data(0, 0, 0, None, 0, 0, gibbs.Blocks(0, 0))  # type: ignore[arg-type]
+
+
+def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """(first, last) of stretches of at most `size`."""
+    for first in range(0, total, size):
+        yield first, min(total, first + size)
+
+
+def stretch_length(plan: gibbs.Plan, chains: int, draws: int) -> int:
+    """Kept draws a stretch, so that those on the device stay within bounds."""
+    return even(draws, max(1, min(50, STRETCH // (8 * chains * plan.P * plan.Q))))
+
+
+def even(total: int, limit: int) -> int:
+    """A length up to `limit` that divides the total where one is near: an odd last stretch is compiled for itself."""
+    return next((n for n in range(min(total, limit), limit // 2, -1) if total % n == 0), max(1, min(total, limit)))
+
+
+def run(
+    runner: Runner,
+    chains: Chains,
+    *,
+    warmup: int,
+    draws: int,
+    thin: int,
+    take: Callable[[int, Kept], None],
+    report: Callable[[int, int], None] | None = None,
+) -> tuple[Chains, Summary, float]:
+    """Warm up, then keep `draws` draws, handing each stretch to `take(first, kept)`; returns also the seconds this took."""
+    number = chains.words.shape[0]
+    total = warmup + draws * thin
+    for first, last in stretches(warmup, even(warmup, WARM)):
+        chains = runner.warm_up(chains, first, last, warmup)
+        if report is not None:
+            report(last, total)
+    summary = runner.blank(number)
+    began = time.perf_counter()
+    for first, last in stretches(draws, stretch_length(runner.plan, number, draws)):
+        chains, summary, kept = runner.draw(chains, summary, last - first, thin)
+        take(first, kept)
+        if report is not None:
+            report(warmup + last * thin, total)
+    return chains, summary, time.perf_counter() - began

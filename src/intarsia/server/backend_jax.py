@@ -1,0 +1,230 @@
+"""JAX behind the sampler: the same sweep on an accelerator, in double precision, whole stretches of it compiled.
+
+The systems I + d_j² G are solved by Cholesky factors, all j (and all chains) in one batch; G itself is kept unrotated. Double
+precision is switched on inside `precision()` only, so that a user's own JAX programs keep their setting.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import ndtr, ndtri
+
+Array = Any
+
+HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
+PANEL = 128  # columns factored at a time on an accelerator
+WHOLE = 160  # systems up to this size go to the library's own Cholesky factor
+
+
+class Cholesky:
+    """Systems (I + d_j² G) by batched Cholesky factors. Nothing is rotated."""
+
+    def __init__(self, G: Array) -> None:
+        self.G = G
+
+    def rotate(self, V: Array) -> Array:
+        return V
+
+    def unrotate(self, V: Array) -> Array:
+        return V
+
+    def log_marginal(self, d: Array, Yr: Array) -> Array:
+        """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j]."""
+        L, half = self._forward(d, Yr.T[:, :, None])
+        return 2 * jnp.log(jnp.diagonal(L, axis1=1, axis2=2)).sum() + (half**2).sum()
+
+    def solve(self, d: Array, rhs: Array) -> Array:
+        """Solve for each j: rhs is (R, m, columns)."""
+        return backward(*self._forward(d, rhs))
+
+    def _forward(self, d: Array, rhs: Array) -> tuple[Array, Array]:
+        """Factors L_j and L_j⁻¹ rhs; where rounding has eaten the identity, with the smallest ridge that restores it."""
+        scaled = (d**2)[:, None, None] * self.G
+        ridge = (jnp.finfo(scaled.dtype).eps * jnp.trace(scaled, axis1=1, axis2=2))[:, None, None]
+        eye = jnp.eye(self.G.shape[0])
+
+        def failed(carry: Any) -> Array:
+            return ~jnp.isfinite(carry[1]).all() & (carry[2] < 8)
+
+        def again(carry: Any) -> Any:
+            bad = ~jnp.isfinite(carry[1]).all(axis=(1, 2), keepdims=True)
+            new = forward(scaled + (1 + 10.0 ** carry[2] * ridge) * eye, rhs)
+            return jnp.where(bad, new[0], carry[0]), jnp.where(bad, new[1], carry[1]), carry[2] + 1
+
+        return lax.while_loop(failed, again, (*forward(scaled + eye, rhs), 0))[:2]
+
+
+def forward(M: Array, rhs: Array) -> tuple[Array, Array]:
+    """The Cholesky factor L of each M, and L⁻¹ rhs.
+
+    An accelerator's library factors a batch slowly; matrix products it does well. So panels of columns are factored one
+    after the other, the right-hand sides riding along as further rows.
+    """
+    n = M.shape[-1]
+    if jax.default_backend() == "cpu" or n <= WHOLE:
+        L = jnp.linalg.cholesky(M)
+        return L, lax.linalg.triangular_solve(L, rhs, left_side=True, lower=True)
+    return by_panels(M, rhs, PANEL)
+
+
+def by_panels(M: Array, rhs: Array, panel: int) -> tuple[Array, Array]:
+    n = M.shape[-1]
+    tall = jnp.concatenate([M, jnp.swapaxes(rhs, -1, -2)], axis=-2)
+    L = jnp.zeros_like(tall)
+    for i in range(0, n, panel):
+        j = min(n, i + panel)
+        S = tall[..., i:, i:j] - L[..., i:, :i] @ jnp.swapaxes(L[..., i:j, :i], -1, -2)
+        D = jnp.linalg.cholesky(S[..., : j - i, :])
+        rest = lax.linalg.triangular_solve(D, S[..., j - i :, :], left_side=False, lower=True, transpose_a=True)
+        L = L.at[..., i:j, i:j].set(D).at[..., j:, i:j].set(rest)
+    return L[..., :n, :], jnp.swapaxes(L[..., n:, :], -1, -2)
+
+
+def backward(L: Array, b: Array) -> Array:
+    """Lᵀ⁻¹ b for stacked lower factors."""
+    return lax.linalg.triangular_solve(L, b, left_side=True, lower=True, transpose_a=True)
+
+
+class JaxBackend:
+    """JAX on whatever device it finds."""
+
+    name = "jax"
+    xp: Any = jnp
+    ndtr = staticmethod(ndtr)
+    ndtri = staticmethod(ndtri)
+
+    @staticmethod
+    def precision() -> Any:
+        """Double precision while this context lasts."""
+        return jax.enable_x64(True)
+
+    @staticmethod
+    def device() -> str:
+        """What it runs on, in words."""
+        first = jax.devices()[0]
+        return f"{first.platform}: {first.device_kind}"
+
+    @staticmethod
+    def gram(Xl: Array) -> Array:
+        """Xl Xlᵀ, both triangles."""
+        return Xl @ Xl.T
+
+    @staticmethod
+    def factor(G: Array, X: Array, lam: Array, top: Array) -> Cholesky:
+        del X, lam, top
+        return Cholesky((G + G.T) / 2)
+
+    @staticmethod
+    def choose(condition: Array, yes: Any, no: Any) -> Any:
+        """One of two collapsed targets: they differ in G alone."""
+        out = copy.copy(yes)
+        out.factor = Cholesky(jnp.where(condition, yes.factor.G, no.factor.G))
+        return out
+
+    @staticmethod
+    def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
+        return lax.cond(condition, yes, no, x)
+
+    @staticmethod
+    def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
+        return lax.scan(step, jax.tree.map(jnp.asarray, carry), xs)
+
+    @staticmethod
+    def settle(f: Callable[[Array], Array], x: Array) -> Array:
+        def again(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            # Two rounds a turn: asking a device whether it is done costs more than the round.
+            new = f(carry[1])
+            return new, f(new)
+
+        return lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), again, (x, f(x)))[1]
+
+    @staticmethod
+    def put(x: Array, index: Array, value: Array) -> Array:
+        return x.at[index].set(value)
+
+    @staticmethod
+    def largest(x: Array, k: int) -> Array:
+        if k >= x.shape[0]:
+            return jnp.arange(x.shape[0])
+        return jnp.sort(lax.top_k(x, k)[1]).astype(jnp.int64)
+
+    @staticmethod
+    def asarray(x: Array) -> Array:
+        return jnp.asarray(x, dtype=jnp.float64)
+
+    @staticmethod
+    def grams(X: Array, scale: Array) -> Array:
+        """X diag(scale_r²) Xᵀ for each column r of `scale`."""
+        return jnp.stack([(X * scale[:, r] ** 2) @ X.T for r in range(scale.shape[1])])
+
+    @staticmethod
+    def spd_solve(M: Array, b: Array) -> Array:
+        """M⁻¹ b for a symmetric M ≥ I."""
+        return Cholesky(M - jnp.eye(M.shape[0])).solve(jnp.ones(1), b[None, :, None])[0, :, 0]
+
+    @staticmethod
+    def triangular_solve_t(L: Array, b: Array) -> Array:
+        return backward(L, b)
+
+    # What only a compiled run needs.
+    jit = staticmethod(jax.jit)
+    vmap = staticmethod(jax.vmap)
+    tree_map = staticmethod(jax.tree.map)
+
+    @staticmethod
+    def keys(seed: int, chains: int) -> Array:
+        """A generator for each chain, split from the seed (raw words, so that they can be saved)."""
+        first = jax.random.key_data(jax.random.key(seed))
+        return jax.vmap(lambda k: _word(jax.random.fold_in(jax.random.wrap_key_data(first), k)))(jnp.arange(chains))
+
+    @staticmethod
+    def draw_noise(plan: Any, words: Array) -> tuple[Array, dict[str, Array]]:
+        """One sweep's random numbers, and the generator after it: each kind of variate is drawn in one go and cut up."""
+        after, normal, uniform, small, large = jax.random.split(jax.random.wrap_key_data(words), 5)
+        spec = plan.noise()
+        out = _cut(spec, "normal", lambda n: jax.random.normal(normal, (n,), jnp.float64))
+        # In (0, 1]: its logarithm is finite.
+        out |= _cut(spec, "uniform", lambda n: 1.0 - jax.random.uniform(uniform, (n,), jnp.float64))
+        wide: list[str] = []
+        for name, (kind, shape, parameter) in spec.items():
+            if kind != "gamma":
+                continue
+            if (2 * parameter).is_integer() and parameter <= HALVES and int(np.prod(shape)) > 256:
+                small, use = jax.random.split(small)
+                out[name] = _gamma_of_halves(use, parameter, shape)
+            else:
+                wide.append(name)
+        if wide:
+            parameters = np.concatenate([np.full(int(np.prod(spec[n][1])), spec[n][2]) for n in wide])
+            values = jax.random.gamma(large, jnp.asarray(parameters), dtype=jnp.float64)
+            at = 0
+            for name in wide:
+                size = int(np.prod(spec[name][1]))
+                out[name] = values[at : at + size].reshape(spec[name][1])
+                at += size
+        return _word(after), out
+
+
+def _word(key: Array) -> Array:
+    return jax.random.key_data(key)
+
+
+def _cut(spec: dict[str, Any], kind: str, draw: Callable[[int], Array]) -> dict[str, Array]:
+    names = [name for name, entry in spec.items() if entry[0] == kind]
+    sizes = [int(np.prod(spec[name][1])) for name in names]
+    values = draw(sum(sizes))
+    ends = np.cumsum([0, *sizes])
+    return {name: values[ends[i] : ends[i + 1]].reshape(spec[name][1]) for i, name in enumerate(names)}
+
+
+def _gamma_of_halves(key: Array, a: float, shape: tuple[int, ...]) -> Array:
+    """Gamma(n/2): no rejection, which an accelerator would repeat for all until the last is done."""
+    one, two = jax.random.split(key)
+    whole = int(a)
+    total = jax.random.exponential(one, (whole, *shape), jnp.float64).sum(axis=0) if whole else jnp.zeros(shape)
+    return total + jax.random.normal(two, shape, jnp.float64) ** 2 / 2 if a > whole else total

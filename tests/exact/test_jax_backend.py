@@ -1,0 +1,98 @@
+"""The sweep on JAX: same noise in, same state out as NumPy, for every kind of model; and the random numbers of its own."""
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from intarsia.server import adapt, backend, gibbs
+
+jax = pytest.importorskip("jax")
+
+NUMPY, JAX = backend.get("numpy"), backend.get("jax")
+CASES = {
+    "row": {}, "row, P < m": {"P": 9}, "row, rank 2": {"rank": 2}, "row, one response": {"Q": 1},
+    "row, one feature": {"P": 1}, "row, plain Gibbs": {"mixing": False}, "row, group lasso": {"law": "laplace"},
+    "row, student": {"law": "student"}, "row, fractional": {"alpha": 0.7}, "row, jeffreys": {"noise": "jeffreys", "P": 9},
+    "element": {"local": "element"}, "element, P < m": {"local": "element", "P": 9},
+    "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
+}  # fmt: skip
+
+
+def problem(m=14, P=150, Q=3, mixing=True, seed=0, **model):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, P))
+    Y = X[:, :1] * 2 + rng.standard_normal((m, Q))
+    return X, Y, gibbs.plan(gibbs.Model(**model), X, Y, mixing=mixing)
+
+
+def close(a, b, tolerance=1e-10):
+    for name in a._fields:
+        x, y = np.asarray(getattr(a, name), dtype=float), np.asarray(getattr(b, name), dtype=float)
+        np.testing.assert_allclose(y, x, rtol=tolerance, atol=tolerance * max(1e-300, np.abs(x).max()), err_msg=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_noise_gives_the_same_state(name):
+    """Forty sweeps with adaptation; each starts from NumPy's state, so that rounding cannot add up to another decision."""
+    X, Y, plan = problem(**CASES[name])
+    rng = np.random.default_rng(1)
+    warmup = 40
+    with JAX.precision():
+        here, there = gibbs.prepare(NUMPY, X, Y), gibbs.prepare(JAX, X, Y)
+        state = gibbs.initial(plan, here, rng)
+        tuning, memory = gibbs.initial_tuning(plan), adapt.start(plan)
+
+        @jax.jit
+        def step(state, tuning, memory, noise, sweep):
+            data = there._replace(m=float(plan.m))
+            new, stats = gibbs.sweep(JAX, plan, data, state, tuning, noise)
+            return new, *adapt.adapt(plan, tuning, memory, stats, sweep, warmup, JAX)
+
+        for sweep in range(warmup):
+            noise = gibbs.draw_noise(plan, rng)
+            other = step(state, tuning, memory, noise, sweep)
+            with np.errstate(all="ignore"):
+                state, stats = gibbs.sweep(NUMPY, plan, here, state, tuning, noise)
+            tuning, memory = adapt.adapt(plan, tuning, memory, stats, sweep, warmup)
+            for one, two in zip((state, tuning, memory), other, strict=True):
+                close(one, two)
+    if plan.mixing and not plan.element:
+        assert tuning.clear.any() or plan.P == 1
+
+
+def test_its_random_numbers_have_the_laws_that_are_asked_for():
+    plan = problem(P=2000, Q=4)[2]
+    draws = {}
+    with JAX.precision():
+        words = JAX.keys(3, 2)
+        one = [np.asarray(v) for v in JAX.draw_noise(plan, words[1])[1].values()]
+        for _ in range(40):
+            after, noise = JAX.draw_noise(plan, words[0])
+            assert not np.array_equal(after, words[0])
+            words = words.at[0].set(after)
+            for name, value in noise.items():
+                draws.setdefault(name, []).append(np.asarray(value, dtype=float).ravel())
+    assert not any(np.array_equal(a, b[0]) for a, b in zip(one, draws.values(), strict=True))
+    for name, (kind, shape, parameter) in plan.noise().items():
+        x = np.concatenate(draws[name])
+        assert x.size == 40 * int(np.prod(shape))
+        law = {"normal": ("norm", ()), "uniform": ("uniform", ()), "gamma": ("gamma", (parameter,))}[kind]
+        assert kstest(x, law[0], args=law[1]).pvalue > 1e-4, name
+        if kind == "uniform":
+            assert x.min() > 0
+
+
+def test_a_stiff_system_is_still_factored():
+    """Scales so large that I + d²G loses the identity: finite numbers come out, near those of singular values."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((6, 4))
+    lam = np.array([1e9, 1.0, 1.0, 1.0])
+    d, V = np.array([2.0, 1e-3]), rng.standard_normal((2, 6, 1))
+    exact = NUMPY.factor(NUMPY.gram(X * lam), X, lam, 4.0)
+    with JAX.precision():
+        factor = JAX.factor(JAX.gram(JAX.asarray(X * lam)), X, lam, 4.0)
+        got = np.asarray(factor.solve(JAX.asarray(d), JAX.asarray(V)))
+        assert np.isfinite(float(factor.log_marginal(JAX.asarray(d), JAX.asarray(V[:, :, 0].T))))
+    for j in range(2):
+        rotated = np.stack([exact.rotate(V[j])] * 2)
+        assert np.abs(got[j] - exact.unrotate(exact.solve(d, rotated)[j])).max() < np.abs(V[j]).max()
