@@ -16,9 +16,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("--out", type=Path, default=Path("demo-study"), help="folder to write (demo-study)")
     parser.add_argument("--network", action="store_true", help="over the federated engine, with certificates and TLS")
-    parser.add_argument("--people", type=int, default=1600, help="people all three hospitals know (1600)")
+    parser.add_argument("--people", type=int, default=2000, help="people all three hospitals know (2000)")
     parser.add_argument("--m", type=int, default=160, help="rows of the sketch (160)")
-    parser.add_argument("--draws", type=int, help="draws a chain")
+    parser.add_argument("--draws", type=int, help="draws a chain, and as many for warm-up (at most 500)")
     parser.add_argument("--workers", type=int, help="processes for the sampler")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
 
     go = import_module("intarsia.demo.network" if args.network else "intarsia.demo.run").run
     quiet = args.json
-    options: dict[str, Any] = {} if args.draws is None else {"draws": args.draws}
+    options: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say
     result = go(args.out, n=args.people, m=args.m, fit_options=options, workers=args.workers, say=say)
     if not quiet:

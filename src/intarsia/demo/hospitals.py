@@ -1,6 +1,6 @@
 """Three hospitals that hold different columns of the same people, and what is true about them.
 
-An imaging centre has a small functional connectome (correlations between 28 regions), a laboratory has blood markers and
+An imaging centre has a small functional connectome (correlations between 23 regions), a laboratory has blood markers and
 one response, a memory clinic has clinical scores and the other responses. A few connections, two markers and one score
 act on the responses through two latent abilities.
 """
@@ -41,7 +41,7 @@ class Hospitals:
         return sum(len(c) for c in self.columns.values()) - sum(len(r) for r in RESPONSES.values())
 
 
-def simulate(n: int = 1600, extra: int = 40, explained: float = 0.62, seed: int = 7) -> Hospitals:
+def simulate(n: int = 2000, extra: int = 40, explained: float = 0.68, seed: int = 7) -> Hospitals:
     """n people whom all three know, and `extra` whom one of them does not; rows in a different order everywhere."""
     rng = np.random.default_rng(seed)
     N = n + len(SITES) * extra

@@ -15,7 +15,7 @@ from intarsia.federation.folder import StudyFolder
 from intarsia.progress import Bar
 
 
-def run(out: Path, *, n: int = 1600, m: int = M, fit_options: Mapping[str, Any] | None = None, workers: int | None = None,
+def run(out: Path, *, n: int = 2000, m: int = M, fit_options: Mapping[str, Any] | None = None, workers: int | None = None,
         say: Say = print, bar: Bar | None = None, patience: float = 120.0) -> dict[str, Any]:  # fmt: skip
     """Set up a federation, start server and hospitals, run the study, stop everything."""
     from intarsia.federation.flare import kit

@@ -77,6 +77,12 @@ def connectogram(edges: Sequence[Edge], nodes: Sequence[str], regions: Mapping[s
         side = "pos" if edge.strength > 0 else "neg"
         d = f"M{at(xa)} {at(ya)}Q{at(cx)} {at(cy)} {at(xb)} {at(yb)}"
         parts.append(el("path", tip(edge.words), d=d, class_=f"edge {side}", stroke_width=f"{width:.1f}"))
+    for name in groups:
+        turns = [angle[code] for code in order if network[code] == name]
+        if len(groups) > 1:
+            sweep = np.linspace(turns[0] - 0.35 * turn, turns[-1] + 0.35 * turn, 2 + 3 * len(turns))
+            ring = [(middle + radius * math.cos(t), middle + radius * math.sin(t)) for t in sweep]
+            parts.insert(0, path(ring, f"ring n{groups[name] % 10}"))
     crowded = len(nodes) > 110
     for code in order:
         x, y = place[code]
@@ -139,7 +145,7 @@ def brain_views(edges: Sequence[Edge], regions: Mapping[str, Region], nodes: Seq
     largest = max((abs(edge.strength) for edge in edges), default=1.0) or 1.0
     views = []
     for title, (outline, project, mirror) in _VIEWS.items():
-        w, h = 236.0, 190.0
+        w, h = 236.0, 204.0
 
         def put(point: tuple[float, float], w: float = w) -> tuple[float, float]:
             return w / 2 + 1.02 * point[0], 84 - 1.02 * point[1]
@@ -147,7 +153,7 @@ def brain_views(edges: Sequence[Edge], regions: Mapping[str, Region], nodes: Seq
         shifted = [put((mirror * x if mirror < 0 else x, y)) for x, y in outline]
         # An outline need not be centred on MNI's origin: move everything so that it is centred in its picture.
         dx = w / 2 - (min(p[0] for p in shifted) + max(p[0] for p in shifted)) / 2
-        dy = h / 2 + 6 - (min(p[1] for p in shifted) + max(p[1] for p in shifted)) / 2
+        dy = h / 2 + 10 - (min(p[1] for p in shifted) + max(p[1] for p in shifted)) / 2
         where = {
             code: (put(project(regions[code]))[0] + dx, put(project(regions[code]))[1] + dy)
             for code in nodes if code in regions

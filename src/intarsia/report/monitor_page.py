@@ -50,7 +50,7 @@ def body(state: Mapping[str, Any]) -> Html:
         el("section", el("h2", "Steps"), _steps(study)),
         _fit(study),
         el("section", el("h2", "Sites"), _sites(study)),
-        el("section", el("h2", "What happened"), table(["time", "event", ""], [
+        el("section", el("h2", "What happened"), table(["time (UTC)", "event", ""], [
             [e["time"], e["event"], e["words"]] for e in reversed(study["events"])
         ]) if study["events"] else el("p", "Nothing yet.")),
     ])  # fmt: skip
@@ -103,7 +103,7 @@ def _fit(study: Mapping[str, Any]) -> Html | None:
                 f"chain {row['chain'] + 1}",
                 meter,
                 f"{share:.0%}",
-                f"{row['sweeps']:,} of {row['total']:,} sweeps",
+                f"{row['sweeps']:,} of {row['total']:,} sweeps" if row["total"] else "",
                 state,
                 left,
             ]

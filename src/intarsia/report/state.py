@@ -119,7 +119,11 @@ def _rhat(seen: list[dict[str, Any]]) -> float | None:
 
 def _event(event: dict[str, Any]) -> dict[str, str]:
     words = [str(event[key]) for key in ("site", "kind", "action", "why", "verdict") if key in event]
-    return {"time": str(event.get("time", "")), "event": str(event.get("event", "")), "words": " · ".join(words)[:400]}
+    return {
+        "time": str(event.get("time", "")).replace("T", " ").removesuffix("Z"),
+        "event": str(event.get("event", "")),
+        "words": " · ".join(words)[:400],
+    }
 
 
 def _json(path: Path) -> dict[str, Any] | None:

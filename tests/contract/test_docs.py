@@ -1,0 +1,206 @@
+"""The documents are true: their Python runs, their commands exist, their links hold, and the public names are in order."""
+
+import functools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import intarsia
+from intarsia.cli import COMMANDS, build_parser
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHORT = {"draws": 120, "warmup": 120, "chains": 2, "thin": 1, "seed": 1}
+
+# What a page takes as given before its first block.
+GIVEN = {
+    "selection.md": "from tests.reports import made_up\nposterior = made_up()[0]",
+    "sketch.md": """
+import numpy as np, pandas as pd
+from intarsia import SketchKey
+from tests.federation import study as make_study
+rng = np.random.default_rng(0)
+def frame(n):
+    return pd.DataFrame(rng.normal(size=(n, 3)), columns=["bmi", "age", "hba1c"])
+frame(900).assign(patient=[f"P{i}" for i in range(900)]).to_parquet("clinic.parquet")
+frame(30_000).to_parquet("north.parquet")
+frame(20_000).to_parquet("south.parquet")
+key, study = SketchKey.new(), make_study()
+key.save("study.key")
+""",
+    "tutorial-files.md": """
+import numpy as np, pandas as pd
+from intarsia.federation.folder import dump
+from intarsia.wire.study import Study
+rng = np.random.default_rng(0)
+def frame(n, names, start=0):
+    found = pd.DataFrame(rng.normal(size=(n, len(names))), columns=names)
+    return found.assign(patient=[f"P{i + start}" for i in range(n)])
+visits, scans = frame(400, ["bmi", "alt", "ast"]), frame(400, ["roi1", "roi2"])
+new_visits, new_scans = frame(3, ["bmi"], 900), frame(3, ["roi1", "roi2"], 900)
+roster = [
+    {"name": "clinic", "features": ["bmi"], "responses": ["alt", "ast"]}, {"name": "mri", "features": ["roi*"]},
+]
+content = {"id": "liver", "run": "ab" * 16, "sketch": {"m": 40}, "site": roster, "fit": SHORT}
+open("study.toml", "w").write(dump(Study.from_dict(content)))
+""",
+}
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def with_python() -> list[Path]:
+    return [path for path in PAGES if blocks(path, "python")]
+
+
+@pytest.mark.parametrize("page", ["README.md", "tutorial-python.md", "selection.md", "sketch.md", "tutorial-files.md"])
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """Block after block in one namespace, in an empty folder; only the length of the default run is cut."""
+    from intarsia.federation import local
+
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        local, "study_for", functools.partial(local.study_for, fit=SHORT) if page == "README.md" else local.study_for
+    )
+    names: dict[str, object] = {"SHORT": SHORT}
+    exec(GIVEN.get(page, ""), names)
+    with _quiet():
+        for block in blocks(path, "python"):
+            exec(compile(block, str(path), "exec"), names)
+    if page == "README.md":
+        assert names["result"].selected == ["roi3", "marker7"]
+        assert (tmp_path / "report.html").stat().st_size > 50_000
+    if page == "tutorial-python.md":
+        assert (tmp_path / "trial.html").is_file()
+        assert 1.2 < names["wider"] < 4
+        assert names["prediction"].mean[1, 0] > names["prediction"].mean[0, 0]
+
+
+def _quiet():
+    import warnings
+
+    return warnings.catch_warnings(action="ignore")
+
+
+def test_no_page_with_python_is_left_out():
+    assert {path.name for path in with_python()} == {"README.md", "tutorial-python.md", *GIVEN}
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line of a document that calls intarsia, comments and line ends removed."""
+    found = []
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        fenced = "\n".join(blocks(path, "(?:bash|sh|console)?")) if "```" in text else ""
+        inline = re.findall(r"`(intarsia [a-z][^`…]*)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+        lines = [line.strip().removeprefix("$ ") for line in fenced.replace("\\\n", " ").splitlines()]
+        found += [(path.name, line) for line in lines if line.startswith("intarsia ") and "…" not in line]
+        found += [(path.name, line) for line in inline]
+    return found
+
+
+def test_there_are_commands():
+    assert len(commands()) > 30
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda v: v[:60])
+def test_commands_exist(page, line, capsys):
+    """The parser takes every documented line; a bare command or group must at least be known."""
+    words = shlex.split(re.sub(r"<[^<>]*>", "X", line), comments=True)[1:]
+    words = words[: words.index(">")] if ">" in words else words
+    if words in (["--help"], ["--version"]):
+        return
+    assert words[0] in COMMANDS, f"{page}: {line}"
+    # In running text a command is often named without its arguments.
+    assert _complaint(words, capsys) in ("", "required"), f"{page}: {line}"
+
+
+def _complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        build_parser(words[0]).parse_args(words)
+    except SystemExit as stop:
+        told = capsys.readouterr().err
+        return "" if stop.code == 0 else "required" if "required" in told else told
+    return ""
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = {t for path in PAGES for t in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.M)}
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_named_tests_and_functions_exist():
+    """Paths and dotted names in the documents lead somewhere."""
+    from importlib import import_module
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+    for path in set(re.findall(r"\b(?:tests|benchmarks|docs)/[\w/.-]+\.(?:py|md|json|csv|png)", text)):
+        assert (ROOT / path).exists(), path
+    for name in set(re.findall(r"`(intarsia(?:\.\w+)+)", text)):
+        parts = name.split(".")
+        for cut in range(len(parts), 0, -1):
+            try:
+                found = import_module(".".join(parts[:cut]))
+            except ImportError:
+                continue
+            for part in parts[cut:]:
+                found = getattr(found, part)
+            break
+
+
+def test_pytest_selections_select_something():
+    """`pytest FILE -k WORD` in the errata names tests that are there."""
+    for path in PAGES:
+        for file, word in re.findall(r"pytest (tests/[\w/.]+\.py) -k (\w+)", path.read_text(encoding="utf-8")):
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert any(word in name for name in re.findall(r"def (test_\w+)", source)), (path.name, file, word)
+
+
+def test_readme_links_hold():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / link).exists(), link
+
+
+def test_public_names():
+    assert list(intarsia.__all__) == sorted(intarsia.__all__)
+    for name in intarsia.__all__:
+        assert getattr(intarsia, name) is not None
+    assert len(intarsia.__all__) <= 20
+    with pytest.raises(AttributeError):
+        intarsia.no_such_name  # noqa: B018
+
+
+def test_import_is_light():
+    """`import intarsia` brings no scientific library."""
+    code = "import sys, intarsia; print([m for m in ('numpy', 'xarray', 'sklearn', 'scipy', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_site_builds_strictly(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed (pip install 'intarsia[docs]')")
+    pytest.importorskip("material", reason="mkdocs-material is not installed (pip install 'intarsia[docs]')")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
+    # Not quiet: a quiet build does not count its warnings.
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PATH": "/usr/bin", "NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert (tmp_path / "site" / "index.html").is_file()
+    shutil.rmtree(tmp_path / "site")
+
+
+def test_documents_speak_of_the_product_only():
+    """No machine paths or addresses of registries."""
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"/(?:home|root|work|opt)/", text), path.name
+        assert "@@" not in text or path.name == "lab.md", path.name
