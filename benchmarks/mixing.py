@@ -26,7 +26,7 @@ RESULT = Path(__file__).parent / "results" / "mixing.json"
 BE = backend.get("numpy")
 
 
-def no_site(be: Any, blocks: Any, W: Any, delta: Any, log_prior: Any, u: Any) -> Any:
+def no_site(be: Any, blocks: Any, W: Any, delta: Any, log_prior: Any, u: Any, visited: Any) -> Any:
     return np.zeros(delta.shape[0], dtype=bool), W
 
 
@@ -55,10 +55,11 @@ def no_columns(be: Any, A: Any, B: Any, tau: Any, *rest: Any) -> Any:
 
 
 def no_global(be: Any, plan: Any, data: Any, A: Any, lam: Any, tau: Any, sigma2: Any, tuning: Any, noise: Any, law: Any) -> Any:
-    factor = be.factor(be.gram(data.X * lam), data.X, lam, 100 * gibbs.whiten_top(be, A, tau, np.sqrt(sigma2)))
+    G, XZ = be.weigh(data.X, lam, noise["Z"])
+    factor = be.factor(G, data.X, lam, 100 * gibbs.whiten_top(be, A, tau, np.sqrt(sigma2)))
     rotated = factor.rotate(data.Y)
     target = moves.Collapsed(be, factor, rotated, A, data.rss0, data.m, plan.model.alpha, plan.global_, law)
-    return factor, rotated, target, lam, tau, np.zeros(())
+    return target, XZ, lam, tau, np.zeros(())
 
 
 LEFT_OUT: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {

@@ -148,9 +148,10 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     tuning = gibbs.initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
     noise = gibbs.draw_noise(plan, rng)
     law = plan.noise_law(data.noise_scale)
-    B, lam, tau, sigma2, *_ = gibbs._draw_B(
+    B, F, lam, tau, sigma2, *_ = gibbs._draw_B(
         BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise, law, True
     )
+    np.testing.assert_allclose(F, X @ B, atol=1e-10)
     assert (lam[chosen] != state.lam[chosen]).any()
     assert (np.delete(lam, chosen) == np.delete(state.lam, chosen)).all()
     direct = conditionals.draw_B_row(BE, X, Y, state.A, lam, tau, np.sqrt(sigma2), noise["Z"], noise["E"])
@@ -173,6 +174,37 @@ def test_single_site_decisions_equal_a_loop_over_features():
     assert 20 < sum(loop) < 130
     np.testing.assert_array_equal(accepted, loop)
     np.testing.assert_allclose(after, residual, atol=1e-12)
+
+
+def test_single_site_decisions_do_not_depend_on_the_blocks():
+    rng = RNG(11)
+    X, Y = rng.standard_normal((7, 150)), rng.standard_normal((7, 3))
+    W, delta, u = rng.standard_normal((7, 3)), 0.4 * rng.standard_normal((150, 3)), rng.random(150)
+    prior = 0.2 * rng.standard_normal(150)
+    small, large = (gibbs.prepare(BE, X, Y, block=k).blocks for k in (10, 150))
+    accepted, after = moves.single_site(BE, small, W, delta, prior, u)
+    whole, left = moves.single_site(BE, large._replace(gram=None), W, delta, prior, u)
+    np.testing.assert_array_equal(accepted, whole)
+    np.testing.assert_allclose(after, left, atol=1e-12)
+    # Some blocks only, in their own order: as if the others' changes were nothing.
+    visited = np.array([14, 0, 1])
+    some, after = moves.single_site(BE, small, W, delta, prior, u, visited)
+    places = np.r_[140:150, 0:20]
+    alone = gibbs.prepare(BE, X[:, places], Y, block=10).blocks
+    picked, left = moves.single_site(BE, alone, W, delta[places], prior[places], u[places])
+    np.testing.assert_array_equal(some[places], picked)
+    assert picked.any()
+    assert not some[20:140].any()
+    np.testing.assert_allclose(after, left, atol=1e-12)
+
+
+def test_one_pass_weighs_as_two_products():
+    X, Z = RNG(12).standard_normal((5, 700)), RNG(13).standard_normal((700, 2))
+    lam = np.exp(RNG(14).normal(size=700))
+    for design in (X, np.asfortranarray(X)):
+        G, XZ = BE.weigh(design, lam, Z)
+        np.testing.assert_allclose(np.tril(G), np.tril((X * lam**2) @ X.T), rtol=1e-12)
+        np.testing.assert_allclose(XZ, (X * lam) @ Z, rtol=1e-10, atol=1e-10)
 
 
 LAWS = [

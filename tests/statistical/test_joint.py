@@ -68,7 +68,7 @@ def wrong_local(be, inverse, projected, d, lam, law, candidates):
     return right_local(be, inverse, 3.0 * projected, d, lam, law, candidates)
 
 
-def wrong_site(be, blocks, W, delta, log_prior, u):
+def wrong_site(be, blocks, W, delta, log_prior, u, visited):
     return np.ones(delta.shape[0], dtype=bool), W
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from intarsia.server import backend
-from intarsia.server.gibbs import Plan, Stats, Tuning
+from intarsia.server.gibbs import TARGET, Plan, Stats, Tuning
 
 POWER = 2.0
 CLEAR = 4.0  # a feature this many noise units long is held while the null rows follow the global scales
@@ -17,12 +17,12 @@ CLEAR = 4.0  # a feature this many noise units long is held while the null rows 
 class Memory(NamedTuple):
     """Running averages over the warm-up, a feature each."""
 
-    inside: Any
-    strength: Any
+    strength: Any  # mean
+    spread: Any  # variance
 
 
 def start(plan: Plan) -> Memory:
-    return Memory(np.full(plan.P, 0.01), np.zeros(plan.P))
+    return Memory(np.zeros(plan.P), np.zeros(plan.P))
 
 
 def adapt(
@@ -42,7 +42,7 @@ def adapt(
     gain = xp.where(sweep < warmup / 2, 0.3, 0.1)
     tuning = tuning._replace(log_shift=tuning.log_shift + gain * (stats.shift - 0.44))
     if full:
-        theta = xp.clip(tuning.theta * xp.exp(gain * (stats.single - 0.4)), 0.01, xp.pi / 2)
+        theta = xp.clip(tuning.theta * xp.exp(gain * (stats.single - TARGET)), 0.01, xp.pi / 2)
         tuning = tuning._replace(theta=theta)
     if plan.element:
         return tuning, memory
@@ -58,16 +58,16 @@ def adapt(
             log_compensate=nudge(tuning.log_compensate, xp.mean(1.0 * stats.compensate), 0.44),
         )
     begun = sweep >= min(20, warmup // 4)
+    away = stats.strength - memory.strength
     memory = Memory(
-        xp.where(begun, 0.98 * memory.inside + 0.02 * stats.inside, memory.inside),
-        xp.where(begun, 0.95 * memory.strength + 0.05 * stats.strength, memory.strength),
+        xp.where(begun, memory.strength + 0.05 * away, memory.strength),
+        xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
     )
 
     def lists(tuning: Tuning) -> Tuning:
-        doubt = memory.inside * (1 - memory.inside)
         held = be.largest(memory.strength, tuning.held.shape[0])
         return tuning._replace(
-            held=held, clear=memory.strength[held] > CLEAR, doubt=POWER * xp.log(xp.maximum(doubt, 1e-3))
+            held=held, clear=memory.strength[held] > CLEAR, doubt=POWER * xp.log(memory.spread + 1e-3)
         )
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))

@@ -16,6 +16,8 @@ from intarsia.errors import ConvergenceError, InputError
 
 Array = Any  # an array of the backend's library
 
+CACHED = 2**19  # numbers of a scaled part of X that stay in a core's cache
+
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
 STIFF = 1e10
 
@@ -27,13 +29,15 @@ class Factor(Protocol):
     def unrotate(self, V: Array) -> Array: ...
     def log_marginal(self, d: Array, Yr: Array) -> Array: ...
     def solve(self, d: Array, rhs: Array) -> Array: ...
+    def apply(self, V: Array) -> Array: ...
+    def trace(self) -> Array: ...
 
 
 class Tridiagonal:
     """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
 
     def __init__(self, G: Array, X: Array, lam: Array, top: float) -> None:
-        self.X, self.lam = X, lam
+        self.G, self.X, self.lam = G, X, lam
         self.dense: Array | None = None
         m = G.shape[0]
         if m < 3 or not top * np.trace(G) < STIFF:
@@ -64,6 +68,13 @@ class Tridiagonal:
 
     def unrotate(self, V: Array) -> Array:
         return self._apply(V, "N")
+
+    def apply(self, V: Array) -> Array:
+        """G V, nothing rotated."""
+        return blas.dsymm(1.0, self.G, V, lower=1)
+
+    def trace(self) -> float:
+        return float(np.trace(self.G))
 
     def _pttrf(self, d2: float) -> tuple[Array, Array]:
         if not self.off.any():
@@ -111,6 +122,20 @@ class NumpyBackend:
     def gram(Xl: Array) -> Array:
         """Xl Xlᵀ, its lower triangle."""
         return blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
+
+    @staticmethod
+    def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+        """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
+        m, P = X.shape
+        G, XZ = np.zeros((m, m), order="F"), np.zeros((m, Z.shape[1]))
+        step = max(64, CACHED // m)
+        buffer = np.empty((min(step, P), m))
+        for i in range(0, P, step):
+            part = buffer[: min(step, P - i)]
+            np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part)
+            G = blas.dsyrk(1.0, part.T, beta=1.0, c=G, lower=1, overwrite_c=1)
+            XZ += part.T @ Z[i : i + step]
+        return G, XZ
 
     @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: float) -> Tridiagonal:

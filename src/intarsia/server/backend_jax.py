@@ -17,8 +17,8 @@ from jax.scipy.special import ndtr, ndtri
 Array = Any
 
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
-PANEL = 128  # columns factored at a time on an accelerator
-WHOLE = 160  # systems up to this size go to the library's own Cholesky factor
+WIDE = 2**26  # numbers in X from which its products are cut into parts
+LARGE = 512  # systems above this size are diagonalised once rather than factored for each evaluation
 
 
 class Cholesky:
@@ -42,6 +42,13 @@ class Cholesky:
         """Solve for each j: rhs is (R, m, columns)."""
         return backward(*self._forward(d, rhs))
 
+    def apply(self, V: Array) -> Array:
+        """G V."""
+        return self.G @ V
+
+    def trace(self) -> Array:
+        return jnp.trace(self.G)
+
     def _forward(self, d: Array, rhs: Array) -> tuple[Array, Array]:
         """Factors L_j and L_j⁻¹ rhs; where rounding has eaten the identity, with the smallest ridge that restores it."""
         scaled = (d**2)[:, None, None] * self.G
@@ -59,30 +66,32 @@ class Cholesky:
         return lax.while_loop(failed, again, (*forward(scaled + eye, rhs), 0))[:2]
 
 
+class Eigen(Cholesky):
+    """The same systems once G has been diagonalised: every further d costs next to nothing."""
+
+    def __init__(self, G: Array) -> None:
+        super().__init__(G)
+        w, self.V = jnp.linalg.eigh(G)
+        self.w = jnp.maximum(w, 0.0)
+
+    def rotate(self, V: Array) -> Array:
+        return self.V.T @ V
+
+    def unrotate(self, V: Array) -> Array:
+        return self.V @ V
+
+    def log_marginal(self, d: Array, Yr: Array) -> Array:
+        scaled = d**2 * self.w[:, None]
+        return jnp.log1p(scaled).sum() + (Yr**2 / (1 + scaled)).sum()
+
+    def solve(self, d: Array, rhs: Array) -> Array:
+        return rhs / (1 + (d**2)[:, None] * self.w)[:, :, None]
+
+
 def forward(M: Array, rhs: Array) -> tuple[Array, Array]:
-    """The Cholesky factor L of each M, and L⁻¹ rhs.
-
-    An accelerator's library factors a batch slowly; matrix products it does well. So panels of columns are factored one
-    after the other, the right-hand sides riding along as further rows.
-    """
-    n = M.shape[-1]
-    if jax.default_backend() == "cpu" or n <= WHOLE:
-        L = jnp.linalg.cholesky(M)
-        return L, lax.linalg.triangular_solve(L, rhs, left_side=True, lower=True)
-    return by_panels(M, rhs, PANEL)
-
-
-def by_panels(M: Array, rhs: Array, panel: int) -> tuple[Array, Array]:
-    n = M.shape[-1]
-    tall = jnp.concatenate([M, jnp.swapaxes(rhs, -1, -2)], axis=-2)
-    L = jnp.zeros_like(tall)
-    for i in range(0, n, panel):
-        j = min(n, i + panel)
-        S = tall[..., i:, i:j] - L[..., i:, :i] @ jnp.swapaxes(L[..., i:j, :i], -1, -2)
-        D = jnp.linalg.cholesky(S[..., : j - i, :])
-        rest = lax.linalg.triangular_solve(D, S[..., j - i :, :], left_side=False, lower=True, transpose_a=True)
-        L = L.at[..., i:j, i:j].set(D).at[..., j:, i:j].set(rest)
-    return L[..., :n, :], jnp.swapaxes(L[..., n:, :], -1, -2)
+    """The Cholesky factor L of each M, and L⁻¹ rhs."""
+    L = jnp.linalg.cholesky(M)
+    return L, lax.linalg.triangular_solve(L, rhs, left_side=True, lower=True)
 
 
 def backward(L: Array, b: Array) -> Array:
@@ -115,15 +124,34 @@ class JaxBackend:
         return Xl @ Xl.T
 
     @staticmethod
+    def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+        """X diag(lam²) Xᵀ and X diag(lam) Z."""
+        m, P = X.shape
+        parts = next((n for n in (16, 8, 10, 6, 4, 12) if P % n == 0), 1) if m * P >= WIDE else 1
+        # A batch of products over parts of the features keeps all of a device busy; one long product does not.
+        Xl = (X.T * lam[:, None]).reshape(parts, P // parts, m)
+        half = m // 2 if parts > 1 else m
+        low, high = Xl[:, :, :half], Xl[:, :, half:]
+        G = jnp.einsum("cpi,cpj->cij", low, low).sum(axis=0)
+        if half < m:  # three quarters of the work: the product is symmetric
+            side = jnp.einsum("cpi,cpj->cij", high, low).sum(axis=0)
+            last = jnp.einsum("cpi,cpj->cij", high, high).sum(axis=0)
+            G = jnp.block([[G, side.T], [side, last]])
+        XZ = jnp.einsum("cpi,cpr->cir", Xl, Z.reshape(parts, P // parts, -1)).sum(axis=0)
+        return G, XZ
+
+    @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: Array) -> Cholesky:
         del X, lam, top
         return Cholesky((G + G.T) / 2)
 
     @staticmethod
     def choose(condition: Array, yes: Any, no: Any) -> Any:
-        """One of two collapsed targets: they differ in G alone."""
+        """One of two collapsed targets: they differ in G alone. Many evaluations follow, so a large G is diagonalised."""
         out = copy.copy(yes)
-        out.factor = Cholesky(jnp.where(condition, yes.factor.G, no.factor.G))
+        G = jnp.where(condition, yes.factor.G, no.factor.G)
+        out.factor = Eigen(G) if G.shape[0] > LARGE else Cholesky(G)
+        out.Yrot = out.factor.rotate(yes.Yrot)
         return out
 
     @staticmethod

@@ -15,6 +15,9 @@ from intarsia.server import conditionals, moves, priors
 Array = Any
 HELD = 128  # at most so many features count as clear signals
 BLOCK = 64  # features decided together in the single-site move
+TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
+MANY = 20_000  # below so many features every block is visited in every sweep
+GRAMS = 2**28  # bytes of the blocks' Gram matrices above which they are made when needed
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Blocks(NamedTuple):
     """The features in blocks of columns: Xᵀ (blocks, k, m) and their Gram matrices (blocks, k, k), padded with zeros."""
 
     Xt: Array
-    gram: Array
+    gram: Array  # None: made when needed
 
 
 class Data(NamedTuple):
@@ -103,6 +106,8 @@ class Plan:
     borderline: int = 16
     candidates: int = 12
     mixing: bool = True
+    block: int = BLOCK
+    visits: int = 0  # blocks of features that the single-site move visits in a sweep; 0: all of them
     local: priors.Law = field(init=False)
     global_: priors.Law = field(init=False)
 
@@ -150,6 +155,8 @@ class Plan:
             }
         if self.mixing and full:
             spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
+            if self.visits:
+                spec["single.start"] = ("uniform", (), 0.0)
             if not self.element:
                 spec |= {
                     "steps.z": ("normal", (Q + 1,), 0.0),
@@ -176,7 +183,11 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     R = Q if model.rank is None else model.rank
     if not 1 <= R <= Q:
         raise InputError(f"Rank {R} does not fit {Q} response(s); expected 1 ≤ rank ≤ {Q}.")
-    return Plan(model, m, P, Q, R, min(m, P), borderline=min(borderline, P), mixing=mixing)
+    block, rows = min(BLOCK, P), min(m, P)
+    # A block costs about 80 µs and its two products, all else a product of m²P: visit what an eighth of that allows.
+    visits = int(rows**2 * P / 3e11 / (8e-5 + block * rows * Q / 2e9))
+    visits = 0 if visits >= -(-P // block) or P < MANY else max(1, visits)
+    return Plan(model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits)
 
 
 def check(X: Any, Y: Any) -> None:
@@ -191,7 +202,7 @@ def check(X: Any, Y: Any) -> None:
         raise InputError("X or Y holds NaN or infinite values; expected finite numbers.")
 
 
-def prepare(be: Any, X: Any, Y: Any) -> Data:
+def prepare(be: Any, X: Any, Y: Any, *, block: int = BLOCK) -> Data:
     """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes."""
     X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
     check(X, Y)
@@ -203,19 +214,20 @@ def prepare(be: Any, X: Any, Y: Any) -> Data:
         q, X = qr(X, mode="economic")
         Y = q.T @ Y
         rss0 = np.maximum(total - (Y**2).sum(axis=0), 0.0)
-    k = min(BLOCK, P)
+    k = min(block, P)
     nb = -(-P // k)
-    Xt = np.zeros((nb * k, X.shape[0]))
-    Xt[:P] = X.T
-    Xt = Xt.reshape(nb, k, -1)
+    columns = np.zeros((nb * k, X.shape[0]))
+    columns[:P] = X.T
+    X, Xt = columns[:P].T, columns.reshape(nb, k, -1)  # one copy of the design serves both
+    gram = be.asarray(Xt @ Xt.transpose(0, 2, 1)) if nb * k * k * 8 <= GRAMS else None
     return Data(
         be.asarray(X),
         be.asarray(Y),
         be.asarray(rss0),
         float(m),
-        be.asarray((X**2).sum(axis=0)),
+        be.asarray(np.einsum("mp,mp->p", X, X)),
         be.asarray(np.where(scale > 0, scale, 1.0)),
-        Blocks(be.asarray(Xt), be.asarray(Xt @ Xt.transpose(0, 2, 1))),
+        Blocks(be.asarray(Xt), gram),
     )
 
 
@@ -280,12 +292,12 @@ def sweep(
     if plan.element:
         s = xp.sqrt(sigma2 / alpha)
         B = conditionals.draw_B_element(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
+        F = X @ B
     else:
-        B, lam, tau, sigma2, step_stats, globals_ = _draw_B(
+        B, F, lam, tau, sigma2, step_stats, globals_ = _draw_B(
             be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law, full
         )
         s = xp.sqrt(sigma2 / alpha)
-    F = X @ B
     A = conditionals.draw_A(be, F, Y, s, noise["A"])
     residual = Y - F @ A.T
     sigma2 = conditionals.draw_sigma2(
@@ -329,27 +341,29 @@ def _draw_B(
     noise: dict[str, Array],
     noise_law: Any,
     full: bool,
-) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Row scales: noise level, global scale and borderline features with B integrated out, then B."""
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """Row scales: noise level, global scale and borderline features with B integrated out, then B and XB."""
     xp, alpha = be.xp, plan.model.alpha
     X, Y = data.X, data.Y
     s = xp.sqrt(sigma2 / alpha)
     if not (plan.mixing and full):
         B = conditionals.draw_B_row(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
-        return B, lam, tau, sigma2, xp.zeros(1), xp.zeros(1)
-    factor, Yrot, target, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
+        return B, X @ B, lam, tau, sigma2, xp.zeros(1), xp.zeros(1)
+    target, XZ, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
+    factor, Yrot = target.factor, target.Yrot
     Z, K = noise["Z"], plan.borderline
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)
     R = plan.R
-    packed = factor.rotate(xp.concatenate([noise["E"], X @ (lam[:, None] * Z), X[:, chosen]], axis=1))
-    E, XZ, Xk = packed[:, :R], packed[:, R : 2 * R], packed[:, 2 * R :]
+    columns = X[:, chosen]
+    packed = factor.rotate(xp.concatenate([noise["E"], XZ, columns], axis=1))
+    E, XZr, Xk = packed[:, :R], packed[:, R : 2 * R], packed[:, 2 * R :]
     steps = xp.exp(tuning.log_steps) * noise["steps.z"]
     sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
     s = xp.sqrt(sigma2 / alpha)
     U, d, Vt = conditionals.whiten(be, A, tau, s)
     Yr = (Yrot / s) @ U
-    wanted = xp.stack([(Yr - d * XZ - E).T, Yr.T], axis=2)
+    wanted = xp.stack([(Yr - d * XZr - E).T, Yr.T], axis=2)
     solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
     W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
     inverse = Xk.T @ S
@@ -362,8 +376,18 @@ def _draw_B(
     change = d[:, None] ** 2 * (new**2 - old**2)
     small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
     W = W - (S @ small)[:, :, 0]
-    B = (Z + lam[:, None] * (X.T @ (factor.unrotate(W.T) * d))) @ Vt * lam[:, None] * tau
-    return B, lam, tau, sigma2, accepted, moved
+    W = factor.unrotate(W.T) * d
+    B = (Z + lam[:, None] * (X.T @ W)) @ Vt * lam[:, None] * tau
+
+    def known(B: Array) -> Array:
+        """XB from products that are there already: X diag(lam) Z + G W, and what the borderline scales changed."""
+        del B
+        moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + (new**2 - old**2)[:, None] * (columns.T @ W))
+        return (moved + factor.apply(W)) @ Vt * tau
+
+    # Known to rounding times d²G; where that is too much, the product is made.
+    F = be.branch((d**2).max() * factor.trace() < 1e8, known, lambda B: X @ B, B)
+    return B, F, lam, tau, sigma2, accepted, moved
 
 
 def _global_scale(
@@ -377,20 +401,21 @@ def _global_scale(
     tuning: Tuning,
     noise: dict[str, Array],
     noise_law: Any,
-) -> tuple[Any, Array, Any, Array, Array, Array]:
-    """tau → c tau with the clear signals' lam divided by c, B integrated out; returns the factored system that holds after it.
+) -> tuple[moves.Collapsed, Array, Array, Array, Array]:
+    """tau → c tau with the clear signals' lam divided by c, B integrated out; returns the target that holds after it.
 
     With G_S the clear signals' part, c² G_N + G_S = c² (G + (c⁻² - 1) G_S): no second product over all features is needed.
     """
     xp = be.xp
     X, Y = data.X, data.Y
-    Xl = X * lam
-    G = be.gram(Xl)
+    Z = noise["Z"]
+    G, XZ = be.weigh(X, lam, Z)
     x = xp.exp(tuning.log_global) * noise["global.z"]
     bound = 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / plan.model.alpha))
     signal_lam = lam[tuning.held]
     new_lam = be.put(lam, tuning.held, xp.where(tuning.clear, signal_lam * xp.exp(-x), signal_lam))
-    part_G = be.gram(X[:, tuning.held] * xp.where(tuning.clear, signal_lam, 0.0))
+    clear = X[:, tuning.held] * xp.where(tuning.clear, signal_lam, 0.0)
+    part_G = be.gram(clear)
     log_sigma = xp.log(sigma2) / 2
 
     def collapsed(G: Array, lam: Array) -> moves.Collapsed:
@@ -409,8 +434,9 @@ def _global_scale(
     ratio = ratio + local(xp.log(signal_lam) - x) - local(xp.log(signal_lam))
     accept = xp.log(noise["global.u"]) < ratio
     chosen = be.choose(accept, new, old)
+    XZ = XZ + xp.where(accept, xp.expm1(-x), 0.0) * (clear @ Z[tuning.held])
     lam, tau = xp.where(accept, new_lam, lam), xp.where(accept, tau * xp.exp(x), tau)
-    return chosen.factor, chosen.Yrot, chosen, lam, tau, accept
+    return chosen, XZ, lam, tau, accept
 
 
 def whiten_top(be: Any, A: Array, tau: Array, s: Array) -> Array:
@@ -436,12 +462,15 @@ def _finish_row(
     unit = B / lam[:, None]
     D = unit @ (A / s[:, None]).T
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
-    single, W = moves.single_site(be, data.blocks, W, (new - lam)[:, None] * D, log_prior, noise["single.u"])
-    lam = xp.where(single, new, lam)
-    C = lam[:, None] * D  # whitened
+    visited, seen = _visited(be, plan, noise)
+    accept, W = moves.single_site(be, data.blocks, W, (new - lam)[:, None] * D, log_prior, noise["single.u"], visited)
+    single = accept if seen is None else xp.where(seen, accept, TARGET)
+    lam = xp.where(accept, new, lam)
     signal = be.put(xp.zeros(plan.P, dtype=bool), tuning.held, tuning.clear)
     held = signal[:, None]
-    fit = data.X @ xp.where(held, 0.0, C)
+    # All of the fit is what the residual leaves of Y; the signals' part of it is taken out.
+    signals = xp.where(tuning.clear, lam[tuning.held], 0.0)[:, None] * D[tuning.held]
+    fit = data.Y / s - W - data.X[:, tuning.held] @ signals
     stretch = xp.zeros(1)
     if plan.R == plan.Q:
         scaled = xp.where(held, D, 0.0) * s
@@ -477,6 +506,16 @@ def _finish_row(
     return A, B, xp.where(signal, lam / c, lam), tau * c, single, compensate, stretch
 
 
+def _visited(be: Any, plan: Plan, noise: dict[str, Array]) -> tuple[Array | None, Array | None]:
+    """The blocks to visit, a run of them from a place that noise alone decides; and which features lie in them."""
+    if not plan.visits:
+        return None, None
+    xp = be.xp
+    number = -(-plan.P // plan.block)
+    start = xp.minimum(xp.floor(noise["single.start"] * number), number - 1).astype(int)
+    return (start + xp.arange(plan.visits)) % number, (xp.arange(plan.P) // plan.block - start) % number < plan.visits
+
+
 def _single_element(
     be: Any,
     plan: Plan,
@@ -493,11 +532,12 @@ def _single_element(
     xp = be.xp
     unit = B / lam
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
+    visited, seen = _visited(be, plan, noise)
     accepted = []
     for r in range(plan.R):
         delta = ((new[:, r] - lam[:, r]) * unit[:, r])[:, None] * (A[:, r] / s)
-        accept, W = moves.single_site(be, data.blocks, W, delta, log_prior[:, r], noise["single.u"][:, r])
+        accept, W = moves.single_site(be, data.blocks, W, delta, log_prior[:, r], noise["single.u"][:, r], visited)
         accepted.append(accept)
-    single = xp.stack(accepted, axis=1)
-    lam = xp.where(single, new, lam)
-    return unit * lam, lam, single
+    accept = xp.stack(accepted, axis=1)
+    lam = xp.where(accept, new, lam)
+    return unit * lam, lam, accept if seen is None else xp.where(seen[:, None], accept, TARGET)

@@ -160,29 +160,34 @@ def collapsed_local(
 
 
 def single_site(
-    be: Any, blocks: Any, W: Array, delta: Array, log_prior: Array, u: Array
+    be: Any, blocks: Any, W: Array, delta: Array, log_prior: Array, u: Array, visited: Array | None = None
 ) -> tuple[Array, Array]:
     """Accept or reject a change delta_p (Q) of every feature's coefficients, one feature after the other.
 
     W is the whitened residual. Within a block the sequential decisions a_p = [log u_p < g_p - Σ_{q<p} H_pq a_q], with
-    H = (X_bᵀX_b) ∘ (δδᵀ), solve a triangular fixed-point problem, so they are found in a few vector steps.
+    H = (X_bᵀX_b) ∘ (δδᵀ), solve a triangular fixed-point problem, so they are found in a few vector steps. `visited`: indices of
+    the blocks that are looked at, all of them by default; elsewhere nothing is accepted.
     """
     xp = be.xp
-    nb, k = blocks.gram.shape[0], blocks.gram.shape[1]
+    nb, k = blocks.Xt.shape[0], blocks.Xt.shape[1]
     P, Q = delta.shape
     pad = nb * k - P
     D = xp.concatenate([delta, xp.zeros((pad, Q))]).reshape(nb, k, Q)
     slack = xp.concatenate([log_prior - xp.log(u), xp.zeros(pad)]).reshape(nb, k)
 
     def one(W: Any, x: Any) -> Any:
-        Xt, gram, db, sb = x
-        H = gram * (db @ db.T)
-        g = ((Xt @ W) * db).sum(axis=1) - 0.5 * xp.diagonal(H) + sb
+        (b,) = x
+        Xt, db = blocks.Xt[b], D[b]
+        H = (Xt @ Xt.T if blocks.gram is None else blocks.gram[b]) * (db @ db.T)
+        g = ((Xt @ W) * db).sum(axis=1) - 0.5 * xp.diagonal(H) + slack[b]
         L = xp.tril(H, -1)
         accept = be.settle(lambda a: g - L @ a > 0, g > 0)
         return W - Xt.T @ (db * accept[:, None]), accept
 
-    W, accepted = be.scan(one, W, (blocks.Xt, blocks.gram, D, slack))
+    which = xp.arange(nb) if visited is None else visited
+    W, accepted = be.scan(one, W, (which,))
+    if visited is not None:
+        accepted = be.put(xp.zeros((nb, k), dtype=bool), which, accepted)
     return accepted.reshape(nb * k)[:P], W
 
 
