@@ -19,6 +19,7 @@ from intarsia import report
 from intarsia.errors import InputError, MessageError, StudyError
 from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
+from intarsia.report.evidence import standing
 from intarsia.report.gather import gather, read_regions
 from intarsia.report.html import el, number, short, text
 from intarsia.report.monitor import Monitor, loopback
@@ -191,6 +192,18 @@ def test_checks_find_a_wrong_model():
     bad = check(posterior, joined.X, joined.Y, 0.95, rng)
     assert (bad.coverage < 0.7).all()
     assert (bad.p_spread < 0.05).any()
+
+
+def test_verdict_has_three_grades():
+    posterior, _, _ = made_up(P=300, chains=4, draws=400)
+    posterior.tree["posterior"]["C"].values[...] = np.random.default_rng(5).standard_normal(posterior.C.shape)
+    wander = posterior.C.values
+    wander[0, :, 0, 0] += 0.6
+    assert standing(gather(posterior))[0] == "almost converged"
+    assert "almost converged" in render(gather(posterior))
+    wander[0] += 3.0
+    assert standing(gather(posterior))[0] == "not converged"
+    assert "read the results with care" in render(gather(posterior))
 
 
 def test_edges_are_recognised_and_drawn():

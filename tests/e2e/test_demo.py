@@ -86,6 +86,6 @@ def test_truth_is_the_regression():
     truth = np.zeros_like(estimate)
     for (p, q), value in data.truth.items():
         truth[features.index(p), list(dict.fromkeys(responses)).index(q)] = value
-    # A standard error is about √(.32/6000 · 1.5) = .009.
+    # A standard error is about √(.2/6000 · 1.5) = .007.
     assert np.abs(estimate - truth).max() < 0.06
     assert np.abs((estimate - truth)[truth.any(axis=1)]).mean() < 0.02

@@ -41,7 +41,7 @@ class Hospitals:
         return sum(len(c) for c in self.columns.values()) - sum(len(r) for r in RESPONSES.values())
 
 
-def simulate(n: int = 2000, extra: int = 40, explained: float = 0.68, seed: int = 7) -> Hospitals:
+def simulate(n: int = 2000, extra: int = 40, explained: float = 0.8, seed: int = 7) -> Hospitals:
     """n people whom all three know, and `extra` whom one of them does not; rows in a different order everywhere."""
     rng = np.random.default_rng(seed)
     N = n + len(SITES) * extra

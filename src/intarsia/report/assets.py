@@ -8,10 +8,10 @@ def _text(name: str) -> str:
 
 
 _LIGHT = """--bg:#faf8f4;--card:#fff;--ink:#1f2329;--mute:#59616c;--line:#e2ddd3;--accent:#8a4a23;--accent-ink:#fff;
---pos:#c9560b;--neg:#1f6fae;--good:#1d6b3a;--good-bg:#e7f3ea;--bad:#9b2c1f;--bad-bg:#fbe9e5;--truth:#1f2329;
+--pos:#c9560b;--neg:#1f6fae;--good:#1d6b3a;--good-bg:#e7f3ea;--warn:#7a5600;--warn-bg:#fbf1d9;--bad:#9b2c1f;--bad-bg:#fbe9e5;--truth:#1f2329;
 --bar:#b58a63;--frame:#f3efe7;--code:#f3efe7;color-scheme:light;"""
 _DARK = """--bg:#15171b;--card:#1d2025;--ink:#ebe8e2;--mute:#a9afb8;--line:#343941;--accent:#e2a877;--accent-ink:#1b1410;
---pos:#f08a46;--neg:#62acec;--good:#7fd29a;--good-bg:#1b2d22;--bad:#ff9a8a;--bad-bg:#33201d;--truth:#f4f1ea;
+--pos:#f08a46;--neg:#62acec;--good:#7fd29a;--good-bg:#1b2d22;--warn:#e8c468;--warn-bg:#2f2816;--bad:#ff9a8a;--bad-bg:#33201d;--truth:#f4f1ea;
 --bar:#a9805c;--frame:#23272d;--code:#262a31;color-scheme:dark;"""
 # Inlays: walnut, teal, ochre, plum, slate, moss, brick, sky; white letters are readable on each.
 _SITES = ("#7a4a2b", "#1f6f6b", "#8a6a14", "#74406f", "#4b5a70", "#55702f", "#9a3f35", "#2f6a9a")

@@ -9,6 +9,7 @@ from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
+from intarsia.server.verdict import ESS, RHAT, RHAT_FOLDED
 
 TRACES = 6
 
@@ -32,7 +33,7 @@ def convergence(m: Material) -> Html:
     took = f" in {number(float(seconds), 3)} s" if isinstance(seconds, int | float) else ""
     return join(
         [
-            el("p", verdict_words(m), class_="verdict " + ("good" if d.converged else "bad")),
+            el("p", verdict_words(m), class_=f"verdict {standing(m)[1]}"),
             el(
                 "p",
                 f"{d.chains} chains of {d.draws:,} kept draws{took}. Only C = BAᵀ and the noise are identified, so these are "
@@ -64,10 +65,21 @@ def convergence(m: Material) -> Html:
     )
 
 
+def standing(m: Material) -> tuple[str, str, str]:
+    """Converged, almost (under one entry in a hundred out of its limits, and more draws will do), or not: name, colour, words."""
+    d = m.diagnosis
+    if d.converged:
+        return "converged", "good", "The chains agree: "
+    with np.errstate(invalid="ignore"):
+        out = d.not_finite | (d.rhat > RHAT) | (d.rhat_folded > RHAT_FOLDED) | (np.minimum(d.ess_bulk, d.ess_tail) < ESS)
+    if out.mean() < 0.01 and d.more_draws() is not None:
+        return "almost converged", "close", "Almost: "
+    return "not converged", "bad", "Not converged, read the results with care: "
+
+
 def verdict_words(m: Material) -> str:
     words = str(m.diagnosis.verdict)
-    start = "The chains agree: " if m.diagnosis.converged else "Not converged, read the results with care: "
-    return start + words + ("" if words.endswith(".") else ".")
+    return standing(m)[2] + words + ("" if words.endswith(".") else ".")
 
 
 def checks(m: Material, c: Checks | None) -> Html:

@@ -85,13 +85,13 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
 
 
 def _header(m: Material) -> Html:
-    d = m.diagnosis
     tiles: list[tuple[Any, str]] = [(f"{m.n:,}", "subjects")] if m.n else []
     tiles += [(len(m.sites), "sites")] if m.study is not None else []
     tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
     tiles += [(f"{m.m:,}", "sketch rows")] if m.m else []
     tiles += [(f"{m.count:,}", "selected")]
-    state = el("span", "converged" if d.converged else "not converged", class_="tag yes" if d.converged else "tag no")
+    name, colour, _words = evidence.standing(m)
+    state = el("span", name, class_="tag " + {"good": "yes", "close": "mid", "bad": "no"}[colour])
     wrong = f", {about(m.selection.expected_fdr * m.count)} of them expected to be wrong" if m.count else ""
     line = f"{m.count:,} of {m.P:,} features selected{wrong}."
     return el(
