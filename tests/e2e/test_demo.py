@@ -89,3 +89,13 @@ def test_truth_is_the_regression():
     # A standard error is about √(.2/6000 · 1.5) = .007.
     assert np.abs(estimate - truth).max() < 0.06
     assert np.abs((estimate - truth)[truth.any(axis=1)]).mean() < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_over_the_network(tmp_path, capsys):
+    pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed (pip install 'intarsia[federation]')")
+    assert main(["demo", "--network", "--out", str(tmp_path / "d"), "--json", *SMALL]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["report"]).is_file()
+    assert told["features"] == 273

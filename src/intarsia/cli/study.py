@@ -170,16 +170,19 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 def run_run(args: argparse.Namespace) -> None:
     from intarsia.federation.flare.study import run_study
+    from intarsia.progress import Bar
 
-    result = run_study(
-        args.path,
-        args.server,
-        timeout=args.timeout,
-        wait=args.wait,
-        workers=args.workers,
-        until=args.until,
-        say=(lambda text: None) if args.json else print,
-    )
+    with Bar() as bar:
+        result = run_study(
+            args.path,
+            args.server,
+            timeout=args.timeout,
+            wait=args.wait,
+            workers=args.workers,
+            until=args.until,
+            say=(lambda text: None) if args.json else print,
+            progress=bar,
+        )
     lines = [f"study {result['study']}: {result['folder']}"]
     if "verdict" in result:
         lines += [str(result["verdict"]), f"{len(result['selected'])} of {result['features']} features selected"]

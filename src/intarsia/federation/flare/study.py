@@ -31,6 +31,7 @@ def run_study(
     workers: int | None = None,
     until: str = "deliver",
     say: Say = print,
+    progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Collect (a job), fit (here, outside the engine), deliver (a job). What is done already is not done again."""
     study = Study.load(source)
@@ -48,7 +49,7 @@ def run_study(
             return result
         say("fitting")
         started = time.monotonic()
-        summary = fit(folder, workers=workers)
+        summary = fit(folder, workers=workers, progress=progress)
         result |= summary | {"fit_seconds": round(time.monotonic() - started, 3)}
         if until == "fit" or steps["deliver"]:
             return result
