@@ -10,7 +10,7 @@ import numpy as np
 from intarsia.server import backend
 from intarsia.server.gibbs import TARGET, Plan, Stats, Tuning
 
-POWER = 2.0
+POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 CLEAR = 4.0  # a feature this many noise units long is held while the null rows follow the global scales
 
 
