@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-slow bench-sketch bench-sampler docs clean
+.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,7 +35,14 @@ lint: $(VENV)/.tested  ## ruff and mypy
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
-test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
+# The browser tests want Debian's Chromium; where it cannot be installed they are skipped and say so.
+chromium:
+	@command -v chromedriver >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+	  echo "Chromium is not there and cannot be installed: the browser tests will be skipped"
+
+test: $(VENV)/.tested chromium  ## set up, then lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest
 
