@@ -39,7 +39,7 @@ def no_steps(be: Any, target: Any, sigma2: Any, tau: Any, steps: Any, u: Any) ->
 
 
 def no_stretch(be: Any, A: Any, tau: Any, fit: Any, W: Any, *rest: Any) -> Any:
-    return A, fit, W, np.zeros(1)
+    return A, np.linalg.inv(A), fit, W, np.zeros(1)
 
 
 def no_compensation(be: Any, *rest: Any) -> Any:

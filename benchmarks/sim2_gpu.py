@@ -73,9 +73,9 @@ def fit(sets: list[dict[str, Any]], args: argparse.Namespace) -> tuple[np.ndarra
     from intarsia.server import accelerated, backend, gibbs
 
     be = backend.get("jax")
-    plan = gibbs.plan(gibbs.Model(), sets[0]["X"], sets[0]["Y"])
+    plan = accelerated.on_device(gibbs.plan(gibbs.Model(), sets[0]["X"], sets[0]["Y"]), be.device())
     with be.precision():
-        each = [gibbs.prepare(be, one["X"], one["Y"]) for one in sets]
+        each = [gibbs.prepare(be, one["X"], one["Y"], block=plan.block) for one in sets]
         data = be.tree_map(lambda *x: be.xp.repeat(be.xp.stack(x), args.chains, axis=0), *each)
     number = len(sets) * args.chains
     runner = accelerated.Runner(plan, data, own_data=True, be=be)

@@ -28,6 +28,7 @@ class Factor(Protocol):
     def rotate(self, V: Array) -> Array: ...
     def unrotate(self, V: Array) -> Array: ...
     def log_marginal(self, d: Array, Yr: Array) -> Array: ...
+    def evidence(self, M: Array, Yw: Array) -> Array: ...
     def solve(self, d: Array, rhs: Array) -> Array: ...
     def apply(self, V: Array) -> Array: ...
     def trace(self) -> Array: ...
@@ -95,6 +96,12 @@ class Tridiagonal:
             total += float(np.log(df).sum() + Yr[:, j] @ self._pttrs(df, ef, Yr[:, j]))
         return total
 
+    def evidence(self, M: Array, Yw: Array) -> float:
+        """log det K + vec(Yw)ᵀ K⁻¹ vec(Yw) for K = I + M Mᵀ ⊗ G, M (Q×R) and Yw (m×Q) rotated."""
+        U, d, _ = np.linalg.svd(M, full_matrices=False)
+        Yr = Yw @ U
+        return self.log_marginal(d, Yr) + float((Yw**2).sum() - (Yr**2).sum())
+
     def solve(self, d: Array, rhs: Array) -> Array:
         """Solve for each j: rhs is (R, m, columns), rotated."""
         out = np.empty_like(rhs)
@@ -145,6 +152,11 @@ class NumpyBackend:
     @staticmethod
     def choose(condition: Any, yes: Any, no: Any) -> Any:
         return yes if condition else no
+
+    @staticmethod
+    def difference(one: Any, at: tuple[Any, ...], other: Any, there: tuple[Any, ...]) -> Any:
+        """The difference of two collapsed targets, each at its own place."""
+        return one(*at) - other(*there)
 
     @staticmethod
     def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
@@ -202,6 +214,11 @@ class NumpyBackend:
             w, V = np.linalg.eigh(M)
             return V @ ((V.T @ b) / np.maximum(w, 1.0))
         return x.reshape(b.shape)
+
+    @staticmethod
+    def triangular_solve(L: Array, b: Array) -> Array:
+        """L⁻¹ b for stacked lower factors."""
+        return np.linalg.solve(L, b)
 
     @staticmethod
     def triangular_solve_t(L: Array, b: Array) -> Array:

@@ -18,7 +18,10 @@ Array = Any
 
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
 WIDE = 2**26  # numbers in X from which its products are cut into parts
-LARGE = 512  # systems above this size are diagonalised once rather than factored for each evaluation
+# Systems up to one size and from the other are diagonalised once rather than factored for each evaluation: for sizes between,
+# the eigenvalue routines of the device take longer than all the factors.
+SMALL, LARGE = 128, 400
+ALONE = 2048  # a batch of systems of this size is solved one after the other: the batched routine is slower
 
 
 class Cholesky:
@@ -37,6 +40,12 @@ class Cholesky:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j]."""
         L, half = self._forward(d, Yr.T[:, :, None])
         return 2 * jnp.log(jnp.diagonal(L, axis1=1, axis2=2)).sum() + (half**2).sum()
+
+    def evidence(self, M: Array, Yw: Array) -> Array:
+        """log det K + vec(Yw)ᵀ K⁻¹ vec(Yw) for K = I + M Mᵀ ⊗ G, M (Q×R) and Yw (m×Q)."""
+        U, d, _ = jnp.linalg.svd(M, full_matrices=False)
+        Yr = Yw @ U
+        return self.log_marginal(d, Yr) + (Yw**2).sum() - (Yr**2).sum()
 
     def solve(self, d: Array, rhs: Array) -> Array:
         """Solve for each j: rhs is (R, m, columns)."""
@@ -84,6 +93,19 @@ class Eigen(Cholesky):
         scaled = d**2 * self.w[:, None]
         return jnp.log1p(scaled).sum() + (Yr**2 / (1 + scaled)).sum()
 
+    def evidence(self, M: Array, Yw: Array) -> Array:
+        """Gauss elimination of I + w_i M Mᵀ for all i at once: a device takes longer over one small SVD than over this."""
+        K = jnp.eye(M.shape[0]) + self.w[:, None, None] * (M @ M.T)
+        y, total = Yw, jnp.zeros(Yw.shape[0])
+        for q in range(M.shape[0]):
+            pivot, first = K[:, 0, 0], y[:, 0]
+            total = total + jnp.log(pivot) + first**2 / pivot
+            if q + 1 < M.shape[0]:
+                below = K[:, 1:, 0] / pivot[:, None]
+                y = y[:, 1:] - below * first[:, None]
+                K = K[:, 1:, 1:] - below[:, :, None] * K[:, :1, 1:]
+        return total.sum()
+
     def solve(self, d: Array, rhs: Array) -> Array:
         return rhs / (1 + (d**2)[:, None] * self.w)[:, :, None]
 
@@ -127,17 +149,20 @@ class JaxBackend:
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ and X diag(lam) Z."""
         m, P = X.shape
-        parts = next((n for n in (16, 8, 10, 6, 4, 12) if P % n == 0), 1) if m * P >= WIDE else 1
+        parts = next((n for n in (16, 20, 8, 10, 12) if P % n == 0), 1) if m * P >= WIDE else 1
         # A batch of products over parts of the features keeps all of a device busy; one long product does not.
-        Xl = (X.T * lam[:, None]).reshape(parts, P // parts, m)
+        Xt, weights = X.T.reshape(parts, P // parts, m), lam.reshape(parts, P // parts, 1)
         half = m // 2 if parts > 1 else m
-        low, high = Xl[:, :, :half], Xl[:, :, half:]
+        low, high = Xt[:, :, :half] * weights, Xt[:, :, half:] * weights
         G = jnp.einsum("cpi,cpj->cij", low, low).sum(axis=0)
         if half < m:  # three quarters of the work: the product is symmetric
             side = jnp.einsum("cpi,cpj->cij", high, low).sum(axis=0)
             last = jnp.einsum("cpi,cpj->cij", high, high).sum(axis=0)
             G = jnp.block([[G, side.T], [side, last]])
-        XZ = jnp.einsum("cpi,cpr->cir", Xl, Z.reshape(parts, P // parts, -1)).sum(axis=0)
+        # A narrow product is cut finer still.
+        fine = next((n for n in (40, 32, 100, 64, 16) if P % n == 0), 1) if parts > 1 else 1
+        XZ = jnp.einsum("cpi,cpr->cir", X.T.reshape(fine, P // fine, m), (lam[:, None] * Z).reshape(fine, P // fine, -1))
+        XZ = XZ.sum(axis=0)
         return G, XZ
 
     @staticmethod
@@ -147,12 +172,25 @@ class JaxBackend:
 
     @staticmethod
     def choose(condition: Array, yes: Any, no: Any) -> Any:
-        """One of two collapsed targets: they differ in G alone. Many evaluations follow, so a large G is diagonalised."""
+        """One of two collapsed targets: they differ in G alone. Many evaluations follow: G may be diagonalised."""
         out = copy.copy(yes)
         G = jnp.where(condition, yes.factor.G, no.factor.G)
-        out.factor = Eigen(G) if G.shape[0] > LARGE else Cholesky(G)
+        m = G.shape[0]
+        out.factor = Eigen(G) if m <= SMALL or m >= LARGE else Cholesky(G)
         out.Yrot = out.factor.rotate(yes.Yrot)
         return out
+
+    @staticmethod
+    def difference(one: Any, at: tuple[Any, ...], other: Any, there: tuple[Any, ...]) -> Any:
+        """The difference of two collapsed targets that differ in G alone, evaluated side by side."""
+
+        def value(G: Array, place: tuple[Any, ...]) -> Array:
+            target = copy.copy(one)
+            target.factor = Cholesky(G)
+            return target(*place)
+
+        pair = jax.vmap(value)(jnp.stack([one.factor.G, other.factor.G]), jax.tree.map(lambda *x: jnp.stack(x), at, there))
+        return pair[0] - pair[1]
 
     @staticmethod
     def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
@@ -193,7 +231,14 @@ class JaxBackend:
     @staticmethod
     def spd_solve(M: Array, b: Array) -> Array:
         """M⁻¹ b for a symmetric M ≥ I."""
-        return Cholesky(M - jnp.eye(M.shape[0])).solve(jnp.ones(1), b[None, :, None])[0, :, 0]
+        def solve(M: Array, b: Array) -> Array:
+            return Cholesky(M - jnp.eye(M.shape[0])).solve(jnp.ones(1), b[None, :, None])[0, :, 0]
+
+        return (jax.custom_batching.sequential_vmap(solve) if M.shape[0] >= ALONE else solve)(M, b)
+
+    @staticmethod
+    def triangular_solve(L: Array, b: Array) -> Array:
+        return lax.linalg.triangular_solve(L, b, left_side=True, lower=True)
 
     @staticmethod
     def triangular_solve_t(L: Array, b: Array) -> Array:
@@ -203,6 +248,21 @@ class JaxBackend:
     jit = staticmethod(jax.jit)
     vmap = staticmethod(jax.vmap)
     tree_map = staticmethod(jax.tree.map)
+
+    @staticmethod
+    def simulated(P: int, m: int, Q: int, block: int) -> Any:
+        """Data of a random design with 50 signals, made where they are needed (P a multiple of the block; m ≤ P)."""
+        from intarsia.server.gibbs import Blocks, Data
+
+        def make() -> Any:
+            one, two, three = jax.random.split(jax.random.key(0), 3)
+            Xt = jax.random.normal(one, (P // block, block, m), jnp.float64)
+            first = Xt.reshape(P, m)[:50].T
+            Y = first @ jax.random.normal(two, (50, Q), jnp.float64) / 5 + jax.random.normal(three, (m, Q), jnp.float64)
+            return Xt, Y, (Xt**2).sum(axis=2).reshape(P)
+
+        Xt, Y, norm2 = jax.jit(make)()
+        return Data(None, Y, jnp.zeros(Q), float(m), norm2, jnp.sqrt((Y**2).mean(axis=0)), Blocks(Xt, None))
 
     @staticmethod
     def keys(seed: int, chains: int) -> Array:

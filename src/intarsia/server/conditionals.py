@@ -60,7 +60,7 @@ def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
     Omega = (F.T @ F)[None] / s2[:, None, None] + xp.eye(F.shape[1])
     h = (F.T @ Y).T / s2[:, None]
     L = xp.linalg.cholesky(Omega)
-    half = xp.linalg.solve(L, h[:, :, None])
+    half = be.triangular_solve(L, h[:, :, None])
     return be.triangular_solve_t(L, half + Z[:, :, None])[:, :, 0]
 
 

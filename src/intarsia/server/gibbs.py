@@ -430,7 +430,7 @@ def _global_scale(
     def local(t: Array) -> Array:
         return xp.where(tuning.clear, plan.local.log_density(xp, t), 0.0).sum()
 
-    ratio = new(log_sigma, xp.log(tau) + x) - old(log_sigma, xp.log(tau))
+    ratio = be.difference(new, (log_sigma, xp.log(tau) + x), old, (log_sigma, xp.log(tau)))
     ratio = ratio + local(xp.log(signal_lam) - x) - local(xp.log(signal_lam))
     accept = xp.log(noise["global.u"]) < ratio
     chosen = be.choose(accept, new, old)
@@ -474,7 +474,7 @@ def _finish_row(
     stretch = xp.zeros(1)
     if plan.R == plan.Q:
         scaled = xp.where(held, D, 0.0) * s
-        A, fit, W, stretch = moves.stretch_responses(
+        A, inverse, fit, W, stretch = moves.stretch_responses(
             be,
             A,
             tau,
@@ -488,7 +488,7 @@ def _finish_row(
             noise["stretch.u"],
         )
         fit = fit / s
-        unit = xp.where(held, xp.linalg.solve(A, (D * s).T).T, unit)
+        unit = xp.where(held, (D * s) @ inverse.T, unit)
     log_c, compensate = moves.compensated_scale(
         be,
         fit,

@@ -8,7 +8,6 @@ feature seldom jumps between "in" and "out". Each move leaves the posterior inva
 import math
 from typing import Any
 
-from intarsia.server.conditionals import whiten
 from intarsia.server.priors import HalfCauchy, Law
 
 Array = Any
@@ -73,10 +72,7 @@ class Collapsed:
     def __call__(self, log_sigma: Array, log_tau: Array) -> Array:
         xp = self.be.xp
         s = xp.exp(log_sigma) / self.alpha**0.5
-        U, d, _ = whiten(self.be, self.A, xp.exp(log_tau), s)
-        Yw = self.Yrot / s
-        Yr = Yw @ U
-        value = -0.5 * self.factor.log_marginal(d, Yr) - 0.5 * ((Yw**2).sum() - (Yr**2).sum())
+        value = -0.5 * self.factor.evidence(self.A / s[:, None] * xp.exp(log_tau), self.Yrot / s)
         # rss0: what no feature can reach of Y. alpha·m: the likelihood's power acts on its normaliser too.
         value = value - self.alpha * self.m * xp.log(s).sum() - 0.5 * (self.rss0 / s**2).sum()
         return value + self.noise_law.log_density(xp, log_sigma).sum() + self.global_.log_density(xp, log_tau).sum()
@@ -258,25 +254,26 @@ def stretch_responses(
     directions: Array,
     steps: Array,
     u: Array,
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, Array]:
     """A → (I + (eˣ-1) v vᵀ) A along response directions v; null rows of C follow, the signals' rows stay.
 
     The rows' covariance V = A T² Aᵀ is pinned by every null row when C is held, and by every signal when B is held; here each
     row is held in the way that pins less. For a direction the target is a closed form in x, so steps cost next to nothing.
     `fit` (m×Q) is the nulls' contribution, `W` the whitened residual, `scatter` Σ c cᵀ/lam² over the `signals` signals.
-    Needs R = Q. `directions` (D, Q) are normal, `steps` and `u` (D, N).
+    Needs R = Q. `directions` (D, Q) are normal, `steps` and `u` (D, N). Returns A⁻¹ too.
     """
     xp = be.xp
     Q = A.shape[0]
 
     def one(carry: Any, x: Any) -> Any:
-        A, fit, W = carry
+        A, inverse, fit, W = carry
         v, step, log_u = x
         v = v / xp.sqrt((v**2).sum())
         av = A.T @ v
         f, vs = fit @ v, v / s
         lin, quad = f @ (W @ vs), (f @ f) * (vs @ vs)
-        Vv = xp.linalg.solve(A.T, xp.linalg.solve(A, v) / tau**2)
+        iv = inverse @ v
+        Vv = inverse.T @ (iv / tau**2)
         Sv = scatter @ v
         cross, own = Sv @ Vv, (v @ Sv) * (v @ Vv)
         aa = av @ av
@@ -295,7 +292,8 @@ def stretch_responses(
             accepted.append(accept)
         g = xp.expm1(at)
         change = xp.outer(f, g * v)
-        return (A + xp.outer(v, g * av), fit + change, W - change / s), xp.stack(accepted)
+        inverse = inverse + xp.outer(xp.expm1(-at) * iv, v)
+        return (A + xp.outer(v, g * av), inverse, fit + change, W - change / s), xp.stack(accepted)
 
-    (A, fit, W), accepted = be.scan(one, (A, fit, W), (directions, steps, xp.log(u)))
-    return A, fit, W, accepted
+    (A, inverse, fit, W), accepted = be.scan(one, (A, xp.linalg.inv(A), fit, W), (directions, steps, xp.log(u)))
+    return A, inverse, fit, W, accepted
