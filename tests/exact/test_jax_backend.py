@@ -24,7 +24,7 @@ CASES = {
 def problem(m=14, P=150, Q=3, mixing=True, seed=0, block=64, visits=0, **model):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((m, P))
-    Y = X[:, :1] * 2 + rng.standard_normal((m, Q))
+    Y = X[:, :1] * 8 + rng.standard_normal((m, Q))
     plan = gibbs.plan(gibbs.Model(**model), X, Y, mixing=mixing)
     return X, Y, replace(plan, block=min(block, P), visits=visits)
 

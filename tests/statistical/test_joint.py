@@ -61,7 +61,7 @@ def wrong_columns(be, A, B, tau, law, g, u):
 
 
 def wrong_shift(be, lam, tau, local, global_, step, u):
-    return lam / np.exp(step), tau * np.exp(step), np.ones(())
+    return lam / np.exp(4 * step), tau * np.exp(4 * step), np.ones(())
 
 
 def wrong_local(be, inverse, projected, d, lam, law, candidates):
