@@ -14,7 +14,8 @@ NUMPY, JAX = backend.get("numpy"), backend.get("jax")
 CASES = {
     "row": {}, "row, P < m": {"P": 9}, "row, rank 2": {"rank": 2}, "row, one response": {"Q": 1},
     "row, some blocks": {"block": 10, "visits": 3}, "element, some blocks": {"local": "element", "block": 10, "visits": 3},
-    "row, factored": {}, "row, one feature": {"P": 1}, "row, plain Gibbs": {"mixing": False}, "row, group lasso": {"law": "laplace"},
+    "row, factored": {}, "row, one feature": {"P": 1}, "row, plain Gibbs": {"mixing": False},
+    "row, group lasso": {"law": "laplace"},
     "row, student": {"law": "student"}, "row, fractional": {"alpha": 0.7}, "row, jeffreys": {"noise": "jeffreys", "P": 9},
     "element": {"local": "element"}, "element, P < m": {"local": "element", "P": 9},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},

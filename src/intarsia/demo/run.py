@@ -23,7 +23,7 @@ from intarsia.wire.study import Study, new_run
 
 MARK = ".intarsia-demo"
 M = 160
-FIT = {"draws": 1800, "warmup": 500, "chains": 4, "thin": 1, "seed": 7}
+FIT = {"draws": 1800, "warmup": 500, "chains": 4, "thin": 2, "seed": 7}
 Say = Callable[[str], None]
 
 
