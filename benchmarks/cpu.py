@@ -56,8 +56,8 @@ def measure(P: int, m: int, Q: int, threads: int, repeats: int) -> dict[str, Any
         begin = time.perf_counter()
         gibbs.conditionals.draw_lam(be, state.lam, state.B, state.tau, plan.local, gibbs.part(noise, "lam"))
         lam = time.perf_counter() - begin
-        blas = [p for p in threadpool_info() if p["user_api"] == "blas"]
-        pool = [f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in blas]
+        pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
+        pool = [f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in pools]
     sweeps = sweeps[warmup:]
     return {
         "P": P, "m": m, "Q": Q, "device": f"cpu: {threads} threads", "ms_per_sweep": 1e3 * median(sweeps),
