@@ -96,10 +96,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
     parser.add_argument("--shrink", type=int, default=1, help="divide P and m: a check that it runs, not a measurement")
+    for name in ("warmup", "sweeps", "stretches"):
+        parser.add_argument(f"--{name}", type=int, help=f"instead of the case's own number of {name}")
     args = parser.parse_args()
+    own = {k: v for k in ("warmup", "sweeps", "stretches") if (v := getattr(args, k)) is not None}
     rows = []
     for name in args.only:
-        case = CASES[name]
+        case = replace(CASES[name], **own)
         if args.shrink > 1:
             case = replace(case, P=case.P // args.shrink, m=max(10, case.m // args.shrink), warmup=8, sweeps=4, stretches=2)
         try:

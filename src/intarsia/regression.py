@@ -46,6 +46,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     random_state : seed of the sampler. (The sketch's key is not a seed: it comes from the operating system.)
     progress : called with the sampler's progress.
+    backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
 
     Attributes
     ----------
@@ -73,6 +74,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         progress: Callable[..., Any] | None = None,
+        backend: str = "numpy",
     ) -> None:
         self.local = local
         self.rank = rank
@@ -89,6 +91,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.progress = progress
+        self.backend = backend
 
     def fit(self, X: Any, y: Any) -> "ReducedRankHorseshoe":
         """Draw the posterior of the coefficients given X (n, P) and y (n,) or (n, Q)."""
@@ -187,6 +190,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             seed=seed,
             workers=self.n_jobs,
             progress=self.progress,
+            backend=self.backend,
             **more,
         )
 

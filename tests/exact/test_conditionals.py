@@ -205,6 +205,7 @@ def test_one_pass_weighs_as_two_products():
         G, XZ = BE.weigh(design, lam, Z)
         np.testing.assert_allclose(np.tril(G), np.tril((X * lam**2) @ X.T), rtol=1e-12)
         np.testing.assert_allclose(XZ, (X * lam) @ Z, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(BE.cross(design, XZ), X.T @ XZ, rtol=1e-10, atol=1e-10)
 
 
 LAWS = [

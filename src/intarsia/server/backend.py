@@ -16,7 +16,7 @@ from intarsia.errors import ConvergenceError, InputError
 
 Array = Any  # an array of the backend's library
 
-CACHED = 2**19  # numbers of a scaled part of X that stay in a core's cache
+CACHED = 2**16  # numbers of a part of X that stay in a core's cache
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
 STIFF = 1e10
@@ -133,16 +133,25 @@ class NumpyBackend:
     @staticmethod
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
-        m, P = X.shape
-        G, XZ = np.zeros((m, m), order="F"), np.zeros((m, Z.shape[1]))
+        (m, P), R = X.shape, Z.shape[1]
+        both = np.zeros((m + R, m + R), order="F")
         step = max(64, CACHED // m)
-        buffer = np.empty((min(step, P), m))
+        buffer = np.empty((min(step, P), m + R))
         for i in range(0, P, step):
             part = buffer[: min(step, P - i)]
-            np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part)
-            G = blas.dsyrk(1.0, part.T, beta=1.0, c=G, lower=1, overwrite_c=1)
-            XZ += part.T @ Z[i : i + step]
-        return G, XZ
+            np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part[:, :m])
+            part[:, m:] = Z[i : i + step]
+            both = blas.dsyrk(1.0, part.T, beta=1.0, c=both, lower=1, overwrite_c=1)
+        return np.asfortranarray(both[:m, :m]), both[m:, :m].T
+
+    @staticmethod
+    def cross(X: Array, W: Array) -> Array:
+        """Xᵀ W for a few columns W: in parts that the library's kernels for small matrices take."""
+        Xt, W, step = X.T, np.ascontiguousarray(W), max(16, 2 * CACHED // X.shape[0])
+        out = np.empty((Xt.shape[0], W.shape[1]))
+        for i in range(0, len(out), step):
+            np.matmul(Xt[i : i + step], W, out=out[i : i + step])
+        return out
 
     @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: float) -> Tridiagonal:
@@ -231,7 +240,11 @@ def get(name: str) -> Any:
     if name == "numpy":
         return NumpyBackend
     if name == "jax":
-        from intarsia.server.backend_jax import JaxBackend
-
+        try:
+            from intarsia.server.backend_jax import JaxBackend
+        except ModuleNotFoundError as error:
+            if error.name not in ("jax", "jaxlib"):
+                raise
+            raise InputError("backend='jax' needs JAX, which is not installed. Run: pip install 'intarsia[gpu]'.") from None
         return JaxBackend()
     raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")

@@ -6,6 +6,7 @@ precision is switched on inside `precision()` only, so that a user's own JAX pro
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -18,9 +19,11 @@ Array = Any
 
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
 WIDE = 2**26  # numbers in X from which its products are cut into parts
+PARTS, CUTS, FINE = 16, 2, 40  # about so many parts of the features; groups of rows (half of G is enough: it is symmetric)
 # Systems up to one size and from the other are diagonalised once rather than factored for each evaluation: for sizes between,
 # the eigenvalue routines of the device take longer than all the factors.
 SMALL, LARGE = 128, 400
+PANEL = 256  # columns factored at a time in a batch of large systems
 ALONE = 2048  # a batch of systems of this size is solved one after the other: the batched routine is slower
 
 
@@ -80,7 +83,7 @@ class Eigen(Cholesky):
 
     def __init__(self, G: Array) -> None:
         super().__init__(G)
-        w, self.V = jnp.linalg.eigh(G)
+        w, self.V = (jax.custom_batching.sequential_vmap(_eigh) if G.shape[0] >= LARGE else _eigh)(G)
         self.w = jnp.maximum(w, 0.0)
 
     def rotate(self, V: Array) -> Array:
@@ -110,10 +113,30 @@ class Eigen(Cholesky):
         return rhs / (1 + (d**2)[:, None] * self.w)[:, :, None]
 
 
+def _eigh(G: Array) -> tuple[Array, Array]:
+    return tuple(jnp.linalg.eigh(G))  # type: ignore[return-value]
+
+
 def forward(M: Array, rhs: Array) -> tuple[Array, Array]:
     """The Cholesky factor L of each M, and L⁻¹ rhs."""
+    if LARGE <= M.shape[-1] < ALONE and jax.default_backend() != "cpu":
+        return by_panels(M, rhs, PANEL)
     L = jnp.linalg.cholesky(M)
     return L, lax.linalg.triangular_solve(L, rhs, left_side=True, lower=True)
+
+
+def by_panels(M: Array, rhs: Array, panel: int) -> tuple[Array, Array]:
+    """The same, a panel of columns after the other, the right-hand sides as further rows: no solve of its own for them."""
+    n = M.shape[-1]
+    tall = jnp.concatenate([M, jnp.swapaxes(rhs, -1, -2)], axis=-2)
+    L = jnp.zeros_like(tall)
+    for i in range(0, n, panel):
+        j = min(n, i + panel)
+        S = tall[..., i:, i:j] - L[..., i:, :i] @ jnp.swapaxes(L[..., i:j, :i], -1, -2)
+        D = jnp.linalg.cholesky(S[..., : j - i, :])
+        rest = lax.linalg.triangular_solve(D, S[..., j - i :, :], left_side=False, lower=True, transpose_a=True)
+        L = L.at[..., i:j, i:j].set(D).at[..., j:, i:j].set(rest)
+    return L[..., :n, :], jnp.swapaxes(L[..., n:, :], -1, -2)
 
 
 def backward(L: Array, b: Array) -> Array:
@@ -141,6 +164,12 @@ class JaxBackend:
         return f"{first.platform}: {first.device_kind}"
 
     @staticmethod
+    def memory() -> float:
+        """Bytes of the device's memory."""
+        found = jax.devices()[0].memory_stats()
+        return float(found["bytes_limit"]) if found and "bytes_limit" in found else 8e9
+
+    @staticmethod
     def gram(Xl: Array) -> Array:
         """Xl Xlᵀ, both triangles."""
         return Xl @ Xl.T
@@ -149,21 +178,22 @@ class JaxBackend:
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ and X diag(lam) Z."""
         m, P = X.shape
-        parts = next((n for n in (16, 20, 8, 10, 12) if P % n == 0), 1) if m * P >= WIDE else 1
+        parts, cuts = (_divisor(P, PARTS), CUTS) if m * P >= WIDE else (1, 1)
         # A batch of products over parts of the features keeps all of a device busy; one long product does not.
         Xt, weights = X.T.reshape(parts, P // parts, m), lam.reshape(parts, P // parts, 1)
-        half = m // 2 if parts > 1 else m
-        low, high = Xt[:, :, :half] * weights, Xt[:, :, half:] * weights
-        G = jnp.einsum("cpi,cpj->cij", low, low).sum(axis=0)
-        if half < m:  # three quarters of the work: the product is symmetric
-            side = jnp.einsum("cpi,cpj->cij", high, low).sum(axis=0)
-            last = jnp.einsum("cpi,cpj->cij", high, high).sum(axis=0)
-            G = jnp.block([[G, side.T], [side, last]])
+        ends = [m * i // cuts for i in range(cuts + 1)]
+        Xl = [Xt[:, :, i:j] * weights for i, j in pairwise(ends)]
+        lower = [[jnp.einsum("cpi,cpj->cij", Xl[i], Xl[j]).sum(axis=0) for j in range(i + 1)] for i in range(cuts)]
+        G = jnp.block([[lower[i][j] if j <= i else lower[j][i].T for j in range(cuts)] for i in range(cuts)])
         # A narrow product is cut finer still.
-        fine = next((n for n in (40, 32, 100, 64, 16) if P % n == 0), 1) if parts > 1 else 1
+        fine = _divisor(P, FINE) if parts > 1 else 1
         XZ = jnp.einsum("cpi,cpr->cir", X.T.reshape(fine, P // fine, m), (lam[:, None] * Z).reshape(fine, P // fine, -1))
         XZ = XZ.sum(axis=0)
         return G, XZ
+
+    @staticmethod
+    def cross(X: Array, W: Array) -> Array:
+        return X.T @ W
 
     @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: Array) -> Cholesky:
@@ -296,6 +326,11 @@ class JaxBackend:
                 out[name] = values[at : at + size].reshape(spec[name][1])
                 at += size
         return _word(after), out
+
+
+def _divisor(P: int, near: int) -> int:
+    """A divisor of P from `near` to thrice that; 1 where there is none."""
+    return next((n for n in range(near, 3 * near) if P % n == 0), 1)
 
 
 def _word(key: Array) -> Array:

@@ -19,12 +19,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import intarsia
 from intarsia.errors import ConvergenceError, InputError
+from intarsia.server import backend as backends
 from intarsia.server import gibbs
 from intarsia.server.chain import STOP, Chain, write_progress
 from intarsia.server.diagnostics import diagnose, rhat_from_moments
@@ -75,14 +76,19 @@ def sample(
     mixing: bool = True,
     every: float = 20.0,
     memory: int = IN_MEMORY,
+    backend: str = "numpy",
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
     checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
+
+    `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
+    its own, so the same posterior and other draws; `workers` has no meaning there.
     """
     model = model or Model()
+    backends.get(backend)
     for name, value, least in (("draws", draws, 4), ("warmup", warmup, 0), ("chains", chains, 1), ("thin", thin, 1)):
         if int(value) != value or value < least:
             raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
@@ -98,12 +104,13 @@ def sample(
     capacity = max(draws, until.max_draws) if until else draws
     asked = {
         "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains, "seed": int(seed), "mixing": mixing,
+        "backend": backend,
         "shape": [*X.shape, Y.shape[1]], "digest": hashlib.sha256(X.tobytes() + Y.tobytes()).hexdigest(),
     }  # fmt: skip
     with _folder(checkpoint) as where:
         capacity = _open(where, asked, X, Y, capacity)
         began = time.perf_counter()
-        runner = _Runner(where, chains, warmup, thin, X, Y, model, workers, progress, every)
+        runner = _Runner(where, chains, warmup, thin, X, Y, model, workers, progress, every, backend)
         target = draws
         runner.run(target)
         while until is not None and not _enough(where, chains, target, until):
@@ -111,7 +118,7 @@ def sample(
                 break
             target = min(2 * target, until.max_draws)
             runner.run(target)
-        return _collect(where, chains, target, asked, checkpoint is None, memory, time.perf_counter() - began)
+        return _collect(runner, where, target, asked, checkpoint is None, memory, time.perf_counter() - began)
 
 
 @contextlib.contextmanager
@@ -176,7 +183,9 @@ class _Runner:
         workers: int | None,
         progress: Callable[[Progress], None] | None,
         every: float,
+        backend: str,
     ) -> None:
+        self.backend, self.batch = backend, cast(Any, None)
         self.where, self.chains, self.warmup, self.thin = where, chains, warmup, thin
         self.progress, self.every, self.workers = progress, every, workers
         rows, (P, Q) = min(X.shape), (X.shape[1], Y.shape[1])
@@ -193,7 +202,9 @@ class _Runner:
             raise InputError(f"workers is {workers}; expected at least 1.")
         small = self.workers is None and self.chains * total * self.sweep_seconds < SMALL
         with _stop_on_signal(self.where) as stopped:
-            if small or workers == 1:
+            if self.backend == "jax":
+                self._batch(draws, total)
+            elif small or workers == 1:
                 self._here(draws, total)
             else:
                 self._processes(draws, total, min(workers, self.chains))
@@ -211,6 +222,23 @@ class _Runner:
         for k in range(self.chains):
             if not Chain(self.where, k).run(draws, every=self.every, report=report):
                 return
+
+    def _batch(self, draws: int, total: int) -> None:
+        from intarsia.server import batch
+
+        def report(run: batch.Batch, all_sweeps: int) -> None:
+            batch.write_progress(run, all_sweeps)
+            if self.progress is not None:
+                self.progress(self._progress(total))
+
+        self.batch = self.batch or batch.Batch(self.where)  # compiled once, however often the run goes on
+        self.batch.run(draws, every=self.every, report=report)
+
+    def parts(self) -> tuple[list[Any], str]:
+        """What each chain left, and the device it ran on."""
+        if self.batch is not None:
+            return self.batch.parts(), self.batch.device
+        return [Chain(self.where, k) for k in range(self.chains)], "cpu"
 
     def _processes(self, draws: int, total: int, workers: int) -> None:
         environment = os.environ | dict.fromkeys(
@@ -303,9 +331,9 @@ def _enough(where: Path, chains: int, target: int, until: Until) -> bool:
 
 
 def _collect(
-    where: Path, chains: int, target: int, asked: dict[str, Any], temporary: bool, memory: int, seconds: float
+    runner: _Runner, where: Path, target: int, asked: dict[str, Any], temporary: bool, memory: int, seconds: float
 ) -> Draws:
-    parts = [Chain(where, k) for k in range(chains)]
+    parts, device = runner.parts()
     C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
     if C.nbytes <= memory:
         C = np.array(C)
@@ -317,7 +345,8 @@ def _collect(
         )
     sweeps = asked["warmup"] + target * asked["thin"]
     info = {
-        **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing")},
+        **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
+        "device": device,
         "seconds": seconds,
         "chain_seconds": [p.seconds for p in parts],
         "ms_per_sweep": [1e3 * p.seconds / max(1, p.sweeps) for p in parts],

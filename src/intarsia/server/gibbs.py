@@ -184,8 +184,8 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     if not 1 <= R <= Q:
         raise InputError(f"Rank {R} does not fit {Q} response(s); expected 1 ≤ rank ≤ {Q}.")
     block, rows = min(BLOCK, P), min(m, P)
-    # A block costs about 80 µs and its two products, all else a product of m²P: visit what an eighth of that allows.
-    visits = int(rows**2 * P / 3e11 / (8e-5 + block * rows * Q / 2e9))
+    # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
+    visits = int(rows**2 * P / 6e11 / (8e-5 + block * rows * Q / 2e9))
     visits = 0 if visits >= -(-P // block) or P < MANY else max(1, visits)
     return Plan(model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits)
 
@@ -377,7 +377,7 @@ def _draw_B(
     small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
     W = W - (S @ small)[:, :, 0]
     W = factor.unrotate(W.T) * d
-    B = (Z + lam[:, None] * (X.T @ W)) @ Vt * lam[:, None] * tau
+    B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
 
     def known(B: Array) -> Array:
         """XB from products that are there already: X diag(lam) Z + G W, and what the borderline scales changed."""

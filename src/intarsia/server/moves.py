@@ -171,12 +171,14 @@ def single_site(
     D = xp.concatenate([delta, xp.zeros((pad, Q))]).reshape(nb, k, Q)
     slack = xp.concatenate([log_prior - xp.log(u), xp.zeros(pad)]).reshape(nb, k)
 
+    below = xp.tril(xp.ones((k, k)), -1)
+
     def one(W: Any, x: Any) -> Any:
         (b,) = x
         Xt, db = blocks.Xt[b], D[b]
         H = (Xt @ Xt.T if blocks.gram is None else blocks.gram[b]) * (db @ db.T)
         g = ((Xt @ W) * db).sum(axis=1) - 0.5 * xp.diagonal(H) + slack[b]
-        L = xp.tril(H, -1)
+        L = H * below
         accept = be.settle(lambda a: g - L @ a > 0, g > 0)
         return W - Xt.T @ (db * accept[:, None]), accept
 

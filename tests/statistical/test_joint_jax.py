@@ -1,0 +1,67 @@
+"""The joint test of `test_joint` on the JAX path: its sweep and random numbers, replicates side by side, and a planted bug."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from joint import Setting
+from scipy.stats import ks_2samp
+
+from intarsia.server import backend, conditionals, gibbs
+
+jax = pytest.importorskip("jax")
+
+FAILURE = 1e-4
+NUMPY, JAX = backend.get("numpy"), backend.get("jax")
+
+
+def smallest(setting, replicates=3000, sweeps=4, seed=1):
+    plan, rng = setting.plan, np.random.default_rng(seed)
+    before, states, data = [], [], []
+    for _ in range(replicates):
+        other = setting.prior(rng)
+        before.append(setting.functions(other, setting.data(other, rng)[0]))
+        states.append(setting.prior(rng))
+        Y, prepared = setting.data(states[-1], rng)
+        data.append((Y, prepared._replace(blocks=gibbs.prepare(NUMPY, setting.X, Y, block=plan.block).blocks)))
+    with JAX.precision():
+
+        def run(words, state, own):
+            own = own._replace(m=float(plan.m))
+            for _ in range(sweeps):
+                words, noise = JAX.draw_noise(plan, words)
+                state, _ = gibbs.sweep(JAX, plan, own, state, setting.tuning, noise)
+            return state
+
+        stack = lambda trees: jax.tree.map(lambda *x: np.stack(x), *trees)  # noqa: E731
+        after = jax.jit(jax.vmap(run))(JAX.keys(seed, replicates), stack(states), stack([own for _, own in data]))
+        after = jax.tree.map(np.asarray, after)
+    found = [setting.functions(gibbs.State(*(x[i] for x in after)), data[i][0]) for i in range(replicates)]
+    before, found = np.array(before), np.array(found)
+    p = [ks_2samp(before[:, i], found[:, i]).pvalue for i in range(before.shape[1])]
+    return min(p) * len(p)
+
+
+def in_blocks(**options):
+    setting = Setting(**options)
+    setting.plan = replace(setting.plan, block=2, visits=2)  # two of three blocks of features a sweep
+    return setting
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
+def test_the_sweep_on_jax_keeps_the_joint_law(local):
+    assert smallest(in_blocks(local=local), sweeps=1) > FAILURE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", ["row", "element"])
+@pytest.mark.parametrize("law", ["horseshoe", "laplace", "student"])
+def test_the_sweep_on_jax_keeps_the_joint_law_at_length(local, law):
+    assert smallest(in_blocks(local=local, law=law), replicates=20_000, sweeps=4, seed=2) > FAILURE
+
+
+@pytest.mark.slow
+def test_a_planted_bug_is_caught(monkeypatch):
+    right = conditionals.draw_lam
+    monkeypatch.setattr(conditionals, "draw_lam", lambda *a: 1.3 * right(*a))
+    assert smallest(in_blocks(), sweeps=2) < 1e-6
