@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler docs clean
+.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-cpu bench-gpu bench-growth docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,15 @@ bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 
 bench-sampler: $(VENV)/.tested  ## the sampler against the paper's algorithm as its authors coded it
 	$(BIN)/python -m benchmarks.sampler
+
+bench-cpu: $(VENV)/.tested  ## one sweep at 100,000 features beside a bare DSYRK of its product
+	$(BIN)/python -m benchmarks.cpu
+
+bench-gpu: $(VENV)/.tested  ## the sampler on an accelerator, up to a million features
+	$(BIN)/python -m benchmarks.gpu
+
+bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and other methods beside
+	$(BIN)/python -m benchmarks.growth
 
 docs: $(VENV)/.tested  ## build the documents, strict links
 	$(BIN)/mkdocs build --strict

@@ -30,6 +30,7 @@ RESULT = Path(__file__).parent / "results" / "cpu.json"
 def problem(P: int, m: int, Q: int, signals: int = 50) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((P, m)).T
+    signals = min(signals, P)
     C = rng.standard_normal((signals, Q)) / 5
     return X, X[:, :signals] @ C + rng.standard_normal((m, Q))
 

@@ -10,27 +10,12 @@ from intarsia.server.gibbs import Model
 def nuts(X, Y, local, draws=4000, seed=0):
     jax = pytest.importorskip("jax")
     pytest.importorskip("numpyro")
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
+    from benchmarks.nuts import model
     from numpyro.infer import MCMC, NUTS
 
     jax.config.update("jax_enable_x64", True)
-    P = X.shape[1]
-    Q = Y.shape[1]
-    scale = np.sqrt((Y**2).mean(axis=0))
-
-    def model():
-        lam = numpyro.sample("lam", dist.HalfCauchy(jnp.ones((P, Q) if local == "element" else (P, 1))).to_event(2))
-        tau = numpyro.sample("tau", dist.HalfCauchy(jnp.ones(Q)).to_event(1))
-        sigma = numpyro.sample("sigma", dist.HalfCauchy(scale).to_event(1))
-        A = numpyro.sample("A", dist.Normal(jnp.zeros((Q, Q)), 1.0).to_event(2))
-        z = numpyro.sample("z", dist.Normal(jnp.zeros((P, Q)), 1.0).to_event(2))
-        C = numpyro.deterministic("C", (z * lam * tau) @ A.T)
-        numpyro.sample("Y", dist.Normal(X @ C, sigma).to_event(2), obs=Y)
-
     mcmc = MCMC(
-        NUTS(model, target_accept_prob=0.95), num_warmup=2000, num_samples=draws, num_chains=4,
+        NUTS(model(X, Y, local), target_accept_prob=0.95), num_warmup=2000, num_samples=draws, num_chains=4,
         chain_method="sequential", progress_bar=False,
     )  # fmt: skip
     mcmc.run(jax.random.PRNGKey(seed))

@@ -1,0 +1,219 @@
+"""How time and memory grow: log–log curves with fitted exponents, and what a user might choose instead, in one run.
+
+    make bench-growth                       # about ten minutes on one core; writes results/growth.json and the docs' pictures
+    python -m benchmarks.growth --quick     # a look in two minutes, nothing kept
+    python -m benchmarks.growth --draw      # the pictures again from the kept results
+
+Sketching (seconds a table) against n, P and m; sampling (milliseconds a sweep: the median over rounds of one full sweep and the
+light ones that follow it, warm-up left out) against P, m and Q, with row scales and with element scales. Every point is measured
+in a process of its own on one core with one BLAS thread; `mb` is its highest memory above the imports. An exponent k is that of
+a + b·xᵏ, fitted to logarithms: a is what every point costs. The comparison gives all methods the same rows (see
+`benchmarks.rivals`) and stops each at a time budget.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks import child
+
+RESULT = Path(__file__).parent / "results" / "growth.json"
+PICTURES = Path(__file__).parents[1] / "docs" / "images"
+FLAT = 1.15  # what grows by less than this factor over the last two steps has levelled off: no exponent to fit
+
+# (what, against, fixed sizes, values)
+CURVES: list[tuple[str, str, dict[str, Any], list[int]]] = [
+    ("sketch", "n", {"P": 500, "m": 200}, [5000, 10_000, 20_000, 40_000, 80_000, 160_000]),
+    ("sketch", "P", {"n": 20_000, "m": 200}, [125, 250, 500, 1000, 2000, 4000]),
+    ("sketch", "m", {"n": 20_000, "P": 500}, [50, 100, 200, 400, 800, 1600]),
+    ("row", "P", {"m": 200, "Q": 5}, [500, 2000, 8000, 32_000, 128_000, 256_000]),
+    ("row", "m", {"P": 20_000, "Q": 5}, [50, 100, 200, 400, 800, 1200]),
+    ("row", "Q", {"P": 20_000, "m": 100}, [1, 2, 4, 8, 16, 32]),
+    ("element", "P", {"m": 50, "Q": 5}, [500, 2000, 8000, 32_000, 128_000]),
+    ("element", "m", {"P": 1000, "Q": 5}, [25, 50, 100, 200, 400]),
+    ("element", "Q", {"P": 1000, "m": 50}, [1, 2, 4, 8, 16, 32]),
+]
+THEORY = {
+    ("sketch", "n"): "1", ("sketch", "P"): "1", ("sketch", "m"): "1 to 2", ("row", "P"): "1", ("row", "m"): "2 to 3",
+    ("row", "Q"): "up to 1", ("element", "P"): "1", ("element", "m"): "2 to 3", ("element", "Q"): "1 to 3",
+}  # fmt: skip
+# (rows, P, Q) of the comparison, with our draws and the rivals'
+SIZES = [(100, 50, 3, 2000, 1000), (100, 300, 5, 2000, 1000), (200, 1000, 5, 2000, 500), (300, 3000, 5, 1000, 400)]
+METHODS = ("ours", "elastic_net", "locus", "paper", "nuts")
+BUDGET = 30.0  # seconds for one rival at one size
+
+
+def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
+    """k of y ≈ a + b·xᵏ, a ≥ 0, b > 0, by least squares of logarithms, with its standard error; None where y levels off."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(x) < 4 or not y[-1] > FLAT * y[-3] or not y.min() > 0:
+        return None
+    top, size = x / x.max(), y.max()
+
+    def residual(p: np.ndarray) -> np.ndarray:
+        return np.log((np.exp(p[0]) + np.exp(p[1]) * top ** p[2]) * size) - np.log(y)
+
+    starts = [(np.log(share * y.min() / size), -0.1, k) for share in (0.01, 0.5, 0.95) for k in (0.5, 1.0, 2.0, 3.0)]
+    bounds = [-30.0, -30.0, 0.0], [5.0, 5.0, 6.0]
+    best = min((least_squares(residual, start, bounds=bounds) for start in starts), key=lambda f: float(f.cost))
+    J = best.jac
+    spread = np.linalg.pinv(J.T @ J)[2, 2] * 2 * best.cost / max(1, len(x) - 3)
+    return {"k": float(best.x[2]), "se": float(np.sqrt(max(0.0, spread))), "a": float(np.exp(best.x[0]) * size),
+            "b": float(np.exp(best.x[1]) * size / x.max() ** best.x[2])}  # fmt: skip
+
+
+def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
+    """Milliseconds a sweep: at least `rounds` rounds of one full sweep and its light ones, more while time is left."""
+    from benchmarks.cpu import problem
+    from intarsia.server import adapt, backend, gibbs
+
+    be = backend.get("numpy")
+    X, Y = problem(P, m, Q)
+    plan, rng = gibbs.plan(gibbs.Model(local=local), X, Y), np.random.default_rng(1)
+    data = gibbs.prepare(be, X, Y)
+    del X
+    state, tuning, memory = gibbs.initial(plan, data, rng), gibbs.initial_tuning(plan), adapt.start(plan)
+    warmup, i, times, began = 4 * plan.every, 0, [], time.perf_counter()
+    with np.errstate(all="ignore"):
+        while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 200):
+            begin = time.perf_counter()
+            for _ in range(plan.every):
+                full = i % plan.every == 0
+                state, stats = gibbs.sweep(be, plan, data, state, tuning, gibbs.draw_noise(plan, rng, full), full)
+                if i < warmup:
+                    tuning, memory = adapt.adapt(plan, tuning, memory, stats, i, warmup, be, full)
+                i += 1
+            if i > warmup:
+                times.append((time.perf_counter() - begin) / plan.every)
+    return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": i, "every": plan.every}
+
+
+def sketching(path: str, m: int, seconds: float, rounds: int = 3) -> dict[str, Any]:
+    """Seconds to sketch the table in a file, Φ and its factor made anew: the median of a few."""
+    from benchmarks.sketch import KEY, TERMS
+    from intarsia.site import sketch as site_sketch
+    from intarsia.site.table import Table
+
+    times, began = [], time.perf_counter()
+    while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 20):
+        site_sketch._FACTORS.clear()
+        begin = time.perf_counter()
+        site_sketch.sketch(Table.open(path), KEY, m=m, **TERMS)
+        times.append(time.perf_counter() - begin)
+    return {"seconds": median(times), "fastest": min(times), "rounds": len(times)}
+
+
+def point(what: str, sizes: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """One measured point of a curve."""
+    row: dict[str, Any] = {"what": what, **dict.fromkeys("nPmQ"), "device": "cpu: 1 core", "ms_per_sweep": None, **sizes}
+    if what != "sketch":
+        return row | child.measure("benchmarks.growth.sweeps", 240, local=what, seconds=seconds, **sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.npy"
+        n, P = sizes["n"], sizes["P"]
+        block = np.random.default_rng(0).standard_normal((min(n, 5000), P))
+        table = np.lib.format.open_memmap(path, "w+", np.float64, (n, P))
+        for start in range(0, n, len(block)):  # the rows' values do not matter to the time
+            table[start : start + len(block)] = block[: n - start]
+        del table
+        return row | child.measure("benchmarks.growth.sketching", 240, path=str(path), m=sizes["m"], seconds=seconds)
+
+
+def curves(table: Any, seconds: float, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Every curve: its points and the exponents of time and memory."""
+    for what, against, fixed, values in table:
+        points = []
+        for value in values:
+            points.append(point(what, {**fixed, against: value}, seconds))
+            cost = points[-1]["seconds"] if what == "sketch" else points[-1]["ms_per_sweep"] / 1e3
+            tell(f"{what:8} {against} = {value:<8,} {1e3 * cost:10.2f} ms {points[-1]['mb']:8.0f} MB")
+        times = [p["seconds"] if what == "sketch" else p["ms_per_sweep"] for p in points]
+        yield {
+            "what": what, "against": against, "fixed": fixed, "theory": THEORY[what, against], "points": points,
+            "time": fit_exponent(values, times), "memory": fit_exponent(values, [p["mb"] for p in points]),
+        }  # fmt: skip
+
+
+def comparison(
+    sizes: Any, budget: float, tell: Callable[[str], None], methods: tuple[str, ...] = METHODS
+) -> Iterator[dict[str, Any]]:
+    """Every method at every size, each stopped where it overruns its budget by half (NUTS may compile besides)."""
+    for rows, P, Q, draws, theirs in sizes:
+        size = {"rows": rows, "P": P, "Q": Q}
+        short = {"draws": theirs, "warmup": min(200, theirs), "budget": budget}
+        for name in methods:
+            options = {"ours": {"draws": draws, "warmup": min(500, draws)}, "paper": short, "nuts": short}.get(name, {})
+            limit = {"ours": 3, "nuts": 2.5}.get(name, 1.5) * budget
+            row = {"method": name, **size, "m": rows, "device": "cpu: 1 core", "ms_per_sweep": None, "budget_s": limit}
+            row |= child.measure(f"benchmarks.rivals.{name}", limit, **size, **options)
+            tell(f"{name:12} {rows}×{P}×{Q}: {words(row)}, {row['mb']:.0f} MB")
+            yield row
+
+
+def words(row: dict[str, Any]) -> str:
+    """One comparison's outcome."""
+    if "s_per_1000_worst" in row:
+        doubt = "" if row["settled"] else f", R̂ {row['rhat_max']:.2f}: not settled"
+        each, worst = row["s_per_1000_median"], row["s_per_1000_worst"]
+        return f"1,000 effective draws in {each:.1f} s, of the slowest coefficient in {worst:.0f} s{doubt}"
+    if "seconds" in row:
+        return f"a fit in {row['seconds']:.2f} s"
+    speed = f" ({row['ms_per_sweep']:.0f} ms a sweep)" if row.get("ms_per_sweep") else ""
+    return f"stopped after {row['budget_s']:.0f} s{speed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller points, a smaller budget; nothing is kept")
+    parser.add_argument("--draw", action="store_true", help="only draw the kept results")
+    parser.add_argument("--seconds", type=float, default=1.5, help="least time spent on the rounds of a point")
+    args = parser.parse_args()
+    if not args.draw:
+        began = time.perf_counter()
+
+        def tell(line: str) -> None:
+            print(f"{time.perf_counter() - began:5.0f} s  {line}", flush=True)
+
+        table = [(*c[:3], c[3][:4]) for c in CURVES] if args.quick else CURVES
+        found: dict[str, Any] = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"), "command": "make bench-growth",
+            "machine": f"{cpu()}, {os.cpu_count()} cores", "numpy": np.__version__, "python": platform.python_version(),
+        }  # fmt: skip
+        found["curves"] = list(curves(table, 0.3 if args.quick else args.seconds, tell))
+        for c in found["curves"]:
+            time_, memory = ("none" if c[k] is None else f"{c[k]['k']:.2f} ± {c[k]['se']:.2f}" for k in ("time", "memory"))
+            tell(f"{c['what']:8} against {c['against']}: exponent of time {time_} (theory {c['theory']}), of memory {memory}")
+        found["comparison"] = list(comparison(SIZES[: 2 if args.quick else None], 10 if args.quick else BUDGET, tell))
+        found["seconds"] = round(time.perf_counter() - began)
+        if args.quick:
+            return
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    from benchmarks import growth_plots
+
+    for path in growth_plots.draw(json.loads(RESULT.read_text()), PICTURES):
+        print(f"drawn: {path}")
+
+
+def cpu() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+if __name__ == "__main__":
+    main()

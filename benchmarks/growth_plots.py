@@ -1,0 +1,130 @@
+"""The pictures of docs/performance.md from the results of `benchmarks.growth`."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+# Colour-blind safe (Okabe & Ito).
+COLOURS = {"sketch": "#009E73", "row": "#D55E00", "element": "#0072B2"}
+NAMES = {"sketch": "sketching", "row": "row scales", "element": "element scales"}
+RIVALS = {
+    "ours": ("intarsia", "#D55E00", "o"), "paper": ("the paper's sampler", "#0072B2", "s"),
+    "nuts": ("NumPyro NUTS", "#000000", "^"), "elastic_net": ("MultiTaskElasticNetCV", "#8C7A00", "D"),
+    "locus": ("locus", "#CC79A7", "v"),
+}  # fmt: skip
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "0.9",
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False, "savefig.dpi": 130, "savefig.bbox": "tight",
+}  # fmt: skip
+PANELS = [[("sketch", "n"), ("sketch", "P"), ("sketch", "m")], [("sample", "P"), ("sample", "m"), ("sample", "Q")]]
+
+
+def draw(found: dict[str, Any], folder: Path) -> list[Path]:
+    """growth-time.png, growth-memory.png and comparison.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    with plt.rc_context(STYLE):
+        for name, figure in (
+            ("growth-time", growth(found, "time")), ("growth-memory", growth(found, "memory")), ("comparison", comparison(found)),
+        ):  # fmt: skip
+            made.append(folder / f"{name}.png")
+            figure.savefig(made[-1])
+            plt.close(figure)
+    return made
+
+
+def source(found: dict[str, Any]) -> str:
+    return f"{found['command']} · {found['machine']}, one of them used · {found['date']}"
+
+
+def growth(found: dict[str, Any], kind: str) -> plt.Figure:
+    """Two rows of panels: sketching and sampling, each against its sizes, the fitted curve through the points."""
+    fig, axes = plt.subplots(2, 3, figsize=(10, 6.4))
+    for row, line in zip(axes, PANELS):
+        for ax, (what, against) in zip(row, line):
+            part = [c for c in found["curves"] if c["against"] == against and (c["what"] == "sketch") == (what == "sketch")]
+            for c in part:
+                curve(ax, c, kind)
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_xlabel({"n": "subjects, n", "P": "features, P", "m": "rows of the sketch, m", "Q": "responses, Q"}[against])
+            unit = "MB above the imports" if kind == "memory" else "s a table" if what == "sketch" else "ms a sweep"
+            ax.set_ylabel(f"{'sketching' if what == 'sketch' else 'sampling'}: {unit}")
+            decades(ax)
+            if part:
+                ax.legend(fontsize=7.5, loc="upper left", handlelength=1.4)
+    what = "Time" if kind == "time" else "Peak memory"
+    fig.suptitle(f"{what} against size, with the fitted exponent k of a + b·xᵏ", x=0.01, ha="left", fontsize=11)
+    fig.text(0.01, 0.005, source(found), fontsize=7.5, color="0.35")
+    fig.tight_layout(rect=(0, 0.02, 1, 0.985))
+    return fig
+
+
+def curve(ax: Axes, c: dict[str, Any], kind: str) -> None:
+    x = np.array([p[c["against"]] for p in c["points"]], dtype=float)
+    key = "mb" if kind == "memory" else "seconds" if c["what"] == "sketch" else "ms_per_sweep"
+    y = np.array([p[key] for p in c["points"]], dtype=float)
+    fit, colour = c[kind], COLOURS[c["what"]]
+    fixed = ", ".join(f"{k}={v:,}" for k, v in c["fixed"].items())
+    exponent = "levels off" if fit is None else f"k = {fit['k']:.2f}"
+    if kind == "time":
+        exponent += f" (theory {c['theory']})"
+    ax.plot(x, y, "o", color=colour, ms=5, label=f"{NAMES[c['what']]}, {fixed}:\n{exponent}")
+    if fit is not None:
+        grid = np.geomspace(x.min(), x.max(), 60)
+        ax.plot(grid, fit["a"] + fit["b"] * grid ** fit["k"], "-", color=colour, lw=1.1)
+    else:
+        ax.plot(x, y, ":", color=colour, lw=1)
+    # Room for the legend above the curves.
+    low, high = ax.get_ylim() if ax.get_yscale() == "log" else (y.min(), y.max())
+    ax.set_ylim(min(low, y.min() * 0.6), max(high, y.max() * 12))
+
+
+def decades(ax: Axes) -> None:
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(numticks=12))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def comparison(found: dict[str, Any]) -> plt.Figure:
+    """Three panels over the sizes: 1,000 effective draws of the middle coefficient, of the slowest, and memory."""
+    rows = found["comparison"]
+    sizes = list(dict.fromkeys((r["rows"], r["P"], r["Q"]) for r in rows))
+    panels = [
+        ("s_per_1000_median", "s for 1,000 effective draws,\nmedian coefficient (◇ ▽: s a fit)"),
+        ("s_per_1000_worst", "s for 1,000 effective draws,\nslowest coefficient (◇ ▽: s a fit)"), ("mb", "peak memory, MB"),
+    ]  # fmt: skip
+    fig, axes = plt.subplots(1, 3, figsize=(10.5, 4.1))
+    for ax, (key, label) in zip(axes, panels):
+        for i, (name, (title, colour, marker)) in enumerate(RIVALS.items()):
+            mine = {(r["rows"], r["P"], r["Q"]): r for r in rows if r["method"] == name}
+            for at, size in enumerate(sizes):
+                r, x = mine.get(size), at + (i - 2) * 0.08
+                if r is None:
+                    continue
+                value = r.get(key, r.get("seconds") if key != "mb" else None)
+                if value is None:  # nothing came of it within the budget
+                    ax.plot(x, r["budget_s"], marker, color=colour, mfc="none", ms=6)
+                    ax.text(x, 1.25 * r["budget_s"], "stopped", fontsize=7, ha="center", color=colour)
+                    continue
+                settled = key == "mb" or r.get("settled", True)
+                ax.plot(x, value, marker, color=colour, ms=6, mfc=colour if settled else "none")
+            ax.plot([], [], marker, color=colour, ms=6, label=title)
+        ax.set_yscale("log")
+        ax.set_ylabel(label)
+        ax.set_xticks(range(len(sizes)), [f"{r}×{P:,}×{Q}" for r, P, Q in sizes], fontsize=8)
+        ax.set_xlabel("rows × features × responses")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    handles, labels = axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="upper center", ncol=5, bbox_to_anchor=(0.5, 1.0))
+    note = " · open: chains not settled (R̂ ≥ 1.05), the true time is longer"
+    fig.text(0.01, 0.005, source(found) + note, fontsize=7.5, color="0.35")
+    fig.tight_layout(rect=(0, 0.03, 1, 0.93))
+    return fig

@@ -1,0 +1,123 @@
+"""The benchmarks' own code: exponents are recovered, children are measured and stopped, and every part runs at toy size."""
+
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from benchmarks import child, growth, mixing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("k", [0.5, 1.0, 2.4, 3.0])
+@pytest.mark.parametrize("overhead", [0.0, 0.002])
+def test_a_known_exponent_is_recovered_with_its_error(k: float, overhead: float) -> None:
+    x = np.array([1, 2, 4, 8, 16, 32, 64]) * 1000.0
+    exact = overhead + 1e-3 * (x / 1000) ** k
+    assert growth.fit_exponent(x, exact)["k"] == pytest.approx(k, abs=0.01)
+    rng, near = np.random.default_rng(0), 0
+    for _ in range(20):
+        found = growth.fit_exponent(x, exact * np.exp(0.03 * rng.standard_normal(x.size)))
+        near += abs(found["k"] - k) < 4 * found["se"] + 0.02
+    assert near >= 17
+
+
+def test_what_levels_off_has_no_exponent() -> None:
+    assert growth.fit_exponent([1, 2, 4, 8], [100, 101, 99, 103]) is None
+    assert growth.fit_exponent([1, 2, 4, 8, 16], [20, 40, 78, 80, 82]) is None
+    assert growth.fit_exponent([1, 2, 4], [1, 2, 4]) is None  # too few to tell a constant from a power
+
+
+def test_a_child_is_stopped_at_its_limit_and_tells_what_it_knew() -> None:
+    found = child.measure("tests.children.sleepy", 3.0, seconds=60)
+    assert found["stopped"]
+    assert found["step"] == 1
+    assert found["wall_s"] < 30
+
+
+def test_a_childs_memory_is_its_own_above_the_imports() -> None:
+    ballast = np.ones(300 * 2**17)  # 300 MB of the parent's, which must not count
+    found = child.measure("tests.children.hungry", 60.0, megabytes=100)
+    assert not found["stopped"]
+    assert 95 < found["mb"] < 130, ballast.nbytes
+
+
+def test_a_child_that_fails_is_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match="hungry"):
+        child.measure("tests.children.hungry", 60.0, megabytes="many")
+
+
+@pytest.mark.parametrize("what", ["row", "element"])
+def test_a_point_of_a_sampling_curve(what: str) -> None:
+    found = growth.sweeps(40, 12, 2, what, seconds=0.0)
+    assert 0 < found["fastest"] <= found["ms_per_sweep"]
+    assert found["sweeps"] >= 9 * found["every"]  # four rounds of warm-up, five timed
+
+
+def test_curves_comparison_and_pictures_at_toy_size(tmp_path: Path) -> None:
+    """The whole command but for its sizes and for NUTS, which takes long to compile; in this process."""
+    lines: list[str] = []
+    table = [("sketch", "n", {"P": 8, "m": 6}, [50, 100]), ("row", "m", {"P": 30, "Q": 2}, [8, 12])]
+
+    def here(function: str, limit: float, cores: int = 1, **arguments: object) -> dict[str, object]:
+        module, name = function.rsplit(".", 1)
+        got = getattr(__import__(module, fromlist=[name]), name)(**arguments)
+        rows = [got] if isinstance(got, dict) else list(got)
+        found: dict[str, object] = {}
+        for row in rows:
+            found |= row
+        return found | {"mb": 1.0, "wall_s": 1.0, "stopped": False}
+
+    with patch.object(child, "measure", here):
+        found = {
+            "date": "2026-01-01", "command": "test", "machine": "test", "curves": list(growth.curves(table, 0.0, lines.append)),
+            "comparison": list(growth.comparison([(30, 12, 2, 20, 20)], 0.2, lines.append, growth.METHODS[:-1])),
+        }  # fmt: skip
+    assert [row["method"] for row in found["comparison"]] == ["ours", "elastic_net", "locus", "paper"]
+    ours = found["comparison"][0]
+    assert ours["s_per_1000_worst"] >= ours["s_per_1000_median"] > 0
+    assert all(p["ms_per_sweep"] > 0 for p in found["curves"][1]["points"])
+    assert len(lines) == 4 + 4
+    from benchmarks import growth_plots
+
+    made = growth_plots.draw(json.loads(json.dumps(found)), tmp_path)
+    assert [path.stat().st_size > 5000 for path in made] == [True] * 3
+
+
+@pytest.mark.slow
+def test_nuts_at_toy_size() -> None:
+    found = next(growth.comparison([(30, 6, 2, 50, 50)], 20.0, print, ("nuts",)))
+    assert not found["stopped"]
+    assert found["draws"] == 100
+    assert found["s_per_1000_worst"] >= found["s_per_1000_median"] > 0
+
+
+@pytest.mark.parametrize("left_out", list(mixing.LEFT_OUT))
+def test_every_move_can_be_left_out(left_out: str) -> None:
+    """The stand-ins give back what the sampler expects: a change of a move's results shows here."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((20, 60)), rng.standard_normal((20, 3))
+    Y += 3 * X[:, :1]
+    with ExitStack() as stack:
+        for module, attribute, replacement in mixing.LEFT_OUT[left_out]:
+            stack.enter_context(patch.object(module, attribute, replacement))
+        C, _ = mixing.chain(X, Y, 30, 10, seed=1)
+    assert C.shape == (10, 60, 3)
+    assert np.isfinite(C).all()
+
+
+def test_kept_rows_name_sizes_device_and_time() -> None:
+    """What is kept under benchmarks/results can be read by anybody: sizes, device and time in every row."""
+    wanted = {"P", "m", "Q", "device", "ms_per_sweep"}
+    folder = ROOT / "benchmarks" / "results"
+    rows = [row for name in ("cpu", "gpu") for row in json.loads((folder / f"{name}.json").read_text())]
+    if (folder / "growth.json").exists():
+        kept = json.loads((folder / "growth.json").read_text())
+        rows += [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
+    assert rows
+    assert all(wanted <= set(row) for row in rows)
