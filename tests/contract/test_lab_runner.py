@@ -86,6 +86,54 @@ def test_a_torn_last_line_is_dropped_and_run_again(counted, tmp_path):
     assert sorted(path.read_text().splitlines()) == sorted(whole.splitlines())
 
 
+def test_a_file_of_older_columns_gets_todays(counted, tmp_path):
+    path = runner.run("fake", "quick", tmp_path, workers=1, methods=["ridge"])
+    rows = [list(row) for row in csv.reader(path.read_text().splitlines())]
+    gone = COLUMNS.index("machine")
+    path.write_text("".join(",".join(row[:gone] + row[gone + 1 :]) + "\n" for row in rows))
+    runner.run("fake", "quick", tmp_path, workers=1)
+    mended = runner.read_rows(path)
+    assert tuple(mended[0]) == COLUMNS
+    assert len(mended) == 10
+    assert all(row["method"] in ("ridge", "intarsia") and row["seconds"] == "1" for row in mended)
+    assert sum(row["machine"] == "" for row in mended) == 4
+    assert all(len(line) == len(COLUMNS) for line in csv.reader(path.read_text().splitlines()))
+
+
+def test_rows_say_where_they_were_made(counted, tmp_path):
+    rows = runner.read_rows(runner.run("fake", "quick", tmp_path, workers=1))
+    assert {row["machine"] for row in rows} == {runner.processor()}
+    assert Settings(draws=500, warmup=300, chains=2, thin=2).sweeps == "2x(300+1000)"
+
+
+def test_rows_made_elsewhere_are_gathered_once(counted, tmp_path):
+    here = runner.run("fake", "quick", tmp_path / "here", workers=1, replicates=1)
+    there = runner.run("fake", "quick", tmp_path / "there", workers=1, replicates=2)
+    assert runner.gather("fake", "quick", tmp_path / "here", [there]) == 5
+    assert runner.gather("fake", "quick", tmp_path / "here", [there]) == 0
+    rows = runner.read_rows(here)
+    assert len(rows) == 10
+    place = [(row["cell"], row["method"], int(row["m"] or 0), int(row["replicate"])) for row in rows]
+    assert place == sorted(place)  # cells one, two; methods intarsia, ridge: in order here by name too
+    assert runner.gather("fake", "quick", tmp_path / "new", [there]) == 10
+    counted.clear()
+    runner.run("fake", "quick", tmp_path / "here", workers=1)
+    assert counted == []
+
+
+def test_rows_of_another_experiment_or_seed_are_not_gathered(counted, tmp_path):
+    there = runner.run("fake", "quick", tmp_path / "there", workers=1)
+    with pytest.raises(InputError, match="expected 'fake' at size 'full'"):
+        runner.gather("fake", "full", tmp_path, [there])
+    text = there.read_text()
+    seed = runner.read_rows(there)[0]["seed"]
+    there.write_text(text.replace(seed, str(int(seed) + 1)))
+    with pytest.raises(InputError, match="another version"):
+        runner.gather("fake", "quick", tmp_path, [there])
+    with pytest.raises(InputError, match="not there"):
+        runner.gather("fake", "quick", tmp_path, [tmp_path / "nope.csv"])
+
+
 def test_seeds_are_recorded_and_depend_on_names_alone(counted, tmp_path):
     path = runner.run("fake", "quick", tmp_path, workers=1)
     rows = runner.read_rows(path)

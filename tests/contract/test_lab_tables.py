@@ -8,11 +8,11 @@ import pytest
 
 from intarsia.cli import main
 from intarsia.errors import InputError
-from intarsia.lab import experiments
+from intarsia.lab import experiments, paired
 from intarsia.lab.experiments.base import COLUMNS
 from intarsia.lab.figures import choose_m, draw_all
-from intarsia.lab.runner import result_file
-from intarsia.lab.tables import Table, results, tables
+from intarsia.lab.runner import kept_size, result_file
+from intarsia.lab.tables import Table, results, table2, tables
 
 
 def fill(folder, name, value):
@@ -121,6 +121,52 @@ def test_commands_print_json(folder, capsys):
     assert found[0]["title"].startswith("Table 2")
     assert main(["lab", "list", "--json"]) == 0
     assert {e["name"] for e in json.loads(capsys.readouterr().out)} == set(experiments.EXPERIMENTS)
+
+
+def test_the_largest_size_with_results_is_shown(tmp_path, capsys):
+    fill(tmp_path, "sim1", lambda measure, row: 0.25)
+    assert kept_size(tmp_path, "sim1") == "quick"
+    quick = result_file(tmp_path, "sim1", "quick")
+    quick.with_name("full.csv").write_text(quick.read_text().replace("0.25", "0.75").replace(",quick,", ",full,"))
+    assert kept_size(tmp_path, "sim1") == "full"
+    assert main(["lab", "tables", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "0.750" in shown
+    assert "0.250" not in shown
+    assert main(["lab", "tables", "--results", str(tmp_path), "--size", "quick"]) == 0
+    assert "0.250" in capsys.readouterr().out
+
+
+def test_paired_lines_compare_the_same_data_sets(tmp_path):
+    # Theirs has twice our error on every data set but one cell, where it has half; a third replicate is ours alone.
+    def value(measure, row):
+        size = 10.0 ** -row["replicate"] * row["s"]
+        worse = 0.5 if row["s"] == 30 and row["m"] == 100 else 2.0
+        return size * (worse if row["method"] in ("BayesVFLReg", "centralized-paper") else 1.0)
+
+    fill(tmp_path, "sim1", value)
+    frame = results(tmp_path, "sim1", "quick")
+    alone = frame[frame["method"] == "intarsia"].assign(replicate=2, mse_nz=1e6)
+    table = paired.sim1_paired(pd.concat([frame, alone]))
+    lines = {row[:2]: row[2:] for row in table.rows}
+    assert lines["m=50", "s=10"] == ("2", "5.5000", "11.0000", "0.50", "0.50–0.50", "2/2")
+    assert lines["m=100", "s=30"][3:] == ("2.00", "2.00–2.00", "0/2")
+    assert lines["centralized", "s=50"][3] == "0.50"
+
+
+def test_coverage_has_its_standard_error(tmp_path):
+    fill(tmp_path, "sim2", lambda measure, row: 0.9 + 0.1 * row["replicate"])
+    table = paired.coverage(results(tmp_path, "sim2", "quick"), "coverage")
+    assert len(table.rows) == 15
+    assert table.rows[0][2:5] == ("2", "0.950", "0.050")
+
+
+def test_replicates_are_counted_by_method(tmp_path):
+    fill(tmp_path, "sim2", lambda measure, row: 0.1)
+    frame = results(tmp_path, "sim2", "quick")
+    assert "Means over 2 replicates." in table2(frame).notes[0]
+    fewer = frame[~((frame["method"] == "locus") & (frame["replicate"] == 1) & (frame["s"] == 10))]
+    assert "locus 1 to 2, srrr 2" in table2(fewer).notes[0]
 
 
 def test_command_without_results_fails_with_a_hint(tmp_path, capsys):

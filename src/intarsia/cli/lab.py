@@ -24,7 +24,16 @@ def register(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--methods", help="comma-separated names (default: all of the experiment)")
     run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
     run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
+    run.add_argument(
+        "--backend", default="numpy", choices=("numpy", "jax"),
+        help="jax: the sampled fits of a simulation side by side on an accelerator; rows without times",
+    )  # fmt: skip
+    run.add_argument("--together", type=int, default=60, help="with --backend jax: data sets side by side (default: 60)")
     run.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
+
+    gather = _add(sub, "gather", "take rows made on another machine into the results", _gather)
+    gather.add_argument("experiment", help="sim1, sim2, harder, brain or real")
+    gather.add_argument("files", nargs="+", help="CSV files that `intarsia lab run` wrote there")
 
     tables = _add(sub, "tables", "print the tables, the paper's numbers beside ours", _tables)
     tables.add_argument("experiments", nargs="*", help="which (default: all that have results)")
@@ -46,7 +55,11 @@ def _add(
     parser = sub.add_parser(
         name, help=text, description=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="quick", choices=("smoke", "quick", "full"), help="default: quick")
+    reads = name in ("tables", "figures")
+    parser.add_argument(
+        "--size", default=None if reads else "quick", choices=("smoke", "quick", "full"),
+        help="default: the largest that has results" if reads else "default: quick",
+    )  # fmt: skip
     parser.add_argument("--results", default="benchmarks/results", help="results folder (default: benchmarks/results)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=function)
@@ -71,12 +84,27 @@ def _run(args: argparse.Namespace) -> int:
         path = runner.run(
             args.experiment, args.size, args.results, replicates=args.replicates, methods=_names(args.methods),
             cells=_names(args.cells), workers=args.workers, options={"data": args.data}, progress=bar.tell,
+            backend=args.backend, together=args.together,
         )  # fmt: skip
     rows = runner.read_rows(path)
     if args.json:
         print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))
     else:
         print(f"{len(rows)} fits in {path}")
+    return 0
+
+
+def _gather(args: argparse.Namespace) -> int:
+    from intarsia.lab import runner
+
+    new = runner.gather(args.experiment, args.size, args.results, args.files)
+    path = runner.result_file(args.results, args.experiment, args.size)
+    total = len(runner.read_rows(path))
+    if args.json:
+        told = {"experiment": args.experiment, "size": args.size, "file": str(path), "new": new, "rows": total}
+        print(json.dumps(told))
+    else:
+        print(f"{new} new fits, {total} in {path}")
     return 0
 
 
@@ -118,14 +146,17 @@ class _Bar:
 
 def _tables(args: argparse.Namespace) -> int:
     from intarsia.lab.experiments import EXPERIMENTS
-    from intarsia.lab.runner import result_file
+    from intarsia.lab.runner import kept_size, result_file
     from intarsia.lab.tables import Table, tables
 
-    names = args.experiments or [n for n in EXPERIMENTS if result_file(args.results, n, args.size).exists()]
+    def size_of(name: str) -> str:
+        return args.size or kept_size(args.results, name) or "quick"
+
+    names = args.experiments or [n for n in EXPERIMENTS if result_file(args.results, n, size_of(n)).exists()]
     if not names:
-        print(f"no results at size {args.size} in {args.results}; run `intarsia lab run sim1` first", file=sys.stderr)
+        print(f"no results in {args.results}; run `intarsia lab run sim1` first", file=sys.stderr)
         return 2
-    found: list[Table] = [table for name in names for table in tables(args.results, name, args.size)]
+    found: list[Table] = [table for name in names for table in tables(args.results, name, size_of(name))]
     if args.json:
         print(json.dumps([table.as_dict() for table in found], ensure_ascii=False))
     else:

@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from intarsia.errors import InputError
+from intarsia.lab.runner import kept_size
 from intarsia.lab.tables import RHO, SIM2_METHODS, S, results
 
 # Colour-blind safe (Okabe & Ito); the paper's blue and red for all and for non-zero coefficients.
@@ -175,9 +176,12 @@ def figure5(frame: pd.DataFrame, cell: str) -> plt.Figure:
 
 
 def draw_all(
-    folder: str | Path, size: str, out: str | Path, data: str | Path | None = None
+    folder: str | Path, size: str | None, out: str | Path, data: str | Path | None = None
 ) -> tuple[list[Path], list[str]]:
-    """Draw every figure that has results; the files, and a line for each that could not be drawn."""
+    """Draw every figure that has results; the files, and a line for each that could not be drawn.
+
+    size None: of each experiment the largest that has results.
+    """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
@@ -190,12 +194,13 @@ def draw_all(
 
     with plt.rc_context(STYLE):
         for experiment, draw in (("sim1", _draw_sim1), ("sim2", _draw_sim2), ("brain", _draw_brain)):
+            own = size or kept_size(folder, experiment) or "quick"
             try:
-                frame = results(folder, experiment, size)
+                frame = results(folder, experiment, own)
             except InputError as error:
                 missing.append(str(error))
                 continue
-            for name, fig in draw(frame, size, data):
+            for name, fig in draw(frame, own, data):
                 save(fig, name)
     return made, missing
 

@@ -30,6 +30,11 @@ class Settings:
     thin: int = 1
     bootstrap: int = 100
 
+    @property
+    def sweeps(self) -> str:
+        """chains × (warm-up + sweeps kept or thinned away), as the results record it."""
+        return f"{self.chains}x({self.warmup}+{self.draws * self.thin})"
+
 
 def make(method: str, settings: Settings, m: int | None = None, seed: int = 0, **extra: Any) -> Baseline:
     """The estimator of that name; the sketched ones need m."""
@@ -64,17 +69,26 @@ def make(method: str, settings: Settings, m: int | None = None, seed: int = 0, *
     raise InputError(f"Method {method!r} is not known; use one of {', '.join(METHODS)}.")
 
 
+def estimator(method: str, data: Dataset, settings: Settings, m: int | None = None, seed: int = 0) -> Baseline:
+    """The estimator of that name for this data set, not fitted yet."""
+    extra = {"response_sites": data.response_sites} if method in POSTERIORS else {}
+    return make(method, settings, m, seed, **extra)
+
+
 def fit(method: str, data: Dataset, settings: Settings, m: int | None = None, seed: int = 0) -> tuple[Baseline, Row]:
     """Fit one method to a simulated data set; the estimator and its row."""
-    extra = {"response_sites": data.response_sites} if method in POSTERIORS else {}
-    model = make(method, settings, m, seed, **extra)
+    model = estimator(method, data, settings, m, seed)
     start = time.perf_counter()
     model.fit(data.X, data.Y, sites=data.feature_sites)
-    row: Row = {"method": method, "m": m, "seconds": time.perf_counter() - start}
+    return model, {"method": method, "m": m, "seconds": time.perf_counter() - start, **measures(model, data, settings)}
+
+
+def measures(model: Baseline, data: Dataset, settings: Settings) -> Row:
+    """Every measure of a fitted estimator that the truth allows."""
     interval = model.interval(0.95)
     both = None if interval is None else (interval[0].T, interval[1].T)
     estimate = model.coef_.T
-    row |= metrics.score(estimate, data.C, both, model.selected_)
+    row: Row = dict(metrics.score(estimate, data.C, both, model.selected_))
     for tag, covariance in (("mclust", "mclust"), ("eii", "EII")):
         chosen = algorithm3(estimate, covariance)
         row |= {
@@ -82,8 +96,8 @@ def fit(method: str, data: Dataset, settings: Settings, m: int | None = None, se
             f"power_{tag}": metrics.power(chosen, data.support),
         }
     if isinstance(model, Posterior):
-        row |= chain_measures(model)
-    return model, row
+        row |= {"sweeps": settings.sweeps, **chain_measures(model)}
+    return row
 
 
 def chain_measures(model: Posterior) -> Row:
@@ -92,12 +106,14 @@ def chain_measures(model: Posterior) -> Row:
 
     coda, diagnosis = metrics.ess_coda(model.C_), diagnose(model.C_)
     bulk = np.nan_to_num(np.asarray(diagnosis.ess_bulk))
-    return {
-        "ess_coda": float(coda.sum()),
-        "ess_arviz": float(bulk.sum()),
+    timed = {
         "efficiency": metrics.computational_efficiency(coda, model.seconds_),
         "efficiency_arviz": metrics.computational_efficiency(bulk, model.seconds_),
         "sampling_seconds": model.seconds_,
+    } if model.seconds_ is not None else {}  # fmt: skip
+    return timed | {
+        "ess_coda": float(coda.sum()),
+        "ess_arviz": float(bulk.sum()),
         "rhat_99": float(np.nanquantile(np.asarray(diagnosis.rhat), 0.99)) if len(model.C_) > 1 else None,
         "sigma2": float(model.sigma2_.mean()),
         "sigma2_min": float(model.sigma2_.min()),

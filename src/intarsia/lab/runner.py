@@ -29,6 +29,11 @@ def result_file(folder: str | os.PathLike[str], experiment: str, size: str) -> P
     return Path(folder) / experiment / f"{size}.csv"
 
 
+def kept_size(folder: str | os.PathLike[str], experiment: str) -> str | None:
+    """The largest size that has results here."""
+    return next((size for size in reversed(SIZES) if result_file(folder, experiment, size).exists()), None)
+
+
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     """The rows of a result file; none when it is not there. A torn last line is left out."""
     path = Path(path)
@@ -41,10 +46,13 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
 
 
 def _mend(path: Path) -> None:
-    """Cut a torn last line off, so that the next row does not grow onto it."""
+    """Cut a torn last line off, so that the next row does not grow onto it; give an older file today's columns."""
     with path.open("r+b") as file:
         text = file.read()
         file.truncate(text.rfind(b"\n") + 1)
+    rows = read_rows(path)
+    if rows and tuple(rows[0]) != COLUMNS:
+        _write(path, rows)
 
 
 def _cell_value(value: Any) -> str:
@@ -55,6 +63,14 @@ def _cell_value(value: Any) -> str:
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(_cell_value(row.get(name)) for name in KEY)
+
+
+def _write(path: Path, rows: Iterable[Row]) -> None:
+    """Replace the file as a whole, so that a kill leaves the old one or the new one."""
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    _append(fresh, rows)
+    fresh.replace(path)
 
 
 def _append(path: Path, rows: Iterable[Row]) -> None:
@@ -76,13 +92,24 @@ def _one_thread() -> None:
     threadpool_limits(1)
 
 
+def processor() -> str:
+    """The processor's name: what times in a row depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
 def run_task(task: Task) -> list[Row]:
     """One data set, in a worker."""
     name, size, index, replicate, wanted, options = task
     experiment = find(name)
     cell = experiment.cells[size][index]
     seed = experiment.seed(cell, replicate)
-    which = {"experiment": name, "size": size, "replicate": replicate, "seed": seed, **cell.columns()}
+    which = {
+        "experiment": name, "size": size, "replicate": replicate, "seed": seed, "machine": processor(), **cell.columns(),
+    }  # fmt: skip
     return [which | row for row in experiment.run(cell, seed, wanted, experiment.settings[size], options)]
 
 
@@ -129,8 +156,13 @@ def run(
     workers: int | None = None,
     options: dict[str, Any] | None = None,
     progress: Progress | None = None,
+    backend: str = "numpy",
+    together: int = 60,
 ) -> Path:
-    """Run what is missing of an experiment and return the result file."""
+    """Run what is missing of an experiment and return the result file.
+
+    `backend="jax"`: the sampled fits of simulations, `together` data sets side by side on an accelerator.
+    """
     experiment = find(name)
     path = result_file(folder, name, size)
     if path.exists():
@@ -141,6 +173,13 @@ def run(
     workers = workers or os.cpu_count() or 1
     tell = progress or (lambda done, total, text: None)
     tell(0, len(tasks), "")
+    if backend == "jax":
+        from intarsia.lab.together import run_together
+
+        if any(cell.scenario is None for cell in experiment.cells[size]):
+            raise InputError(f"Experiment {name!r} has no simulated data; backend='jax' is for simulations.")
+        run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=together, tell=tell)
+        return path
     if workers == 1:
         for count, task in enumerate(tasks, 1):
             _append(path, run_task(task))
@@ -166,6 +205,45 @@ def run(
                 future.cancel()
             raise
     return path
+
+
+def gather(name: str, size: str, folder: str | os.PathLike[str], files: Iterable[str | os.PathLike[str]]) -> int:
+    """Take rows made elsewhere into the results: those of the same experiment and size that are not there yet.
+
+    The file is left in the order of cells, methods and replicates, whatever order the fits ended in.
+    """
+    experiment = find(name)
+    path = result_file(folder, name, size)
+    if path.exists():
+        _mend(path)
+    rows = read_rows(path)
+    known = {_key(row) for row in rows}
+    before = len(rows)
+    cells = {cell.label: (i, cell) for i, cell in enumerate(experiment.cells[size])}
+    for file in files:
+        if not Path(file).exists():
+            raise InputError("A file of results to gather is not there; give the CSV that `intarsia lab run` wrote.")
+        for row in read_rows(file):
+            if row.get("experiment") != name or row.get("size") != size:
+                raise InputError(
+                    f"A file to gather holds rows of {row.get('experiment')!r} at size {row.get('size')!r}; "
+                    f"expected {name!r} at size {size!r}."
+                )
+            place = cells.get(row["cell"])
+            if place is None or str(experiment.seed(place[1], int(row["replicate"]))) != row["seed"]:
+                raise InputError(
+                    "A file to gather has a row whose cell or seed this experiment does not have: it was made by "
+                    "another version. Run it again."
+                )
+            if _key(row) not in known:
+                known.add(_key(row))
+                rows.append(row)
+    methods = {method: i for i, method in enumerate(METHODS)}
+    rows.sort(key=lambda r: (cells[r["cell"]][0], methods[r["method"]], float(r["m"] or 0), int(r["replicate"])))
+    _write(path, rows)
+    if not path.with_suffix(".json").exists():
+        _describe(path, experiment, size)
+    return len(rows) - before
 
 
 def _describe(path: Path, experiment: Experiment, size: str) -> None:

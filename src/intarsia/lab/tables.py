@@ -142,9 +142,13 @@ def _s_header() -> tuple[str, ...]:
 
 
 def _count(frame: pd.DataFrame) -> str:
-    counts = frame.groupby(["cell", "method", "m"], dropna=False).size()
-    low, high = int(counts.min()), int(counts.max())
-    return f"Means over {low if low == high else f'{low} to {high}'} replicates."
+    """How many replicates the means are over, method by method where they differ."""
+    counts = frame.groupby(["method", "cell", "m"], dropna=False, sort=False).size().groupby("method", sort=False)
+    spans = {str(name): (int(c.min()), int(c.max())) for name, c in counts}
+    words = {name: str(low) if low == high else f"{low} to {high}" for name, (low, high) in spans.items()}
+    if len(set(words.values())) == 1:
+        return f"Means over {next(iter(words.values()))} replicates."
+    return f"Means over replicates: {', '.join(f'{name} {text}' for name, text in words.items())}."
 
 
 def _sim2_columns() -> tuple[str, ...]:
@@ -204,13 +208,18 @@ def by_cell(frame: pd.DataFrame, title: str, measures: tuple[str, ...], digits: 
 
 def tables(folder: str | Path, experiment: str, size: str) -> list[Table]:
     """The tables of one experiment."""
+    from intarsia.lab import paired
+
     frame = results(folder, experiment, size)
     match experiment:
         case "sim1":
-            return [table1(frame), sim1_errors(frame)]
+            covered = paired.coverage(frame, "Simulation 1: coverage of the non-zero coefficients, our default")
+            return [table1(frame), sim1_errors(frame), paired.sim1_paired(frame), covered]
         case "sim2":
-            extra = ("mse_nz", "mse", "coverage_nz", "coverage", "width_nz", "power", "power_mclust", "seconds")
-            return [table2(frame), *(sim2_measure(frame, measure, 6 if measure == "mse" else 4) for measure in extra)]
+            extra = ("mse_nz", "mse", "coverage_nz", "coverage", "width_nz", "power", "power_mclust", "power_eii", "seconds")
+            covered = paired.coverage(frame, "Simulation 2: coverage of the non-zero coefficients, our default")
+            others = [sim2_measure(frame, measure, 6 if measure == "mse" else 4) for measure in extra]
+            return [table2(frame), *others, paired.sim2_paired(frame), covered]
         case "harder":
             measures = ("mse_nz", "mse", "coverage_nz", "fdr", "power", "fdr_mclust", "power_mclust", "seconds")
             return [by_cell(frame, "Harder designs", measures)]

@@ -23,6 +23,8 @@ class Posterior(Baseline):
     After `fit`: `C_` draws (chain, draw, P, Q) in the data's own units, `seconds_` of sampling, `info_` of the sampler.
     """
 
+    seconds_: float | None = None  # none where the chains of many data sets ran side by side
+
     name = "posterior"
     kind = "orthonormal"
     scale = True
@@ -46,14 +48,14 @@ class Posterior(Baseline):
 
     def fit(self, X: Array, Y: Array, sites: NDArray[np.int64] | None = None) -> "Posterior":
         """Sketch and sample. The intercept comes from the means, which each site keeps for its own columns."""
-        self._sample(self._sketch(np.asarray(X, dtype=float), np.asarray(Y, dtype=float), sites))
+        self._sample(self.sketch(np.asarray(X, dtype=float), np.asarray(Y, dtype=float), sites))
         self.intercept_ = Y.mean(axis=0) - self.coef_ @ X.mean(axis=0)
         return self
 
     def _fit(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> None:
         raise NotImplementedError  # fit does it: sketches centre by themselves
 
-    def _sketch(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> Sketched:
+    def sketch(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> Sketched:
         if self.m is not None:
             return federated_sketch(
                 X, Y, self.m, kind=self.kind, scale=self.scale, feature_sites=sites,
@@ -78,8 +80,12 @@ class Posterior(Baseline):
             )  # fmt: skip
         self.seconds_ = time.perf_counter() - start
         self.info_ = result.info
-        self.C_ = result.C * data.back
-        self.sigma2_ = result.sigma2 * data.y_scale**2
+        self.take(result.C, result.sigma2, data)
+
+    def take(self, C: Array, sigma2: Array, data: Sketched) -> None:
+        """Take the draws of C (chain, draw, P, Q) and of the noise, made on the sketches, back to the data's units."""
+        self.C_ = C * data.back
+        self.sigma2_ = sigma2 * data.y_scale**2
         self.coef_ = self.C_.mean(axis=(0, 1)).T
         self.selected_ = self._select()
 

@@ -20,7 +20,9 @@ MEASURES = (
     "ess_coda", "ess_arviz", "efficiency", "efficiency_arviz", "sampling_seconds", "rhat_99", "sigma2", "sigma2_min",
     "mse_y", "r2",
 )  # fmt: skip
-COLUMNS = WHICH + MEASURES
+# How long the chains ran, chains × (warm-up + sweeps), and on what processor: times compare only within one.
+ORIGIN = ("sweeps", "machine")
+COLUMNS = WHICH + MEASURES + ORIGIN
 
 
 @dataclass(frozen=True)

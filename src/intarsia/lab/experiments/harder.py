@@ -2,8 +2,7 @@
 wide."""
 
 from intarsia.lab.experiments.base import Cell, Experiment
-from intarsia.lab.experiments.paper import QUICK, SMOKE, run_fits
-from intarsia.lab.methods import Settings
+from intarsia.lab.experiments.paper import FULL_WIDE, QUICK, SMOKE, run_fits
 from intarsia.lab.simulate import Scenario
 
 BASE = Scenario(s=30)
@@ -31,6 +30,6 @@ HARDER = Experiment(
     },
     methods=("intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet"),
     replicates={"smoke": 1, "quick": 1, "full": 20},
-    settings={"smoke": SMOKE, "quick": QUICK, "full": Settings(draws=500, warmup=500, chains=2)},
+    settings={"smoke": SMOKE, "quick": QUICK, "full": FULL_WIDE},
     run=run_fits,
 )

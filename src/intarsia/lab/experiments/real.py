@@ -46,6 +46,7 @@ def cross_validate(
             "method": method, "m": m, "seconds": seconds[method, m],
             "mse_y": float((squared[method, m] / total).mean()),
             "r2": float((1 - squared[method, m] / total).mean()),
+            "sweeps": settings.sweeps if method in (*POSTERIORS, "centralized") else None,
         }
         for method, m in wanted
     ]  # fmt: skip
