@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-cpu bench-gpu bench-growth docs clean
+.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-cpu bench-gpu bench-growth bench-storage docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ bench-gpu: $(VENV)/.tested  ## the sampler on an accelerator, up to a million fe
 
 bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and other methods beside
 	$(BIN)/python -m benchmarks.growth
+
+bench-storage: $(VENV)/.tested  ## sketching from disk and on Dask with 1 and 2 workers
+	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.storage
 
 docs: $(VENV)/.tested  ## build the documents, strict links
 	$(BIN)/mkdocs build --strict

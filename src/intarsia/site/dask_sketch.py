@@ -14,7 +14,7 @@ import numpy as np
 from intarsia.errors import InputError
 from intarsia.site.partial import Design, Partial, Progress
 from intarsia.site.sketch import Bound, partial
-from intarsia.site.sources import ArraySource, ArrowBatch, Batch, FrameSource, kind_of_type
+from intarsia.site.sources import NUMBER, ArraySource, ArrowBatch, Batch, FrameSource, kind_of_type
 from intarsia.site.table import Table
 
 _FAN_IN = 8
@@ -40,24 +40,22 @@ class DaskSource:
         else:
             raise InputError(f"A Dask {type(collection).__name__} is no table. Give a Dask array or dataframe.")
         self.collection = collection
-        self.lengths = self._lengths()
+        self.lengths = self._survey()
         self.n = int(sum(self.lengths))
-        if not self._array:
-            self.kinds = self._kinds()
 
-    def _lengths(self) -> list[int]:
+    def _survey(self) -> list[int]:
+        """Every partition's number of rows; and what each column of a dataframe is, by what the partitions hold: its own types do
+        not tell text from objects."""
         if self._array and not any(np.isnan(k) for k in self.collection.chunks[0]):
             return [int(k) for k in self.collection.chunks[0]]
-        return list(dask.compute(*[dask.delayed(len)(piece) for piece in self.pieces(self.names)]))
-
-    def _kinds(self) -> dict[str, str]:
-        """What each column is, by what the partitions hold: a dataframe's own types do not tell text from objects."""
-        found = dask.compute(*[dask.delayed(_kinds_of)(piece) for piece in self.pieces(self.names)])
-        kinds = {}
+        pieces = self.pieces(self.names)
+        if self._array:
+            return list(dask.compute(*[dask.delayed(len)(piece) for piece in pieces]))
+        found = dask.compute(*[dask.delayed(_look)(piece) for piece in pieces])  # one pass: a partition is read for it
         for name in self.names:
-            seen = {part[name] for part in found if part is not None}
-            kinds[name] = seen.pop() if len(seen) == 1 else "mixed types"
-        return kinds
+            seen = {kinds[name] for _, kinds in found if kinds is not None}
+            self.kinds[name] = seen.pop() if len(seen) == 1 else "mixed types"
+        return [length for length, _ in found]
 
     def pieces(self, columns: Sequence[str]) -> list[Any]:
         """One delayed partition each: a block of the array, or a dataframe with these columns."""
@@ -99,18 +97,22 @@ class DaskSource:
         return found
 
 
-def _kinds_of(frame: Any) -> dict[str, str] | None:
+def _look(frame: Any) -> tuple[int, dict[str, str] | None]:
+    """A partition's rows, and the kinds of its columns where it has any."""
     import pyarrow as pa
 
     if not len(frame):
-        return None
+        return 0, None
     kinds = {}
     for name in frame.columns:
+        if frame[name].dtype.kind in "fiu":  # no need to look at every value
+            kinds[str(name)] = NUMBER
+            continue
         try:
             kinds[str(name)] = kind_of_type(pa.array(frame[name], from_pandas=True).type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError):
             kinds[str(name)] = "mixed types"
-    return kinds
+    return len(frame), kinds
 
 
 def _sum(piece: Any, terms: Any, design: Design, start: int, places: Any, gram: bool, bound: Bound | None) -> Partial:
