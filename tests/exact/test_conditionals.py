@@ -149,7 +149,7 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     noise = gibbs.draw_noise(plan, rng)
     law = plan.noise_law(data.noise_scale)
     B, F, lam, tau, sigma2, *_ = gibbs._draw_B(
-        BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise, law, True
+        BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise, law
     )
     np.testing.assert_allclose(F, X @ B, atol=1e-10)
     assert (lam[chosen] != state.lam[chosen]).any()

@@ -10,7 +10,8 @@ BE = backend.get("numpy")
 class Setting:
     """A small problem with a proper prior: fixed design, fixed noise scale, fixed tuning of every move."""
 
-    def __init__(self, local="row", law="horseshoe", m=5, P=6, Q=2, R=2, mixing=True, seed=0):
+    def __init__(self, local="row", law="horseshoe", m=5, P=6, Q=2, R=2, mixing=True, seed=0, kinds=None):
+        self.kinds = kinds or (gibbs.FULL if mixing else gibbs.PLAIN,)
         rng = np.random.default_rng(seed)
         self.X = rng.standard_normal((m, P)) + 0.5 * rng.standard_normal((m, 1))
         blank = np.zeros((m, Q))
@@ -66,7 +67,20 @@ class Setting:
         )  # fmt: skip
 
 
-def pairs(setting, replicates, sweeps, seed, sweep=gibbs.sweep):
+def sweeps_of(setting, data, state, rng, sweeps):
+    """So many sweeps of the setting's kinds in turn, the factored system shared as a chain shares it."""
+    plan, factor = setting.plan, None
+    for i in range(sweeps):
+        kind = setting.kinds[i % len(setting.kinds)]
+        if kind.collapse or plan.element:
+            factor = None
+        else:
+            factor = gibbs.factored(BE, plan, data, state, factor)
+        state, _ = gibbs.sweep(BE, plan, data, state, setting.tuning, gibbs.draw_noise(plan, rng, kind), kind, factor)
+    return state
+
+
+def pairs(setting, replicates, sweeps, seed):
     """Functions of prior draws, and of the states the sweep makes of them given data drawn from them."""
     rng = np.random.default_rng(seed)
     before, after = [], []
@@ -76,8 +90,6 @@ def pairs(setting, replicates, sweeps, seed, sweep=gibbs.sweep):
             before.append(setting.functions(other, setting.data(other, rng)[0]))
             state = setting.prior(rng)
             Y, data = setting.data(state, rng)
-            for _ in range(sweeps):
-                noise = gibbs.draw_noise(setting.plan, rng)
-                state, _ = sweep(BE, setting.plan, data, state, setting.tuning, noise)
+            state = sweeps_of(setting, data, state, rng, sweeps)
             after.append(setting.functions(state, Y))
     return np.array(before), np.array(after)

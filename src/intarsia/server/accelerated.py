@@ -7,6 +7,7 @@ are made on the device, from a generator for each chain, so nothing but kept dra
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,10 +86,10 @@ class Runner:
             chains = self._get("warm", last - first, warmup)(self.data, chains, self.be.xp.asarray(first))
             return self._checked(chains)
 
-    def draw(self, chains: Chains, summary: Summary, draws: int, thin: int) -> tuple[Chains, Summary, Kept]:
-        """Keep `draws` draws, one in `thin` sweeps."""
+    def draw(self, chains: Chains, summary: Summary, draws: int, thin: int, first: int = 0) -> tuple[Chains, Summary, Kept]:
+        """Keep `draws` draws, one in `thin` sweeps, from sweep number `first` on."""
         with self.be.precision():
-            chains, summary, kept = self._get("draw", draws, thin)(self.data, chains, summary)
+            chains, summary, kept = self._get("draw", draws, thin)(self.data, chains, summary, self.be.xp.asarray(first))
             chains = self._checked(chains)
             return chains, summary, Kept(*(None if x is None else np.asarray(x) for x in kept))
 
@@ -103,43 +104,78 @@ class Runner:
         key = kind, length, other
         if key not in self._compiled:
             one = self._warm(length, other) if kind == "warm" else self._draw(length, other)
-            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0)
+            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0, None)
             # The chains are given up to the call: their memory is used for the result.
             self._compiled[key] = self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
         return self._compiled[key]
 
-    def _sweep(self, data: gibbs.Data, chains: Chains) -> tuple[gibbs.State, gibbs.Stats, Array]:
-        words, noise = self.be.draw_noise(self.plan, chains.words)
-        data = data._replace(m=float(self.plan.m))  # a shape of gamma variates: known when compiling
+    def _stepper(self, data: gibbs.Data, warmup: int | None) -> tuple[Array, Callable[..., tuple[Chains, Array]]]:
+        """One sweep of the schedule `Plan.kind`, for a compiled loop: step(chains, G, number, begins) -> (chains, G).
+
+        G = X diag(lam²) Xᵀ is carried along and made anew when the local scales have moved; also where a stretch `begins`, so
+        that it need not outlive one. The kinds of sweep are branches of one program, chosen by the sweep's number.
+        """
+        be, xp, plan = self.be, self.be.xp, self.plan
+        data = data._replace(m=float(plan.m))  # a shape of gamma variates: known when compiling
         if data.X is None:
-            data = data._replace(X=data.blocks.Xt.reshape(self.plan.P, self.plan.rows).T)
-        state, stats = gibbs.sweep(self.be, self.plan, data, chains.state, chains.tuning, noise)
-        return state, stats, words
+            data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
+        cycle = [plan.kind(i) for i in range(plan.every)]
+        kinds = list(dict.fromkeys(cycle))
+        light = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
+
+        def sweep(kind: gibbs.Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
+            state, tuning, memory, words = chains
+            words, noise = be.draw_noise(plan, words, kind)
+            factor = be.factor(G, data.X, state.lam, None) if shares else None
+            state, stats = gibbs.sweep(be, plan, data, state, tuning, noise, kind, factor)
+            if warmup is not None:
+                strength = gibbs.strength(be, data, state)
+                tuning, memory = adapt.adapt(plan, tuning, memory, stats, strength, number, warmup, be, kind)
+            return Chains(state, tuning, memory, words)
+
+        if not any(light):
+            return xp.zeros(()), lambda chains, G, number, begins: (sweep(cycle[0], False, chains, G, number), G)
+        which = xp.asarray([kinds.index(kind) for kind in cycle])
+        wants = xp.asarray(light)
+        moved = xp.asarray([wanted and cycle[i - 1].scales for i, wanted in enumerate(light)])
+        nothing = xp.zeros((plan.P, 0))
+
+        def step(chains: Chains, G: Array, number: Array, begins: Array) -> tuple[Chains, Array]:
+            place = number % plan.every
+            anew = moved[place] | (wants[place] & begins)
+            G = be.branch(anew, lambda G: be.weigh(data.X, chains.state.lam, nothing)[0], lambda G: G, G)
+            branches = [partial(sweep, kind, light[cycle.index(kind)]) for kind in kinds]
+            return be.switch(which[place], branches, chains, G, number), G
+
+        return xp.zeros((plan.rows, plan.rows)), step
 
     def _warm(self, length: int, warmup: int) -> Callable[..., Chains]:
         be = self.be
 
         def run(data: gibbs.Data, chains: Chains, first: Array) -> Chains:
-            def step(chains: Chains, x: Any) -> tuple[Chains, None]:
-                state, stats, words = self._sweep(data, chains)
-                tuning, memory = adapt.adapt(self.plan, chains.tuning, chains.memory, stats, first + x[0], warmup, be)
-                return Chains(state, tuning, memory, words), None
+            G, step = self._stepper(data, warmup)
 
-            return be.scan(step, chains, (be.xp.arange(length),))[0]
+            def one(carry: tuple[Chains, Array], x: Any) -> tuple[tuple[Chains, Array], None]:
+                return step(*carry, first + x[0], x[0] == 0), None
+
+            return be.scan(one, (chains, G), (be.xp.arange(length),))[0][0]
 
         return run
 
     def _draw(self, draws: int, thin: int) -> Callable[..., Any]:
         be, xp = self.be, self.be.xp
 
-        def run(data: gibbs.Data, chains: Chains, summary: Summary) -> Any:
-            def sweep(chains: Chains, _: Any) -> tuple[Chains, None]:
-                state, _stats, words = self._sweep(data, chains)
-                return chains._replace(state=state, words=words), None
+        def run(data: gibbs.Data, chains: Chains, summary: Summary, first: Array) -> Any:
+            G, step = self._stepper(data, None)
 
-            def keep(carry: Any, _: Any) -> Any:
-                chains, summary = carry
-                chains, _ = be.scan(sweep, chains, (xp.arange(thin),))
+            def keep(carry: Any, x: Any) -> Any:
+                chains, G, summary = carry
+                done = x[0] * thin
+
+                def sweep(carry: tuple[Chains, Array], y: Any) -> tuple[tuple[Chains, Array], None]:
+                    return step(*carry, first + done + y[0], done + y[0] == 0), None
+
+                (chains, G), _ = be.scan(sweep, (chains, G), (xp.arange(thin),))
                 A, B, lam, tau, sigma2 = chains.state
                 C = B @ A.T
                 spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
@@ -149,9 +185,9 @@ class Runner:
                 mean = summary.mean + (C - summary.mean) / n
                 square = summary.square + (C - summary.mean) * (C - mean)
                 summary = Summary(n, mean, square, summary.kappa + (kappa - summary.kappa) / n)
-                return (chains, summary), Kept(C if self.keep_C else None, sigma2, tau)
+                return (chains, G, summary), Kept(C if self.keep_C else None, sigma2, tau)
 
-            (chains, summary), kept = be.scan(keep, (chains, summary), (xp.arange(draws),))
+            (chains, _, summary), kept = be.scan(keep, (chains, G, summary), (xp.arange(draws),))
             return chains, summary, kept
 
         return run
@@ -210,7 +246,7 @@ def run(
     summary = runner.blank(number)
     began = time.perf_counter()
     for first, last in stretches(draws, stretch_length(runner.plan, number, draws)):
-        chains, summary, kept = runner.draw(chains, summary, last - first, thin)
+        chains, summary, kept = runner.draw(chains, summary, last - first, thin, warmup + first * thin)
         take(first, kept)
         if report is not None:
             report(warmup + last * thin, total)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from intarsia.server import backend
-from intarsia.server.gibbs import TARGET, Plan, Stats, Tuning
+from intarsia.server.gibbs import FULL, TARGET, Kind, Plan, Stats, Tuning
 
 POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 CLEAR = 4.0  # a feature this many noise units long is held while the null rows follow the global scales
@@ -30,18 +30,20 @@ def adapt(
     tuning: Tuning,
     memory: Memory,
     stats: Stats,
+    strength: Any,
     sweep: Any,
     warmup: int,
     be: Any = backend.NumpyBackend,
-    full: bool = True,
+    kind: Kind = FULL,
 ) -> tuple[Tuning, Memory]:
-    """After warm-up sweep number `sweep` (from 0)."""
+    """After warm-up sweep number `sweep` (from 0); `strength` is `gibbs.strength` of the state it made."""
     if not plan.mixing:
         return tuning, memory
     xp = be.xp
     gain = xp.where(sweep < warmup / 2, 0.3, 0.1)
-    tuning = tuning._replace(log_shift=tuning.log_shift + gain * (stats.shift - 0.44))
-    if full:
+    if kind.scales:
+        tuning = tuning._replace(log_shift=tuning.log_shift + gain * (stats.shift - 0.44))
+    if kind.sites:
         theta = xp.clip(tuning.theta * xp.exp(gain * (stats.single - TARGET)), 0.01, xp.pi / 2)
         tuning = tuning._replace(theta=theta)
     if plan.element:
@@ -50,15 +52,17 @@ def adapt(
     def nudge(log_step: Any, accepted: Any, rate: float) -> Any:
         return xp.clip(log_step + gain * (accepted - rate), -7, 1)
 
-    if full:
+    if kind.collapse:
         tuning = tuning._replace(
-            log_steps=nudge(tuning.log_steps, stats.steps, 0.44),
-            log_global=nudge(tuning.log_global, stats.globals, 0.4),
+            log_steps=nudge(tuning.log_steps, stats.steps, 0.44), log_global=nudge(tuning.log_global, stats.globals, 0.4)
+        )
+    if kind.sites:
+        tuning = tuning._replace(
             log_stretch=nudge(tuning.log_stretch, xp.mean(1.0 * stats.stretch), 0.44),
             log_compensate=nudge(tuning.log_compensate, xp.mean(1.0 * stats.compensate), 0.44),
         )
     begun = sweep >= min(20, warmup // 4)
-    away = stats.strength - memory.strength
+    away = strength - memory.strength
     memory = Memory(
         xp.where(begun, memory.strength + 0.05 * away, memory.strength),
         xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),

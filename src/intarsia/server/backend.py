@@ -5,6 +5,8 @@ G = X diag(lam²) Xᵀ. The NumPy backend reduces G to tridiagonal form once, af
 an accelerator prefers batched Cholesky factors. Both solve the same systems, so the same noise gives the same state.
 """
 
+import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +22,25 @@ CACHED = 2**16  # numbers of a part of X that stay in a core's cache
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
 STIFF = 1e10
+
+NOT_POSITIVE = (
+    "The linear system of the coefficients is not positive definite: a scale has left the range of "
+    "double precision. Standardise the columns, or fit with noise='half-cauchy'."
+)
+
+
+def _kernels() -> Any:
+    """The compiled loops, where Numba is installed and not switched off."""
+    if os.environ.get("INTARSIA_COMPILED", "1") == "0" or importlib.util.find_spec("numba") is None:
+        return None
+    try:
+        from intarsia.server import compiled
+    except RuntimeError:  # Numba finds no folder it may keep the compiled loops in
+        return None
+    return compiled
+
+
+KERNELS = _kernels()
 
 
 class Factor(Protocol):
@@ -38,7 +59,7 @@ class Tridiagonal:
     """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
 
     def __init__(self, G: Array, X: Array, lam: Array, top: float) -> None:
-        self.G, self.X, self.lam = G, X, lam
+        self.G, self.X, self.lam, self.top = G, X, lam, top
         self.dense: Array | None = None
         m = G.shape[0]
         if m < 3 or not top * np.trace(G) < STIFF:
@@ -82,14 +103,19 @@ class Tridiagonal:
             return 1.0 + d2 * self.diag, self.off[:0]
         df, ef, info = lapack.dpttrf(1.0 + d2 * self.diag, d2 * self.off)
         if info != 0:
-            raise ConvergenceError(
-                "The linear system of the coefficients is not positive definite: a scale has left the range of "
-                "double precision. Standardise the columns, or fit with noise='half-cauchy'."
-            )
+            raise ConvergenceError(NOT_POSITIVE)
         return df, ef
+
+    @staticmethod
+    def _checked(x: Any) -> Any:
+        if np.isnan(x if np.ndim(x) == 0 else x[:, 0, 0]).any():
+            raise ConvergenceError(NOT_POSITIVE)
+        return x
 
     def log_marginal(self, d: Array, Yr: Array) -> float:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
+        if KERNELS is not None:
+            return self._checked(KERNELS.log_marginal(self.diag, self.off, d, np.ascontiguousarray(Yr)))
         total = 0.0
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)
@@ -104,6 +130,8 @@ class Tridiagonal:
 
     def solve(self, d: Array, rhs: Array) -> Array:
         """Solve for each j: rhs is (R, m, columns), rotated."""
+        if KERNELS is not None:
+            return self._checked(KERNELS.solve(self.diag, self.off, d, np.ascontiguousarray(rhs)))
         out = np.empty_like(rhs)
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)
@@ -122,12 +150,15 @@ class NumpyBackend:
 
     name = "numpy"
     xp: Any = np
+    kernels: Any = KERNELS
     ndtr = staticmethod(ndtr)
     ndtri = staticmethod(ndtri)
 
     @staticmethod
     def gram(Xl: Array) -> Array:
         """Xl Xlᵀ, its lower triangle."""
+        if not Xl.shape[1]:
+            return np.zeros((Xl.shape[0], Xl.shape[0]), order="F")
         return blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
 
     @staticmethod
@@ -188,6 +219,12 @@ class NumpyBackend:
             if np.array_equal(new, x):
                 return x
             x = new
+
+    @staticmethod
+    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
+        """The wanted of a list of indices, where the array library knows lists of any length; and which of those are wanted."""
+        index = index[wanted]
+        return index, np.ones(index.size, dtype=bool)
 
     @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:

@@ -19,7 +19,7 @@ Array = Any
 
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
 WIDE = 2**26  # numbers in X from which its products are cut into parts
-PARTS, CUTS, FINE = 16, 2, 40  # about so many parts of the features; groups of rows (half of G is enough: it is symmetric)
+PARTS, CUTS, TILE = 40, 2, 16  # about so many parts of the features; groups of rows (half of G is enough: it is symmetric)
 # Systems up to one size and from the other are diagonalised once rather than factored for each evaluation: for sizes between,
 # the eigenvalue routines of the device take longer than all the factors.
 SMALL, LARGE = 128, 400
@@ -149,6 +149,7 @@ class JaxBackend:
 
     name = "jax"
     xp: Any = jnp
+    kernels: Any = None  # its loops are compiled as they are
     ndtr = staticmethod(ndtr)
     ndtri = staticmethod(ndtri)
 
@@ -177,18 +178,24 @@ class JaxBackend:
     @staticmethod
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ and X diag(lam) Z."""
-        m, P = X.shape
-        parts, cuts = (_divisor(P, PARTS), CUTS) if m * P >= WIDE else (1, 1)
-        # A batch of products over parts of the features keeps all of a device busy; one long product does not.
+        (m, P), R = X.shape, Z.shape[1]
+        if m * P < WIDE:
+            Xl = X * lam
+            return Xl @ Xl.T, Xl @ Z
+        # A batch of products over parts of the features keeps all of a device busy; one long product does not. Z rides along as
+        # further columns of the last cut, filled up to whole tiles, so that X is read once for both.
+        parts = _divisor(P, PARTS)
         Xt, weights = X.T.reshape(parts, P // parts, m), lam.reshape(parts, P // parts, 1)
-        ends = [m * i // cuts for i in range(cuts + 1)]
+        ends = [m * i // CUTS for i in range(CUTS + 1)]
         Xl = [Xt[:, :, i:j] * weights for i, j in pairwise(ends)]
-        lower = [[jnp.einsum("cpi,cpj->cij", Xl[i], Xl[j]).sum(axis=0) for j in range(i + 1)] for i in range(cuts)]
-        G = jnp.block([[lower[i][j] if j <= i else lower[j][i].T for j in range(cuts)] for i in range(cuts)])
-        # A narrow product is cut finer still.
-        fine = _divisor(P, FINE) if parts > 1 else 1
-        XZ = jnp.einsum("cpi,cpr->cir", X.T.reshape(fine, P // fine, m), (lam[:, None] * Z).reshape(fine, P // fine, -1))
-        XZ = XZ.sum(axis=0)
+        filler = jnp.zeros((parts, P // parts, -(R + ends[-1] - ends[-2]) % TILE))
+        Xl[-1] = jnp.concatenate([Xl[-1], Z.reshape(parts, P // parts, R), filler], axis=2)
+        lower = [[jnp.einsum("cpi,cpj->cij", Xl[i], Xl[j]).sum(axis=0) for j in range(i + 1)] for i in range(CUTS)]
+        last = [lower[-1][j][: ends[-1] - ends[-2], : ends[j + 1] - ends[j]] for j in range(CUTS)]
+        at = ends[-1] - ends[-2]
+        XZ = jnp.concatenate([lower[-1][j][at : at + R, : ends[j + 1] - ends[j]].T for j in range(CUTS)])
+        lower[-1] = last
+        G = jnp.block([[lower[i][j] if j <= i else lower[j][i].T for j in range(CUTS)] for i in range(CUTS)])
         return G, XZ
 
     @staticmethod
@@ -240,6 +247,10 @@ class JaxBackend:
         return lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), again, (x, f(x)))[1]
 
     @staticmethod
+    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
+        return index, wanted
+
+    @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:
         return x.at[index].set(value)
 
@@ -277,6 +288,7 @@ class JaxBackend:
     # What only a compiled run needs.
     jit = staticmethod(jax.jit)
     vmap = staticmethod(jax.vmap)
+    switch = staticmethod(lax.switch)
     tree_map = staticmethod(jax.tree.map)
 
     @staticmethod
@@ -301,10 +313,10 @@ class JaxBackend:
         return jax.vmap(lambda k: _word(jax.random.fold_in(jax.random.wrap_key_data(first), k)))(jnp.arange(chains))
 
     @staticmethod
-    def draw_noise(plan: Any, words: Array) -> tuple[Array, dict[str, Array]]:
+    def draw_noise(plan: Any, words: Array, *kind: Any) -> tuple[Array, dict[str, Array]]:
         """One sweep's random numbers, and the generator after it: each kind of variate is drawn in one go and cut up."""
         after, normal, uniform, small, large = jax.random.split(jax.random.wrap_key_data(words), 5)
-        spec = plan.noise()
+        spec = plan.noise(*kind)
         out = _cut(spec, "normal", lambda n: jax.random.normal(normal, (n,), jnp.float64))
         # In (0, 1]: its logarithm is finite.
         out |= _cut(spec, "uniform", lambda n: 1.0 - jax.random.uniform(uniform, (n,), jnp.float64))

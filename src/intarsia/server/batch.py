@@ -91,7 +91,9 @@ class Batch:
     def _draw(self, length: int) -> None:
         at = slice(self.kept, self.kept + length)
         for i, group in enumerate(self.groups):
-            self.chains[i], self.summaries[i], kept = self.runner.draw(self.chains[i], self.summaries[i], length, self.thin)
+            self.chains[i], self.summaries[i], kept = self.runner.draw(
+                self.chains[i], self.summaries[i], length, self.thin, self.sweeps
+            )
             self.C[group, at], self.sigma2[group, at], self.tau[group, at] = kept
         self.sweeps += length * self.thin
 

@@ -6,10 +6,12 @@ same bits as one that was never stopped: draws after the last checkpoint are sim
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -40,6 +42,8 @@ class Chain:
         self.sweeps, self.seconds = 0, 0.0
         self.sigma2, self.tau = np.zeros((capacity, self.plan.Q)), np.zeros((capacity, self.plan.R))
         self.kappa = np.zeros(self.plan.P)
+        self.factor: Any = None
+        self.top = math.nan  # what a stored chain's factor was made for
         watched = np.linspace(0, self.plan.P * self.plan.Q - 1, min(WATCHED, self.plan.P * self.plan.Q))
         self.watched = np.unique(watched.astype(int))
         self.moments = np.zeros((2, self.watched.size + self.plan.Q))
@@ -78,9 +82,9 @@ class Chain:
         return True
 
     def _sweep(self) -> None:
-        full = self.sweeps % self.plan.every == 0
-        noise = gibbs.draw_noise(self.plan, self.rng, full)
-        state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, full)
+        kind = self.plan.kind(self.sweeps)
+        noise = gibbs.draw_noise(self.plan, self.rng, kind)
+        state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
         if not np.isfinite(state.B).all() or not np.isfinite(state.sigma2).all():
             raise ConvergenceError(
                 f"Chain {self.k + 1} left the range of double precision at sweep {self.sweeps + 1}. "
@@ -88,13 +92,22 @@ class Chain:
             )
         self.state = state
         if self.sweeps < self.warmup:
+            strength = gibbs.strength(self.be, self.data, state)
             self.tuning, self.memory = adapt.adapt(
-                self.plan, self.tuning, self.memory, stats, self.sweeps, self.warmup, self.be, full
+                self.plan, self.tuning, self.memory, stats, strength, self.sweeps, self.warmup, self.be, kind
             )
         self.sweeps += 1
         past = self.sweeps - self.warmup
         if past > 0 and past % self.thin == 0:
             self._keep(past // self.thin - 1)
+
+    def _factor(self, kind: gibbs.Kind) -> Any:
+        """The system of B for a light sweep, made anew when the local scales have moved."""
+        if kind.collapse or self.plan.element:
+            return None
+        self.factor = gibbs.factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
+        self.top = math.nan
+        return self.factor
 
     def _keep(self, i: int) -> None:
         A, B, lam, tau, sigma2 = self.state
@@ -115,6 +128,8 @@ class Chain:
         arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
         arrays |= {f"tuning.{name}": value for name, value in self.tuning._asdict().items()}
         arrays |= {f"memory.{name}": value for name, value in self.memory._asdict().items()}
+        held = self.factor is not None and self.factor.lam is self.state.lam
+        arrays["top"] = np.array(self.factor.top if held else math.nan)
         kept = self.kept
         arrays |= {"sigma2": self.sigma2[:kept], "tau": self.tau[:kept], "kappa": self.kappa, "moments": self.moments}
         words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
@@ -131,6 +146,7 @@ class Chain:
         self.state = gibbs.State(**{n: stored[f"state.{n}"] for n in gibbs.State._fields})
         self.tuning = gibbs.Tuning(**{n: stored[f"tuning.{n}"] for n in gibbs.Tuning._fields})
         self.memory = adapt.Memory(**{n: stored[f"memory.{n}"] for n in adapt.Memory._fields})
+        self.top = float(stored["top"])
         self.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
         self.rng.bit_generator.state = json.loads(stored["generator"].tobytes().decode())
         kept = len(stored["sigma2"])

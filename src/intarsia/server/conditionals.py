@@ -4,9 +4,10 @@ The paper's slips are put right here: det(Λ)^(-1/2) where it prints det(Λ)⁻�
 prints the exponential that only an element's lam has, mu/2 as a rate. docs/errata.md has the list with the tests.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from intarsia.server.priors import Law
+from intarsia.server.priors import HalfCauchy, Law
 
 Array = Any
 
@@ -17,18 +18,41 @@ def whiten(be: Any, A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array
     return U, d, Vt
 
 
-def draw_B_row(be: Any, X: Array, Y: Array, A: Array, lam: Array, tau: Array, s: Array, Z: Array, E: Array) -> Array:
+def draw_B_row(
+    be: Any,
+    X: Array,
+    Y: Array,
+    A: Array,
+    lam: Array,
+    tau: Array,
+    s: Array,
+    Z: Array,
+    E: Array,
+    factor: Any = None,
+) -> Array:
     """Draw B given row scales (paper, Algorithm 2, without its Kronecker product).
 
-    With U d Vᵀ as in `whiten` and Xl = X diag(lam), the mQ×mQ system falls apart into R systems I + d_j² Xl Xlᵀ of size m.
-    Z (P×R) and E (m×R) are standard normal.
+    With U d Vᵀ as in `whiten` and G = X diag(lam²) Xᵀ, the mQ×mQ system falls apart into R systems I + d_j² G of size m.
+    Z (P×R) and E (m×R) are standard normal. `factor` is that of G where it is known already.
     """
     U, d, Vt = whiten(be, A, tau, s)
-    Xl = X * lam
-    factor = be.factor(be.gram(Xl), X, lam, (d**2).max())
-    rhs = factor.rotate((Y / s) @ U - d * (Xl @ Z) - E)
+    if factor is None:
+        factor = be.factor(be.gram(X * lam), X, lam, (d**2).max())
+    rhs = factor.rotate((Y / s) @ U - d * (X @ (lam[:, None] * Z)) - E)
     W = factor.unrotate(factor.solve(d, rhs.T[:, :, None])[:, :, 0].T)
-    return (Z + Xl.T @ (W * d)) @ Vt * lam[:, None] * tau
+    return (Z + lam[:, None] * be.cross(X, W * d)) @ Vt * lam[:, None] * tau
+
+
+def relaxed(
+    draw: Callable[[Array, Array, Array], Array], back: float, B: Array, Y: Array, Z: Array, E: Array
+) -> Array:
+    """Over-relaxation (Adler 1981) of a Gaussian conditional whose draw is linear in the data Y and the noise Z, E.
+
+    With mean μ and a centred draw ξ of the same law, B → μ - back (B - μ) + √(1 - back²) ξ keeps it invariant; successive
+    draws lie on opposite sides of the mean, so averages over the chain settle faster.
+    """
+    keep = (1 - back**2) ** 0.5
+    return draw((1 + back) * Y, keep * Z, keep * E) - back * B
 
 
 def draw_B_element(
@@ -57,6 +81,8 @@ def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
     """Draw A given F = XB: row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I (paper, appendix A.2: Q systems of size R)."""
     xp = be.xp
     s2 = s**2
+    if be.kernels is not None:
+        return be.kernels.draw_A(F.T @ F, F.T @ Y, s2, Z)
     Omega = (F.T @ F)[None] / s2[:, None, None] + xp.eye(F.shape[1])
     h = (F.T @ Y).T / s2[:, None]
     L = xp.linalg.cholesky(Omega)
@@ -66,11 +92,16 @@ def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
 
 def draw_sigma2(be: Any, sigma2: Array, rss: Array, m: float, alpha: float, law: Law, noise: dict[str, Array]) -> Array:
     """Draw each noise variance given its residual sum of squares (paper, appendix A.3); alpha is the likelihood's power."""
+    if be.kernels is not None and isinstance(law, HalfCauchy) and alpha * m > 1:
+        eta = be.kernels.half_cauchy(1 / sigma2, alpha * m, alpha * rss, law.s, noise["high"], noise["low"], noise["u"])
+        return 1 / eta
     return 1 / law.draw(be.xp, 1 / sigma2, alpha * m, alpha * rss, noise)
 
 
 def draw_lam(be: Any, lam: Array, B: Array, tau: Array, law: Law, noise: dict[str, Array]) -> Array:
     """Draw the local scales given B and tau (paper, appendix A.4): lam is (P,) for row scales, (P, R) for element scales."""
+    if be.kernels is not None and lam.ndim == 1 and isinstance(law, HalfCauchy) and B.shape[1] > 1:
+        return be.kernels.draw_lam(lam, B, tau, noise["high"], noise["low"], noise["u"])
     b2 = (B / tau) ** 2
     k, mu = (1.0, b2) if lam.ndim == 2 else (float(B.shape[1]), b2.sum(axis=1))
     return 1 / be.xp.sqrt(law.draw(be.xp, 1 / lam**2, k, mu, noise))
@@ -78,6 +109,8 @@ def draw_lam(be: Any, lam: Array, B: Array, tau: Array, law: Law, noise: dict[st
 
 def draw_tau(be: Any, tau: Array, B: Array, lam: Array, law: Law, noise: dict[str, Array]) -> Array:
     """Draw the global scales given B and lam (paper, appendix A.5): a gamma law of shape (P+1)/2, not an exponential."""
+    if be.kernels is not None and lam.ndim == 1 and isinstance(law, HalfCauchy) and B.shape[0] > 1:
+        return be.kernels.draw_tau(tau, B, lam, noise["high"], noise["low"], noise["u"])
     rows = lam if lam.ndim == 2 else lam[:, None]
     mu = ((B / rows) ** 2).sum(axis=0)
     return 1 / be.xp.sqrt(law.draw(be.xp, 1 / tau**2, float(B.shape[0]), mu, noise))

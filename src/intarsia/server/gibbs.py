@@ -3,7 +3,9 @@
 `sweep(be, data, state, tuning, noise) -> (state, stats)` is a pure function: same noise in, same state out, on every backend.
 """
 
+import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,8 @@ from intarsia.server import conditionals, moves, priors
 Array = Any
 HELD = 128  # at most so many features count as clear signals
 BLOCK = 64  # features decided together in the single-site move
+RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
+COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 MANY = 20_000  # below so many features every block is visited in every sweep
 GRAMS = 2**28  # bytes of the blocks' Gram matrices above which they are made when needed
@@ -83,14 +87,25 @@ class Tuning(NamedTuple):
 
 
 class Stats(NamedTuple):
+    """What the moves accepted."""
+
     single: Array
     steps: Array
     shift: Array
     compensate: Array
     stretch: Array
     globals: Array
-    inside: Array  # (P) is the feature's coefficient resolved by the data?
-    strength: Array  # (P) size of the coefficients in units of their noise
+
+
+class Kind(NamedTuple):
+    """Which moves a sweep makes besides drawing B, A, sigma2 and tau."""
+
+    collapse: bool  # noise level, global scale and borderline features with B integrated out
+    scales: bool  # the local scales; without, the factored system of B stays as it is
+    sites: bool  # the non-centred moves
+
+
+FULL, LIGHT, SHORT, PLAIN = Kind(True, True, True), Kind(False, True, True), Kind(False, False, False), Kind(False, True, False)
 
 
 @dataclass(frozen=True)
@@ -123,12 +138,23 @@ class Plan:
         return priors.noise_law(self.model.noise, scale)
 
     @property
-    def every(self) -> int:
-        """One sweep in so many is full: the low-dimensional moves cost about 1.6 ms, a light sweep 0.4 ms and its products."""
-        light = 0.4 + (self.rows**2 * self.P + 2 * self.rows**3) / 4e7
-        return 1 if self.element or not self.mixing else max(1, min(8, round(3.2 / light)))
+    def hold(self) -> int:
+        """Light sweeps that share local scales and so the factored system: three where factoring takes most of the time."""
+        return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
-    def noise(self, full: bool = True) -> dict[str, tuple[str, tuple[int, ...], float]]:
+    @property
+    def every(self) -> int:
+        """One sweep in so many is full."""
+        return 1 if self.element or not self.mixing else 1 + max(3, 2 * self.hold)
+
+    def kind(self, sweep: int) -> Kind:
+        """What sweep number `sweep` (from 0) is."""
+        if not self.mixing:
+            return PLAIN
+        place = sweep % self.every
+        return FULL if place == 0 else LIGHT if place % self.hold == 0 else SHORT
+
+    def noise(self, kind: Kind = FULL) -> dict[str, tuple[str, tuple[int, ...], float]]:
         """Every random number of a sweep: name -> (kind, shape, parameter)."""
         P, Q, R, K, T = self.P, self.Q, self.R, self.borderline, self.candidates
         scales = (P, R) if self.element else (P,)
@@ -137,42 +163,43 @@ class Plan:
             "E": ("normal", (self.rows, Q if self.element else R), 0.0),
             "A": ("normal", (Q, R), 0.0),
         }
-        laws = {
+        laws: dict[str, tuple[priors.Law, float, tuple[int, ...]]] = {
             "sigma": (self.noise_law(1.0), self.model.alpha * self.m, (Q,)),
-            "lam": (self.local, 1.0 if self.element else float(R), scales),
             "tau": (self.global_, float(P), (R,)),
         }
+        if kind.scales:
+            laws["lam"] = self.local, 1.0 if self.element else float(R), scales
         for name, (law, k, shape) in laws.items():
-            for part, (kind, parameter) in law.noise(k).items():
-                spec[f"{name}.{part}"] = (kind, shape, parameter)
+            for part, (of, parameter) in law.noise(k).items():
+                spec[f"{name}.{part}"] = (of, shape, parameter)
         if self.mixing:
+            spec |= {"columns.g": ("gamma", (R,), moves.rescale_shape(Q)), "columns.u": ("uniform", (R,), 0.0)}
+        if self.mixing and kind.scales:
             shift = (1, R) if self.element else (1,)
-            spec |= {
-                "columns.g": ("gamma", (R,), moves.rescale_shape(Q)),
-                "columns.u": ("uniform", (R,), 0.0),
-                "shift.z": ("normal", shift, 0.0),
-                "shift.u": ("uniform", shift, 0.0),
-            }
-        if self.mixing and full:
+            spec |= {"shift.z": ("normal", shift, 0.0), "shift.u": ("uniform", shift, 0.0)}
+        if self.mixing and kind.sites:
             spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
             if not self.element:
                 spec |= {
-                    "steps.z": ("normal", (Q + 1,), 0.0),
-                    "steps.u": ("uniform", (Q + 1,), 0.0),
-                    "border.take": ("uniform", (P,), 0.0),
-                    "border.value": ("uniform", (K, T), 0.0),
-                    "border.mix": ("uniform", (K, T), 0.0),
-                    "border.pick": ("uniform", (K,), 0.0),
-                    "global.z": ("normal", (), 0.0),
-                    "global.u": ("uniform", (), 0.0),
                     "stretch.v": ("normal", (Q, Q), 0.0),
                     "stretch.z": ("normal", (Q, 2), 0.0),
                     "stretch.u": ("uniform", (Q, 2), 0.0),
                     "compensate.z": ("normal", (3,), 0.0),
                     "compensate.u": ("uniform", (3,), 0.0),
                 }
+        if self.mixing and kind.collapse and not self.element:
+            spec |= {
+                "steps.z": ("normal", (Q + 1,), 0.0),
+                "steps.u": ("uniform", (Q + 1,), 0.0),
+                "border.take": ("uniform", (P,), 0.0),
+                "border.value": ("uniform", (K, T), 0.0),
+                "border.mix": ("uniform", (K, T), 0.0),
+                "border.pick": ("uniform", (K,), 0.0),
+                "global.z": ("normal", (), 0.0),
+                "global.u": ("uniform", (), 0.0),
+            }
         return spec
 
 
@@ -259,45 +286,87 @@ def initial_tuning(plan: Plan) -> Tuning:
     )
 
 
-def draw_noise(plan: Plan, rng: np.random.Generator, full: bool = True) -> dict[str, Array]:
-    """One sweep's random numbers."""
+def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:
+    """One sweep's random numbers: all normal variates at once, all uniform ones at once, cut up."""
     out = {}
-    for name, (kind, shape, parameter) in plan.noise(full).items():
-        if kind == "normal":
-            out[name] = rng.standard_normal(shape)
-        elif kind == "uniform":
-            out[name] = 1.0 - rng.random(shape)  # in (0, 1]: its logarithm is finite
-        else:
-            out[name] = rng.standard_gamma(parameter, shape)
+    total, cuts, gammas = _layout(plan, kind)
+    drawn = {"normal": rng.standard_normal(total["normal"]), "uniform": 1.0 - rng.random(total["uniform"])}  # in (0, 1]
+    for name, of, first, last, shape in cuts:
+        out[name] = drawn[of][first:last].reshape(shape)
+    for name, shape, parameter in gammas:
+        out[name] = rng.standard_gamma(parameter, shape)
     return out
+
+
+@lru_cache(maxsize=64)
+def _layout(plan: Plan, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any]]:
+    """Where each of a sweep's random numbers lies among those drawn together."""
+    total, cuts, gammas = {"normal": 0, "uniform": 0}, [], []
+    for name, (of, shape, parameter) in plan.noise(kind).items():
+        if of == "gamma":
+            gammas.append((name, shape, parameter))
+            continue
+        first = total[of]
+        total[of] += math.prod(shape)
+        cuts.append((name, of, first, total[of], shape))
+    return total, cuts, gammas
 
 
 def part(noise: dict[str, Array], name: str) -> dict[str, Array]:
     return {key.split(".", 1)[1]: value for key, value in noise.items() if key.startswith(name + ".")}
 
 
+def factored(be: Any, plan: Plan, data: Data, state: State, known: Any = None, top: float = math.nan) -> Any:
+    """The system of B at the state's local scales, for the light sweeps that share them; `known` where it still is that.
+
+    A factor made for systems up to `top` (NaN: with room above the present ones) serves while they stay below.
+    """
+    now = float(whiten_top(be, state.A, state.tau, be.xp.sqrt(state.sigma2 / plan.model.alpha)))
+    if known is not None and known.lam is state.lam and now <= known.top:
+        return known
+    return be.factor(be.gram(data.X * state.lam), data.X, state.lam, top if now <= top else 1e2 * now)
+
+
+def strength(be: Any, data: Data, state: State) -> Array:
+    """(P) size of the coefficients in units of their noise."""
+    return be.xp.sqrt(data.norm2 * ((state.B @ state.A.T) ** 2 / state.sigma2).sum(axis=1))
+
+
 def sweep(
-    be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: dict[str, Array], full: bool = True
+    be: Any,
+    plan: Plan,
+    data: Data,
+    state: State,
+    tuning: Tuning,
+    noise: dict[str, Array],
+    kind: Kind = FULL,
+    factor: Any = None,
 ) -> tuple[State, Stats]:
     """One draw of everything (paper, Algorithm 1, with the moves of `intarsia.server.moves`).
 
-    A light sweep leaves out all but the cheapest of those moves; `Plan.every` says how often a full one is due.
+    `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
     """
     xp, alpha = be.xp, plan.model.alpha
-    A, _, lam, tau, sigma2 = state
+    A, B, lam, tau, sigma2 = state
     X, Y = data.X, data.Y
     noise_law = plan.noise_law(data.noise_scale)
     no = xp.zeros(1)
-    step_stats, compensate, stretch, globals_ = no, no, no, no
-    if plan.element:
-        s = xp.sqrt(sigma2 / alpha)
-        B = conditionals.draw_B_element(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
-        F = X @ B
-    else:
+    step_stats, shift, compensate, stretch, globals_ = no, no, no, no, no
+    if plan.mixing and kind.collapse and not plan.element:
         B, F, lam, tau, sigma2, step_stats, globals_ = _draw_B(
-            be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law, full
+            be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law
         )
         s = xp.sqrt(sigma2 / alpha)
+    else:
+        s = xp.sqrt(sigma2 / alpha)
+
+        def draw(Y: Array, Z: Array, E: Array) -> Array:
+            if plan.element:
+                return conditionals.draw_B_element(be, X, Y, A, lam, tau, s, Z, E)
+            return conditionals.draw_B_row(be, X, Y, A, lam, tau, s, Z, E, factor)
+
+        B = conditionals.relaxed(draw, RELAX if plan.mixing else 0.0, B, Y, noise["Z"], noise["E"])
+        F = X @ B
     A = conditionals.draw_A(be, F, Y, s, noise["A"])
     residual = Y - F @ A.T
     sigma2 = conditionals.draw_sigma2(
@@ -306,15 +375,15 @@ def sweep(
     sigma2 = xp.maximum(sigma2, 1e-24 * data.noise_scale**2)
     if plan.mixing:
         A, B, tau = moves.rescale_columns(be, A, B, tau, plan.global_, noise["columns.g"], noise["columns.u"])
-    lam = conditionals.draw_lam(be, lam, B, tau, plan.local, part(noise, "lam"))
+    if kind.scales:
+        lam = conditionals.draw_lam(be, lam, B, tau, plan.local, part(noise, "lam"))
     tau = conditionals.draw_tau(be, tau, B, lam, plan.global_, part(noise, "tau"))
     tau = xp.clip(tau, 1e-15, 1e15)
-    shift = no
     single = xp.zeros(lam.shape)
-    if plan.mixing:
+    if plan.mixing and kind.scales:
         step = xp.exp(tuning.log_shift) * noise["shift.z"][0]
         lam, tau, shift = moves.shift_scales(be, lam, tau, plan.local, plan.global_, step, noise["shift.u"][0])
-    if plan.mixing and full:
+    if plan.mixing and kind.sites:
         s = xp.sqrt(sigma2 / alpha)
         if plan.element:
             B, lam, single = _single_element(be, plan, data, A, B, lam, residual / s, s, tuning, noise)
@@ -322,11 +391,7 @@ def sweep(
             A, B, lam, tau, single, compensate, stretch = _finish_row(
                 be, plan, data, A, B, lam, tau, residual / s, s, tuning, noise
             )
-    spread = xp.sqrt(((A * tau) ** 2 / sigma2[:, None]).sum(axis=0).max())
-    rows = lam.max(axis=1) if plan.element else lam
-    size = xp.sqrt(data.norm2 * ((B @ A.T) ** 2 / sigma2).sum(axis=1))
-    stats = Stats(single, step_stats, shift, compensate, stretch, globals_, data.norm2 * (rows * spread) ** 2 > 1, size)
-    return State(A, B, lam, tau, sigma2), stats
+    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
 
 
 def _draw_B(
@@ -340,15 +405,10 @@ def _draw_B(
     tuning: Tuning,
     noise: dict[str, Array],
     noise_law: Any,
-    full: bool,
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     """Row scales: noise level, global scale and borderline features with B integrated out, then B and XB."""
     xp, alpha = be.xp, plan.model.alpha
-    X, Y = data.X, data.Y
-    s = xp.sqrt(sigma2 / alpha)
-    if not (plan.mixing and full):
-        B = conditionals.draw_B_row(be, X, Y, A, lam, tau, s, noise["Z"], noise["E"])
-        return B, X @ B, lam, tau, sigma2, xp.zeros(1), xp.zeros(1)
+    X = data.X
     target, XZ, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
     factor, Yrot = target.factor, target.Yrot
     Z, K = noise["Z"], plan.borderline
@@ -412,9 +472,10 @@ def _global_scale(
     G, XZ = be.weigh(X, lam, Z)
     x = xp.exp(tuning.log_global) * noise["global.z"]
     bound = 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / plan.model.alpha))
-    signal_lam = lam[tuning.held]
-    new_lam = be.put(lam, tuning.held, xp.where(tuning.clear, signal_lam * xp.exp(-x), signal_lam))
-    clear = X[:, tuning.held] * xp.where(tuning.clear, signal_lam, 0.0)
+    held, is_clear = be.compress(tuning.held, tuning.clear)
+    signal_lam = lam[held]
+    new_lam = be.put(lam, held, xp.where(is_clear, signal_lam * xp.exp(-x), signal_lam))
+    clear = X[:, held] * xp.where(is_clear, signal_lam, 0.0)
     part_G = be.gram(clear)
     log_sigma = xp.log(sigma2) / 2
 
@@ -428,13 +489,13 @@ def _global_scale(
     old, new = collapsed(G, lam), collapsed(G + xp.expm1(-2 * x) * part_G, new_lam)
 
     def local(t: Array) -> Array:
-        return xp.where(tuning.clear, plan.local.log_density(xp, t), 0.0).sum()
+        return xp.where(is_clear, plan.local.log_density(xp, t), 0.0).sum()
 
     ratio = be.difference(new, (log_sigma, xp.log(tau) + x), old, (log_sigma, xp.log(tau)))
     ratio = ratio + local(xp.log(signal_lam) - x) - local(xp.log(signal_lam))
     accept = xp.log(noise["global.u"]) < ratio
     chosen = be.choose(accept, new, old)
-    XZ = XZ + xp.where(accept, xp.expm1(-x), 0.0) * (clear @ Z[tuning.held])
+    XZ = XZ + xp.where(accept, xp.expm1(-x), 0.0) * (clear @ Z[held])
     lam, tau = xp.where(accept, new_lam, lam), xp.where(accept, tau * xp.exp(x), tau)
     return chosen, XZ, lam, tau, accept
 
@@ -466,14 +527,15 @@ def _finish_row(
     accept, W = moves.single_site(be, data.blocks, W, (new - lam)[:, None] * D, log_prior, noise["single.u"], visited)
     single = accept if seen is None else xp.where(seen, accept, TARGET)
     lam = xp.where(accept, new, lam)
-    signal = be.put(xp.zeros(plan.P, dtype=bool), tuning.held, tuning.clear)
-    held = signal[:, None]
+    strong, clear = be.compress(tuning.held, tuning.clear)
+    signal = be.put(xp.zeros(plan.P, dtype=bool), strong, clear)
     # All of the fit is what the residual leaves of Y; the signals' part of it is taken out.
-    signals = xp.where(tuning.clear, lam[tuning.held], 0.0)[:, None] * D[tuning.held]
-    fit = data.Y / s - W - data.X[:, tuning.held] @ signals
+    signals = xp.where(clear, lam[strong], 0.0)[:, None] * D[strong]
+    fit = data.Y / s - W - data.X[:, strong] @ signals
     stretch = xp.zeros(1)
     if plan.R == plan.Q:
-        scaled = xp.where(held, D, 0.0) * s
+        mine = D[strong] * s
+        scaled = xp.where(clear[:, None], mine, 0.0)
         A, inverse, fit, W, stretch = moves.stretch_responses(
             be,
             A,
@@ -481,14 +543,14 @@ def _finish_row(
             fit * s,
             W,
             scaled.T @ scaled,
-            signal.sum(),
+            clear.sum(),
             s,
             noise["stretch.v"],
             xp.exp(tuning.log_stretch) * noise["stretch.z"],
             noise["stretch.u"],
         )
         fit = fit / s
-        unit = xp.where(held, (D * s) @ inverse.T, unit)
+        unit = be.put(unit, strong, xp.where(clear[:, None], mine @ inverse.T, unit[strong]))
     log_c, compensate = moves.compensated_scale(
         be,
         fit,

@@ -24,6 +24,8 @@ def rescale_columns(be: Any, A: Array, B: Array, tau: Array, law: Law, g: Array,
     xp = be.xp
     Q = A.shape[0]
     k0 = rescale_shape(Q)
+    if be.kernels is not None and isinstance(law, HalfCauchy):
+        return be.kernels.rescale_columns(A, B, tau, k0, g, u)
     a = xp.clip(2 * g / xp.maximum((A**2).sum(axis=0), 1e-30), 1e-20, 1e20)
     t = xp.log(tau)
     log_ratio = law.log_density(xp, t - xp.log(a) / 2) - law.log_density(xp, t) + (Q / 2 - k0) * xp.log(a)
@@ -40,6 +42,8 @@ def shift_scales(
 ) -> tuple[Array, Array, Array]:
     """(lam, tau) → (lam/c, c tau), B unchanged; element scales: one c for each column. `step` proposes log c."""
     xp = be.xp
+    if be.kernels is not None and lam.ndim == 1 and isinstance(global_, HalfCauchy):
+        return be.kernels.shift_scales(lam, tau, local, step, u)
 
     def target(x: Array) -> Array:
         inner = local.log_density(xp, xp.log(lam) - x)
@@ -69,7 +73,15 @@ class Collapsed:
         self.be, self.factor, self.Yrot, self.A, self.rss0 = be, factor, Yrot, A, rss0
         self.m, self.alpha, self.global_, self.noise_law = m, alpha, global_, noise_law
 
+    def numbers(self) -> tuple[Any, ...]:
+        """The target as the compiled loops take it."""
+        noise = (0, self.noise_law.s) if isinstance(self.noise_law, HalfCauchy) else (3, self.rss0)
+        Yrot = self.be.xp.ascontiguousarray(self.Yrot)
+        return self.factor.diag, self.factor.off, Yrot, self.A, self.rss0, self.m, self.alpha, *noise
+
     def __call__(self, log_sigma: Array, log_tau: Array) -> Array:
+        if self.be.kernels is not None:
+            return self.be.kernels.collapsed(*self.numbers(), log_sigma, log_tau)
         xp = self.be.xp
         s = xp.exp(log_sigma) / self.alpha**0.5
         value = -0.5 * self.factor.evidence(self.A / s[:, None] * xp.exp(log_tau), self.Yrot / s)
@@ -86,6 +98,8 @@ def collapsed_scales(
     `steps` (Q+1) proposes additions: to each log sigma_q, then to log tau.
     """
     xp = be.xp
+    if be.kernels is not None:
+        return be.kernels.collapsed_scales(*target.numbers(), sigma2, tau, steps, xp.log(u))
     Q = sigma2.shape[0]
 
     def one(carry: Any, x: Any) -> Any:
@@ -114,6 +128,8 @@ def collapsed_local(
     among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
     importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
     """
+    if be.kernels is not None:
+        return be.kernels.collapsed_local(inverse, projected, d, lam, law, candidates)
     xp = be.xp
     d2 = d**2
     value = candidates["value"]
@@ -167,6 +183,10 @@ def single_site(
     xp = be.xp
     nb, k = blocks.Xt.shape[0], blocks.Xt.shape[1]
     P, Q = delta.shape
+    if be.kernels is not None:
+        gram = xp.zeros((0, k, k)) if blocks.gram is None else blocks.gram
+        which = xp.arange(nb) if visited is None else visited
+        return be.kernels.single_site(blocks.Xt, gram, W, delta, log_prior - xp.log(u), which)
     pad = nb * k - P
     D = xp.concatenate([delta, xp.zeros((pad, Q))]).reshape(nb, k, Q)
     slack = xp.concatenate([log_prior - xp.log(u), xp.zeros(pad)]).reshape(nb, k)
@@ -224,6 +244,8 @@ def compensated_scale(
     `fit` and `residual` are the whitened contribution of the nulls and the whitened residual. Returns log c (0: rejected) and the
     acceptances. `signal` (P) is fixed after the warm-up.
     """
+    if be.kernels is not None and isinstance(global_, HalfCauchy):
+        return be.kernels.compensated_scale(fit, residual, lam, tau, signal, local, steps, u)
     xp = be.xp
     quad, lin = (fit**2).sum(), (fit * residual).sum()
     log_lam, log_tau = xp.log(lam), xp.log(tau)
@@ -266,6 +288,10 @@ def stretch_responses(
     """
     xp = be.xp
     Q = A.shape[0]
+    if be.kernels is not None:
+        return be.kernels.stretch_responses(
+            A, xp.linalg.inv(A), tau, fit, W, scatter, float(signals), s, directions, steps, xp.log(u)
+        )
 
     def one(carry: Any, x: Any) -> Any:
         A, inverse, fit, W = carry

@@ -1,0 +1,524 @@
+"""The sampler's short sequential loops, compiled (Numba) for the NumPy backend.
+
+Each function here is the twin of one in `moves` or `backend` that is written for any array library: same arguments in, same
+numbers out to rounding (a test holds them together). Loops over a handful of features, responses or candidates cost the
+interpreter more than the arithmetic; compiled once and kept on disk, they cost next to nothing. Without Numba, or with
+INTARSIA_COMPILED=0, the twins run instead.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from intarsia.server import priors
+
+Array = Any
+
+LOG_HALF_PI = math.log(math.pi / 2)
+_SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
+
+
+def law_code(law: priors.Law) -> tuple[int, float, float]:
+    """A local law as numbers: which, and its two parameters."""
+    if isinstance(law, priors.HalfCauchy):
+        return 0, float(law.s), 0.0
+    if isinstance(law, priors.Student):
+        return 1, law.nu, law.s
+    if isinstance(law, priors.GroupLaplace):
+        return 2, law.k, 0.0
+    return 3, 0.0, 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def _log_density(code: int, a: float, b: float, t: float) -> float:
+    """`priors`: log density of t = log scale."""
+    if code == 0:
+        v = abs(t - math.log(a)) if a != 1.0 else abs(t)
+        return -v - math.log1p(math.exp(-2 * v))
+    if code == 1:
+        return -a * t - a * b * b / 2 * math.exp(-2 * t)
+    if code == 2:
+        return (a + 1) * t - math.exp(2 * t) / 2
+    return 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def _collapsed_local(
+    inverse: Array,
+    projected: Array,
+    d: Array,
+    lam: Array,
+    code: int,
+    par0: float,
+    par1: float,
+    prior_t: Array,
+    logistic: Array,
+    from_prior: Array,
+    pick: Array,
+) -> Array:
+    R, K = projected.shape
+    T = prior_t.shape[1]
+    a, z, out = inverse.copy(), projected.copy(), lam.copy()
+    da, zz, column, rho = np.empty(R), np.empty(R), np.empty((R, K)), np.empty(R)
+    t, weight = np.empty(T + 1), np.empty(T + 1)
+    for i in range(K):
+        least, most = np.inf, 0.0
+        for r in range(R):
+            a_ii = a[r, i, i]
+            keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
+            least = min(least, keep)
+            keep = max(keep, 1e-8)
+            da[r] = d[r] ** 2 * a_ii / keep
+            zz[r] = z[r, i] ** 2 / max(a_ii * keep, 1e-300)
+            most = max(most, da[r])
+        if not least > 1e-8:
+            continue
+        centre = 1.0 - 0.5 * math.log(max(most, 1e-300))
+        top = -np.inf
+        for c in range(T + 1):
+            if c == T:
+                t[c] = math.log(lam[i])
+            elif from_prior[i, c]:
+                t[c] = prior_t[i, c]
+            else:
+                t[c] = centre + logistic[i, c]
+            grow = math.exp(2 * t[c])
+            fit, largest = 0.0, 0.0
+            for r in range(R):
+                x2 = min(da[r] * grow, 1e300)
+                largest = max(largest, x2)
+                fit += zz[r] * (x2 / (1 + x2)) - math.log1p(x2)
+            if not largest < 1e8:
+                weight[c] = -np.inf
+                continue
+            v = abs(t[c] - centre)
+            base = _log_density(0, 1.0, 0.0, t[c])
+            one, two = base - LOG_HALF_PI, -v - 2 * math.log1p(math.exp(-v))
+            proposal = max(one, two) + math.log1p(math.exp(-abs(one - two)))
+            law = base if code == 0 else _log_density(code, par0, par1, t[c])
+            weight[c] = 0.5 * fit + law - proposal
+            top = max(top, weight[c])
+        total = 0.0
+        for c in range(T + 1):
+            total += math.exp(weight[c] - top)
+            weight[c] = total
+        chosen = 0
+        while chosen < T and weight[chosen] < pick[i] * total:
+            chosen += 1
+        new = math.exp(t[chosen])
+        for r in range(R):
+            change = d[r] ** 2 * (new**2 - lam[i] ** 2)
+            rho[r] = change / (1 + change * a[r, i, i])
+            for k in range(K):
+                column[r, k] = a[r, k, i]
+        for r in range(R):
+            z_i = z[r, i]
+            for k in range(K):
+                scaled = rho[r] * column[r, k]
+                for n in range(K):
+                    a[r, k, n] -= scaled * column[r, n]
+                z[r, k] -= z_i * scaled
+        out[i] = new
+    return out
+
+
+def collapsed_local(
+    inverse: Array, projected: Array, d: Array, lam: Array, law: priors.Law, candidates: dict[str, Array]
+) -> Array:
+    """`moves.collapsed_local`."""
+    value = candidates["value"]
+    prior_t, logistic = np.log(np.tan(np.pi / 2 * value)), np.log(value) - np.log1p(-value)
+    return _collapsed_local(
+        inverse, projected, d, lam, *law_code(law), prior_t, logistic, candidates["mix"] < 0.5, candidates["pick"]
+    )
+
+
+@njit(cache=True, error_model="numpy", fastmath=_SUM)
+def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Array, visited: Array) -> tuple[Array, Array]:
+    """`moves.single_site`: columns (blocks, k, m), gram (blocks or 0, k, k), slack = log prior - log u (P)."""
+    nb, k = columns.shape[:2]
+    P, Q = delta.shape
+    W = W.copy()
+    accepted = np.zeros(nb * k, dtype=np.bool_)
+    change = np.empty((k, Q))
+    for place in range(visited.size):
+        b = visited[place]
+        n = min(k, P - b * k)
+        Xt = columns[b]
+        XW = np.dot(Xt, W)
+        H = gram[b] if gram.shape[0] else np.dot(Xt, Xt.T)
+        moved = False
+        change[:] = 0.0
+        for i in range(n):
+            p = b * k + i
+            g, size = slack[p], 0.0
+            for q in range(Q):
+                g += XW[i, q] * delta[p, q]
+                size += delta[p, q] ** 2
+            g -= 0.5 * H[i, i] * size
+            if moved:
+                for j in range(i):
+                    if accepted[b * k + j]:
+                        inner = 0.0
+                        for q in range(Q):
+                            inner += delta[p, q] * change[j, q]
+                        g -= H[i, j] * inner
+            if g > 0:
+                accepted[p] = moved = True
+                for q in range(Q):
+                    change[i, q] = delta[p, q]
+        if moved:
+            W -= np.dot(Xt.T, change)
+    return accepted[:P], W
+
+
+@njit(cache=True, error_model="numpy")
+def log_marginal(diag: Array, off: Array, d: Array, Yr: Array) -> float:
+    """`backend.Tridiagonal.log_marginal`; NaN where a system is not positive definite."""
+    m, R = Yr.shape
+    pivot, z, logs = np.empty(R), np.empty(R), np.ones(R)
+    quad, total = 0.0, 0.0
+    for j in range(R):
+        pivot[j] = 1.0 + d[j] ** 2 * diag[0]
+        z[j] = Yr[0, j]
+    for i in range(m):
+        for j in range(R):
+            if not pivot[j] > 0:
+                return np.nan
+            quad += z[j] * z[j] / pivot[j]
+            logs[j] *= pivot[j]
+            if logs[j] > 1e150:
+                total += math.log(logs[j])
+                logs[j] = 1.0
+            if i + 1 < m:
+                e = d[j] ** 2 * off[i]
+                ratio = e / pivot[j]
+                z[j] = Yr[i + 1, j] - ratio * z[j]
+                pivot[j] = 1.0 + d[j] ** 2 * diag[i + 1] - ratio * e
+    for j in range(R):
+        total += math.log(logs[j])
+    return total + quad
+
+
+@njit(cache=True, error_model="numpy")
+def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
+    """`backend.Tridiagonal.solve`: rhs (R, m, columns); NaN where a system is not positive definite."""
+    R, m, n = rhs.shape
+    out = rhs.copy()
+    pivot, ratio = np.empty(m), np.empty(m)
+    for j in range(R):
+        d2 = d[j] ** 2
+        pivot[0] = 1.0 + d2 * diag[0]
+        for i in range(m - 1):
+            e = d2 * off[i]
+            ratio[i] = e / pivot[i]
+            pivot[i + 1] = 1.0 + d2 * diag[i + 1] - ratio[i] * e
+            for c in range(n):
+                out[j, i + 1, c] -= ratio[i] * out[j, i, c]
+        for i in range(m):
+            if not pivot[i] > 0:
+                out[j, 0, 0] = np.nan
+                return out
+        for c in range(n):
+            out[j, m - 1, c] /= pivot[m - 1]
+        for i in range(m - 2, -1, -1):
+            for c in range(n):
+                out[j, i, c] = out[j, i, c] / pivot[i] - ratio[i] * out[j, i + 1, c]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
+    U, d, _ = np.linalg.svd(M, False)
+    Yr = np.dot(Yw, U)
+    value = log_marginal(diag, off, d, Yr)
+    if U.shape[1] < U.shape[0]:
+        value += (Yw**2).sum() - (Yr**2).sum()
+    return value
+
+
+@njit(cache=True, error_model="numpy")
+def collapsed(
+    diag: Array,
+    off: Array,
+    Yrot: Array,
+    A: Array,
+    rss0: Array,
+    m: float,
+    alpha: float,
+    noise: int,
+    scale: Array,
+    log_sigma: Array,
+    log_tau: Array,
+) -> float:
+    """`moves.Collapsed`: the noise law is the half-Cauchy of each scale (noise 0) or flat."""
+    Q, R = A.shape
+    s = np.exp(log_sigma) / math.sqrt(alpha)
+    M, Yw = np.empty((Q, R)), np.empty_like(Yrot)
+    tau = np.exp(log_tau)
+    for q in range(Q):
+        for r in range(R):
+            M[q, r] = A[q, r] / s[q] * tau[r]
+    for i in range(Yrot.shape[0]):
+        for q in range(Q):
+            Yw[i, q] = Yrot[i, q] / s[q]
+    value = -0.5 * _evidence(diag, off, M, Yw)
+    for q in range(Q):
+        value -= alpha * m * math.log(s[q]) + 0.5 * rss0[q] / s[q] ** 2
+        value += _log_density(noise, scale[q], 0.0, log_sigma[q])
+    for r in range(R):
+        value += _log_density(0, 1.0, 0.0, log_tau[r])
+    return value
+
+
+@njit(cache=True, error_model="numpy")
+def collapsed_scales(
+    diag: Array,
+    off: Array,
+    Yrot: Array,
+    A: Array,
+    rss0: Array,
+    m: float,
+    alpha: float,
+    noise: int,
+    scale: Array,
+    sigma2: Array,
+    tau: Array,
+    steps: Array,
+    log_u: Array,
+) -> tuple[Array, Array, Array]:
+    """`moves.collapsed_scales`."""
+    Q = sigma2.size
+    log_sigma, log_tau = np.log(sigma2) / 2, np.log(tau)
+    accepted = np.zeros(Q + 1, dtype=np.bool_)
+    value = collapsed(diag, off, Yrot, A, rss0, m, alpha, noise, scale, log_sigma, log_tau)
+    for k in range(Q + 1):
+        new_sigma, new_tau = log_sigma.copy(), log_tau.copy()
+        if k < Q:
+            new_sigma[k] += steps[k]
+        else:
+            new_tau += steps[k]
+        proposed = collapsed(diag, off, Yrot, A, rss0, m, alpha, noise, scale, new_sigma, new_tau)
+        if log_u[k] < proposed - value:
+            log_sigma, log_tau, value = new_sigma, new_tau, proposed
+            accepted[k] = True
+    return np.exp(2 * log_sigma), np.exp(log_tau), accepted
+
+
+@njit(cache=True, error_model="numpy")
+def _compensated_scale(
+    quad: float,
+    lin: float,
+    log_lam: Array,
+    log_tau: Array,
+    code: int,
+    par0: float,
+    par1: float,
+    steps: Array,
+    log_u: Array,
+) -> tuple[float, Array]:
+    accepted = np.zeros(steps.size, dtype=np.bool_)
+    at, value = 0.0, 0.0
+    for k in range(-1, steps.size):
+        x = at + (steps[k] if k >= 0 else 0.0)
+        c1 = math.expm1(x)
+        proposed = c1 * lin - 0.5 * c1**2 * quad
+        for p in range(log_lam.size):
+            proposed += _log_density(code, par0, par1, log_lam[p] - x)
+        for r in range(log_tau.size):
+            proposed += _log_density(0, 1.0, 0.0, log_tau[r] + x)
+        if k < 0:
+            value = proposed
+        elif log_u[k] < proposed - value:
+            at, value = x, proposed
+            accepted[k] = True
+    return at, accepted
+
+
+def compensated_scale(
+    fit: Array, residual: Array, lam: Array, tau: Array, signal: Array, local: priors.Law, steps: Array, u: Array
+) -> tuple[Array, Array]:
+    """`moves.compensated_scale`."""
+    quad, lin = (fit**2).sum(), (fit * residual).sum()
+    log_lam = np.log(lam[signal])
+    at, accepted = _compensated_scale(quad, lin, log_lam, np.log(tau), *law_code(local), steps, np.log(u))
+    return np.asarray(at), accepted
+
+
+@njit(cache=True, error_model="numpy")
+def stretch_responses(
+    A: Array,
+    inverse: Array,
+    tau: Array,
+    fit: Array,
+    W: Array,
+    scatter: Array,
+    signals: float,
+    s: Array,
+    directions: Array,
+    steps: Array,
+    log_u: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """`moves.stretch_responses`."""
+    Q = A.shape[0]
+    D, N = steps.shape
+    A, inverse, fit, W = A.copy(), inverse.copy(), fit.copy(), W.copy()
+    accepted = np.zeros((D, N), dtype=np.bool_)
+    for k in range(D):
+        v = directions[k] / math.sqrt((directions[k] ** 2).sum())
+        av, vs = np.dot(A.T, v), v / s
+        f = np.dot(fit, v)
+        lin, quad = np.dot(f, np.dot(W, vs)), np.dot(f, f) * np.dot(vs, vs)
+        iv = np.dot(inverse, v)
+        Vv = np.dot(inverse.T, iv / tau**2)
+        Sv = np.dot(scatter, v)
+        cross, own, aa = np.dot(Sv, Vv), np.dot(v, Sv) * np.dot(v, Vv), np.dot(av, av)
+        at, value = 0.0, 0.0
+        for i in range(N):
+            y = at + steps[k, i]
+            g, h = math.expm1(y), math.expm1(-y)
+            proposed = (Q - signals) * y - 0.5 * (2 * g + g**2) * aa + g * lin - 0.5 * g**2 * quad
+            proposed -= h * cross + 0.5 * h**2 * own
+            if log_u[k, i] < proposed - value:
+                at, value = y, proposed
+                accepted[k, i] = True
+        if at != 0.0:
+            g, h = math.expm1(at), math.expm1(-at)
+            for q in range(Q):
+                for r in range(A.shape[1]):
+                    A[q, r] += v[q] * g * av[r]
+                    inverse[r, q] += h * iv[r] * v[q]
+            for i in range(fit.shape[0]):
+                for q in range(Q):
+                    change = f[i] * g * v[q]
+                    fit[i, q] += change
+                    W[i, q] -= change / s[q]
+    return A, inverse, fit, W, accepted
+
+
+@njit(cache=True, error_model="numpy")
+def draw_A(FF: Array, FY: Array, s2: Array, Z: Array) -> Array:
+    """`conditionals.draw_A` from FᵀF (R, R) and FᵀY (R, Q)."""
+    R, Q = FY.shape
+    L, half, out = np.zeros((R, R)), np.empty(R), np.empty((Q, R))
+    for q in range(Q):
+        for i in range(R):
+            for j in range(i + 1):
+                x = FF[i, j] / s2[q] + (1.0 if i == j else 0.0)
+                for k in range(j):
+                    x -= L[i, k] * L[j, k]
+                L[i, j] = math.sqrt(x) if i == j else x / L[j, j]
+            x = FY[i, q] / s2[q]
+            for k in range(i):
+                x -= L[i, k] * half[k]
+            half[i] = x / L[i, i]
+        for i in range(R - 1, -1, -1):
+            x = half[i] + Z[q, i]
+            for k in range(i + 1, R):
+                x -= L[k, i] * out[q, k]
+            out[q, i] = x / L[i, i]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _half_cauchy(eta: float, k: float, mu: float, s: float, high: float, low: float, u: float) -> float:
+    """`priors.HalfCauchy.draw` of one precision, k > 1."""
+    s2 = s * s
+    rate = max(mu, 2 * priors.LOW) / 2
+    large = s2 * (k / 2) > rate
+    new = min(max((low if large else high) / rate, priors.LOW), priors.HIGH)
+    ratio = (1 + s2 * eta) / (1 + s2 * new)
+    if large:
+        ratio *= new / eta
+    return new if u < ratio else eta
+
+
+@njit(cache=True, error_model="numpy")
+def half_cauchy(eta: Array, k: float, mu: Array, s: Array, high: Array, low: Array, u: Array) -> Array:
+    """`priors.HalfCauchy.draw` for a vector, k > 1."""
+    out = np.empty(eta.size)
+    for i in range(eta.size):
+        out[i] = _half_cauchy(eta[i], k, mu[i], s[i], high[i], low[i], u[i])
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_lam(lam: Array, B: Array, tau: Array, high: Array, low: Array, u: Array) -> Array:
+    """`conditionals.draw_lam` for row scales under the half-Cauchy, more than one column."""
+    P, R = B.shape
+    inverse, out = 1 / tau, np.empty(P)
+    for p in range(P):
+        mu = 0.0
+        for r in range(R):
+            mu += (B[p, r] * inverse[r]) ** 2
+        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, high[p], low[p], u[p]))
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_tau(tau: Array, B: Array, lam: Array, high: Array, low: Array, u: Array) -> Array:
+    """`conditionals.draw_tau` for row scales under the half-Cauchy, more than one feature."""
+    P, R = B.shape
+    mu, out = np.zeros(R), np.empty(R)
+    for p in range(P):
+        inverse = 1 / lam[p]
+        for r in range(R):
+            mu[r] += (B[p, r] * inverse) ** 2
+    for r in range(R):
+        out[r] = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], 1.0, high[r], low[r], u[r]))
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def rescale_columns(A: Array, B: Array, tau: Array, shape: float, g: Array, u: Array) -> tuple[Array, Array, Array]:
+    """`moves.rescale_columns`."""
+    (Q, R), P = A.shape, B.shape[0]
+    c = np.ones(R)
+    for r in range(R):
+        square = 0.0
+        for q in range(Q):
+            square += A[q, r] ** 2
+        a = min(max(2 * g[r] / max(square, 1e-30), 1e-20), 1e20)
+        t, log_a = math.log(tau[r]), math.log(a)
+        ratio = _log_density(0, 1.0, 0.0, t - log_a / 2) - _log_density(0, 1.0, 0.0, t) + (Q / 2 - shape) * log_a
+        if math.log(u[r]) < ratio:
+            c[r] = 1 / math.sqrt(a)
+    scaled = np.empty((P, R))
+    for p in range(P):
+        for r in range(R):
+            scaled[p, r] = B[p, r] * c[r]
+    return A / c, scaled, tau * c
+
+
+@njit(cache=True, error_model="numpy")
+def _shift_scales(
+    lam: Array, tau: Array, code: int, par0: float, par1: float, step: float, u: float
+) -> tuple[Array, Array, bool]:
+    change = 0.0
+    if code == 0:  # (1 + lam²) / (lam²/c + c) of each, multiplied up
+        ratio, grow = 1.0, math.exp(step)
+        for p in range(lam.size):
+            square = lam[p] ** 2
+            ratio *= (1 + square) / (square / grow + grow)
+            if not 1e-100 < ratio < 1e100:
+                change += math.log(ratio)
+                ratio = 1.0
+        change += math.log(ratio)
+    else:
+        for p in range(lam.size):
+            t = math.log(lam[p])
+            change += _log_density(code, par0, par1, t - step) - _log_density(code, par0, par1, t)
+    for r in range(tau.size):
+        t = math.log(tau[r])
+        change += _log_density(0, 1.0, 0.0, t + step) - _log_density(0, 1.0, 0.0, t)
+    accept = math.log(u) < change
+    c = math.exp(step) if accept else 1.0
+    return lam / c, tau * c, accept
+
+
+def shift_scales(lam: Array, tau: Array, local: priors.Law, step: Array, u: Array) -> tuple[Array, Array, Array]:
+    """`moves.shift_scales` for row scales."""
+    lam, tau, accept = _shift_scales(lam, tau, *law_code(local), float(step), float(u))
+    return lam, tau, np.asarray(accept)
