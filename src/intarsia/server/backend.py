@@ -176,6 +176,11 @@ class NumpyBackend:
         return np.asfortranarray(both[:m, :m]), both[m:, :m].T
 
     @staticmethod
+    def times(X: Array, V: Array) -> Array:
+        """X V for a few columns V."""
+        return X @ V
+
+    @staticmethod
     def cross(X: Array, W: Array) -> Array:
         """Xᵀ W for a few columns W: in parts that the library's kernels for small matrices take."""
         Xt, W, step = X.T, np.ascontiguousarray(W), max(16, 2 * CACHED // X.shape[0])

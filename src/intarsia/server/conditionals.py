@@ -38,7 +38,7 @@ def draw_B_row(
     U, d, Vt = whiten(be, A, tau, s)
     if factor is None:
         factor = be.factor(be.gram(X * lam), X, lam, (d**2).max())
-    rhs = factor.rotate((Y / s) @ U - d * (X @ (lam[:, None] * Z)) - E)
+    rhs = factor.rotate((Y / s) @ U - d * be.times(X, lam[:, None] * Z) - E)
     W = factor.unrotate(factor.solve(d, rhs.T[:, :, None])[:, :, 0].T)
     return (Z + lam[:, None] * be.cross(X, W * d)) @ Vt * lam[:, None] * tau
 

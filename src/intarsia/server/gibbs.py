@@ -19,6 +19,7 @@ HELD = 128  # at most so many features count as clear signals
 BLOCK = 64  # features decided together in the single-site move
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
+BORDERLINE = 48  # features in doubt whose scales a full sweep draws with B integrated out
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 MANY = 20_000  # below so many features every block is visited in every sweep
 GRAMS = 2**28  # bytes of the blocks' Gram matrices above which they are made when needed
@@ -118,7 +119,7 @@ class Plan:
     Q: int
     R: int
     rows: int
-    borderline: int = 16
+    borderline: int = BORDERLINE
     candidates: int = 12
     mixing: bool = True
     block: int = BLOCK
@@ -203,7 +204,7 @@ class Plan:
         return spec
 
 
-def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int = 16) -> Plan:
+def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int = BORDERLINE) -> Plan:
     """Check the sizes and fix what depends on them."""
     m, P = X.shape
     Q = Y.shape[1]
@@ -366,7 +367,7 @@ def sweep(
             return conditionals.draw_B_row(be, X, Y, A, lam, tau, s, Z, E, factor)
 
         B = conditionals.relaxed(draw, RELAX if plan.mixing else 0.0, B, Y, noise["Z"], noise["E"])
-        F = X @ B
+        F = be.times(X, B)
     A = conditionals.draw_A(be, F, Y, s, noise["A"])
     residual = Y - F @ A.T
     sigma2 = conditionals.draw_sigma2(
@@ -446,7 +447,7 @@ def _draw_B(
         return (moved + factor.apply(W)) @ Vt * tau
 
     # Known to rounding times d²G; where that is too much, the product is made.
-    F = be.branch((d**2).max() * factor.trace() < 1e8, known, lambda B: X @ B, B)
+    F = be.branch((d**2).max() * factor.trace() < 1e8, known, lambda B: be.times(X, B), B)
     return B, F, lam, tau, sigma2, accepted, moved
 
 
