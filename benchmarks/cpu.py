@@ -4,7 +4,9 @@
 
 Row scales, P = 100,000 features, m = 500 sketch rows, Q = 5 responses by default, on two cores, in the two ways they can be
 used: a chain on each core (as the sampler does), and one chain with two BLAS threads. Sweep and DSYRK are timed in turn in one
-run; the figure is the ratio of their medians. Prints a JSON object a way and writes benchmarks/results/cpu.json.
+run. `ratio` is that of the average sweep (the median over rounds of one full sweep and the light ones that follow it) to the
+median DSYRK, `ratio_full` that of the median full sweep, with every move. Prints a JSON object a way and writes
+benchmarks/results/cpu.json.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,7 +25,8 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from intarsia.server import adapt, backend, gibbs
+from benchmarks.one_chain import one_chain, period, sweep
+from intarsia.server import gibbs
 
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 
@@ -35,37 +39,35 @@ def problem(P: int, m: int, Q: int, signals: int = 50) -> tuple[np.ndarray, np.n
     return X, X[:, :signals] @ C + rng.standard_normal((m, Q))
 
 
+def timed(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
 def measure(P: int, m: int, Q: int, threads: int, repeats: int) -> dict[str, Any]:
-    be = backend.get("numpy")
-    X, Y = problem(P, m, Q)
-    plan, rng = gibbs.plan(gibbs.Model(), X, Y), np.random.default_rng(1)
-    data = gibbs.prepare(be, X, Y)
-    state, tuning, memory = gibbs.initial(plan, data, rng), gibbs.initial_tuning(plan), adapt.start(plan)
-    del X
     bare: list[float] = []
-    sweeps: list[float] = []
-    warmup = 10
-    with threadpool_limits(threads), np.errstate(all="ignore"):
-        for i in range(warmup + repeats):
-            begin = time.perf_counter()
-            noise = gibbs.draw_noise(plan, rng)
-            state, stats = gibbs.sweep(be, plan, data, state, tuning, noise)
-            sweeps.append(time.perf_counter() - begin)
-            if i < warmup:
-                tuning, memory = adapt.adapt(plan, tuning, memory, stats, i, warmup)
-                continue
-            begin = time.perf_counter()
-            blas.dsyrk(1.0, data.X, lower=1)
-            bare.append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        gibbs.conditionals.draw_lam(be, state.lam, state.B, state.tau, plan.local, gibbs.part(noise, "lam"))
-        lam = time.perf_counter() - begin
+    rounds: list[list[float]] = []  # seconds of each sweep; the first of a round is full
+    with threadpool_limits(threads), one_chain(*problem(P, m, Q), warmup=1) as chain:
+        plan = chain.plan
+        every = period(plan)
+        warm = -(-10 // every)
+        chain.warmup = warm * every
+        for i in range(warm + repeats):
+            rounds.append([timed(lambda: sweep(chain)) for _ in range(every)])
+            if i >= warm:
+                bare.append(timed(lambda: blas.dsyrk(1.0, chain.data.X, lower=1)))
+        state, noise = chain.state, gibbs.part(gibbs.draw_noise(plan, chain.rng), "lam")
+        draw = gibbs.conditionals.draw_lam
+        lam = [timed(lambda: draw(chain.be, state.lam, state.B, state.tau, plan.local, noise)) for _ in range(5)]
         pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
         pool = [f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in pools]
-    sweeps = sweeps[warmup:]
+    del rounds[:warm]
+    each, full = median(sum(r) / every for r in rounds), median(r[0] for r in rounds)
     return {
-        "P": P, "m": m, "Q": Q, "device": f"cpu: {threads} threads", "ms_per_sweep": 1e3 * median(sweeps),
-        "ms_dsyrk": 1e3 * median(bare), "ratio": median(sweeps) / median(bare), "ms_local_scales": 1e3 * lam,
+        "P": P, "m": m, "Q": Q, "device": f"cpu: {threads} threads", "ms_per_sweep": 1e3 * each, "ms_full_sweep": 1e3 * full,
+        "ms_dsyrk": 1e3 * median(bare), "ratio": each / median(bare), "ratio_full": full / median(bare), "every": every,
+        "ms_local_scales": 1e3 * median(lam), "ms_million_local_scales": 1e9 * median(lam) / P,
         "blocks_visited": plan.visits or -(-P // plan.block), "repeats": repeats, "blas": pool,
     }  # fmt: skip
 
@@ -75,7 +77,7 @@ def together(P: int, m: int, Q: int, processes: int, repeats: int) -> dict[str, 
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         rows = list(pool.map(measure, *zip(*[(P, m, Q, 1, repeats)] * processes, strict=True)))
     row = rows[0] | {"device": f"cpu: {processes} processes of 1 thread", "chains": processes}
-    for key in ("ms_per_sweep", "ms_dsyrk", "ratio", "ms_local_scales"):
+    for key in (k for k in row if k.startswith(("ms_", "ratio"))):
         row[key] = median(one[key] for one in rows)
     return row
 

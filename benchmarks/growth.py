@@ -50,6 +50,7 @@ THEORY = {
 }  # fmt: skip
 # (rows, P, Q) of the comparison, with our draws and the rivals'
 SIZES = [(100, 50, 3, 2000, 1000), (100, 300, 5, 2000, 1000), (200, 1000, 5, 2000, 500), (300, 3000, 5, 1000, 400)]
+LIMIT = 90  # seconds for one point of a curve
 METHODS = ("ours", "elastic_net", "locus", "paper", "nuts")
 BUDGET = 30.0  # seconds for one rival at one size
 
@@ -74,29 +75,27 @@ def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
 
 
 def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
-    """Milliseconds a sweep: at least `rounds` rounds of one full sweep and its light ones, more while time is left."""
+    """Milliseconds a sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
     from benchmarks.cpu import problem
-    from intarsia.server import adapt, backend, gibbs
+    from benchmarks.one_chain import one_chain, period, sweep
 
-    be = backend.get("numpy")
-    X, Y = problem(P, m, Q)
-    plan, rng = gibbs.plan(gibbs.Model(local=local), X, Y), np.random.default_rng(1)
-    data = gibbs.prepare(be, X, Y)
-    del X
-    state, tuning, memory = gibbs.initial(plan, data, rng), gibbs.initial_tuning(plan), adapt.start(plan)
-    warmup, i, times, began = 4 * plan.every, 0, [], time.perf_counter()
-    with np.errstate(all="ignore"):
-        while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 200):
+    with one_chain(*problem(30, 8, Q), warmup=1, local=local) as chain:  # what is compiled is no part of the problem's memory
+        for _ in range(period(chain.plan)):
+            sweep(chain)
+    imports, times, made, warmup = child.high_mb(), [], 0, 4  # warm-up in rounds
+    began = time.perf_counter()
+    with one_chain(*problem(P, m, Q), warmup=1, local=local) as chain:
+        every = period(chain.plan)
+        chain.warmup = warmup * every
+        while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
             begin = time.perf_counter()
-            for _ in range(plan.every):
-                full = i % plan.every == 0
-                state, stats = gibbs.sweep(be, plan, data, state, tuning, gibbs.draw_noise(plan, rng, full), full)
-                if i < warmup:
-                    tuning, memory = adapt.adapt(plan, tuning, memory, stats, i, warmup, be, full)
-                i += 1
-            if i > warmup:
-                times.append((time.perf_counter() - begin) / plan.every)
-    return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": i, "every": plan.every}
+            for _ in range(every):
+                sweep(chain)
+            times.append((time.perf_counter() - begin) / every)
+            made += every
+    times = times[warmup:]
+    return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": made, "every": every,
+            "imports_mb": imports}  # fmt: skip
 
 
 def sketching(path: str, m: int, seconds: float, rounds: int = 3) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def point(what: str, sizes: dict[str, Any], seconds: float) -> dict[str, Any]:
     """One measured point of a curve."""
     row: dict[str, Any] = {"what": what, **dict.fromkeys("nPmQ"), "device": "cpu: 1 core", "ms_per_sweep": None, **sizes}
     if what != "sketch":
-        return row | child.measure("benchmarks.growth.sweeps", 240, local=what, seconds=seconds, **sizes)
+        return row | child.measure("benchmarks.growth.sweeps", LIMIT, local=what, seconds=seconds, **sizes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.npy"
         n, P = sizes["n"], sizes["P"]
@@ -127,7 +126,7 @@ def point(what: str, sizes: dict[str, Any], seconds: float) -> dict[str, Any]:
         for start in range(0, n, len(block)):  # the rows' values do not matter to the time
             table[start : start + len(block)] = block[: n - start]
         del table
-        return row | child.measure("benchmarks.growth.sketching", 240, path=str(path), m=sizes["m"], seconds=seconds)
+        return row | child.measure("benchmarks.growth.sketching", LIMIT, path=str(path), m=sizes["m"], seconds=seconds)
 
 
 def curves(table: Any, seconds: float, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
@@ -136,9 +135,13 @@ def curves(table: Any, seconds: float, tell: Callable[[str], None]) -> Iterator[
         points = []
         for value in values:
             points.append(point(what, {**fixed, against: value}, seconds))
-            cost = points[-1]["seconds"] if what == "sketch" else points[-1]["ms_per_sweep"] / 1e3
-            tell(f"{what:8} {against} = {value:<8,} {1e3 * cost:10.2f} ms {points[-1]['mb']:8.0f} MB")
-        times = [p["seconds"] if what == "sketch" else p["ms_per_sweep"] for p in points]
+            if points[-1]["stopped"]:  # a busy machine, or a small one
+                tell(f"{what:8} {against} = {value:<8,} stopped after {LIMIT} s")
+                del points[-1]
+                break
+            cost = 1e3 * points[-1]["seconds"] if what == "sketch" else points[-1]["ms_per_sweep"]
+            tell(f"{what:8} {against} = {value:<8,} {cost:10.2f} ms {points[-1]['mb']:8.0f} MB")
+        times, values = [p["seconds" if what == "sketch" else "ms_per_sweep"] for p in points], values[: len(points)]
         yield {
             "what": what, "against": against, "fixed": fixed, "theory": THEORY[what, against], "points": points,
             "time": fit_exponent(values, times), "memory": fit_exponent(values, [p["mb"] for p in points]),

@@ -18,12 +18,12 @@ from unittest.mock import patch
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.one_chain import one_chain, sweep
 from benchmarks.sampler import SIM2, sketched
-from intarsia.server import adapt, backend, gibbs, moves
+from intarsia.server import gibbs, moves
 from intarsia.server.diagnostics import entries
 
 RESULT = Path(__file__).parent / "results" / "mixing.json"
-BE = backend.get("numpy")
 
 
 def no_site(be: Any, blocks: Any, W: Any, delta: Any, log_prior: Any, u: Any, visited: Any) -> Any:
@@ -75,27 +75,21 @@ LEFT_OUT: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
 }
 
 
-def chain(X: np.ndarray, Y: np.ndarray, warmup: int, sweeps: int, seed: int, **plan_options: Any) -> tuple[np.ndarray, float]:
+def chain(X: np.ndarray, Y: np.ndarray, warmup: int, sweeps: int, seed: int, mixing: bool = True) -> tuple[np.ndarray, float]:
     """Every sweep's C of one chain, and milliseconds a sweep of processor time."""
-    plan, data, rng = gibbs.plan(gibbs.Model(), X, Y, **plan_options), gibbs.prepare(BE, X, Y), np.random.default_rng(seed)
-    state, tuning, memory = gibbs.initial(plan, data, rng), gibbs.initial_tuning(plan), adapt.start(plan)
-    kept, begin = [], 0.0
-    with np.errstate(all="ignore"):
+    kept, spent = [], 0.0
+    with one_chain(X, Y, warmup=warmup, seed=seed, mixing=mixing) as run:
         for i in range(warmup + sweeps):
-            if i == warmup:
-                begin = time.process_time()
-            full = i % plan.every == 0
-            noise = gibbs.draw_noise(plan, rng, full)
-            state, stats = gibbs.sweep(BE, plan, data, state, tuning, noise, full)
-            if i < warmup:
-                tuning, memory = adapt.adapt(plan, tuning, memory, stats, i, warmup, BE, full)
-            else:
-                kept.append((state.B @ state.A.T).astype(np.float32))
-    return np.array(kept), 1e3 * (time.process_time() - begin) / sweeps
+            begin = time.process_time()
+            sweep(run)
+            if i >= warmup:
+                spent += time.process_time() - begin
+                kept.append((run.state.B @ run.state.A.T).astype(np.float32))
+    return np.array(kept), 1e3 * spent / sweeps
 
 
-def measure(name: str, X: np.ndarray, Y: np.ndarray, warmup: int, sweeps: int, **plan_options: Any) -> dict[str, Any]:
-    runs = [chain(X, Y, warmup, sweeps, seed, **plan_options) for seed in (1, 2)]
+def measure(name: str, X: np.ndarray, Y: np.ndarray, warmup: int, sweeps: int, **options: Any) -> dict[str, Any]:
+    runs = [chain(X, Y, warmup, sweeps, seed, **options) for seed in (1, 2)]
     C, ms = np.stack([run[0] for run in runs]), float(np.mean([run[1] for run in runs]))
     found = entries(C)
     ess = found["ess_bulk"] / (2 * sweeps)

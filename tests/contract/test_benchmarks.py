@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, growth, mixing
+from benchmarks import child, growth, mixing, storage
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +108,26 @@ def test_every_move_can_be_left_out(left_out: str) -> None:
         C, _ = mixing.chain(X, Y, 30, 10, seed=1)
     assert C.shape == (10, 60, 3)
     assert np.isfinite(C).all()
+
+
+def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    storage.write_parquet(path, 500, 6, group=128)
+    rows = storage.parquet(path, 500, 6, [5], rounds=1)
+    assert [row["m"] for row in rows] == [None, None, 5]
+    assert all(row["gib_a_s"] > 0 for row in rows)
+    found = storage.stream(2, 6, m=5, columns=700, rounds=1)
+    assert 0 < found["share_of_both"] < 1
+
+
+@pytest.mark.slow
+def test_dask_at_toy_size(tmp_path: Path) -> None:
+    storage.write_parquet(tmp_path / "t.parquet", 500, 6, group=128)
+    rows = storage.with_dask(tmp_path / "t.parquet", tmp_path, 6, 500, 5, rounds=1)
+    assert [(row["what"], row["workers"]) for row in rows] == [
+        ("dask array", 1), ("dask dataframe", 1), ("dask array", 2), ("dask dataframe", 2)
+    ]  # fmt: skip
+    assert rows[0]["speed_up"] == 1
 
 
 def test_kept_rows_name_sizes_device_and_time() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from intarsia.server import adapt, backend, gibbs
+from intarsia.server import accelerated, adapt, backend, gibbs
 
 jax = pytest.importorskip("jax")
 
@@ -71,6 +71,30 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
         assert tuning.clear.any()
 
 
+def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch):
+    """A round of full, short and light sweeps that share G, against NumPy's with the same random numbers."""
+    monkeypatch.setattr(gibbs, "COSTLY", 0)
+    X, Y, plan = problem(P=40)
+    assert {plan.kind(i) for i in range(plan.every)} == {gibbs.FULL, gibbs.LIGHT, gibbs.SHORT}
+    with JAX.precision():
+        here, there = (gibbs.prepare(be, X, Y, block=plan.block) for be in (NUMPY, JAX))
+        runner = accelerated.Runner(plan, there, be=JAX)
+        chains = jax.tree.map(lambda x: x[0], runner.start(1, 1))
+        G, step = runner._stepper(there, None)
+        step = jax.jit(step)
+        factor = None
+        for i in range(plan.every + 2):
+            kind, state = plan.kind(i), gibbs.State(*map(np.asarray, chains.state))
+            noise = {name: np.asarray(x) for name, x in JAX.draw_noise(plan, chains.words, kind)[1].items()}
+            if not kind.collapse:
+                same = factor is not None and np.array_equal(factor.lam, state.lam)
+                factor = factor if same else gibbs.factored(NUMPY, plan, here, state)
+            with np.errstate(all="ignore"):
+                wanted, _ = gibbs.sweep(NUMPY, plan, here, state, chains.tuning, noise, kind, None if kind.collapse else factor)
+            chains, G = step(chains, G, i, i == 0)
+            close(wanted, chains.state, 1e-9)
+
+
 def test_its_random_numbers_have_the_laws_that_are_asked_for():
     plan = problem(P=2000, Q=4)[2]
     draws = {}
@@ -115,8 +139,10 @@ def test_a_long_product_in_parts_is_the_product(monkeypatch):
     X, Z, lam = rng.standard_normal((7, 320)), rng.standard_normal((320, 2)), np.exp(rng.normal(size=320))
     with JAX.precision():
         G, XZ = JAX.weigh(JAX.asarray(X), JAX.asarray(lam), JAX.asarray(Z))
+        product = JAX.times(JAX.asarray(X), JAX.asarray(Z))
     np.testing.assert_allclose(G, (X * lam**2) @ X.T, rtol=1e-12)
     np.testing.assert_allclose(XZ, (X * lam) @ Z, rtol=1e-11)
+    np.testing.assert_allclose(product, X @ Z, rtol=1e-11)
 
 
 def test_factors_by_panels_are_the_factors():

@@ -7,7 +7,7 @@ import pytest
 from joint import Setting
 from scipy.stats import ks_2samp
 
-from intarsia.server import backend, conditionals, gibbs
+from intarsia.server import accelerated, backend, conditionals, gibbs
 
 jax = pytest.importorskip("jax")
 
@@ -15,7 +15,8 @@ FAILURE = 1e-4
 NUMPY, JAX = backend.get("numpy"), backend.get("jax")
 
 
-def smallest(setting, replicates=3000, sweeps=4, seed=1):
+def smallest(setting, replicates=3000, sweeps=4, seed=1, first=0):
+    """The smallest p-value, times their number, after sweeps number first, first + 1, … of the schedule."""
     plan, rng = setting.plan, np.random.default_rng(seed)
     before, states, data = [], [], []
     for _ in range(replicates):
@@ -27,11 +28,10 @@ def smallest(setting, replicates=3000, sweeps=4, seed=1):
     with JAX.precision():
 
         def run(words, state, own):
-            own = own._replace(m=float(plan.m))
-            for _ in range(sweeps):
-                words, noise = JAX.draw_noise(plan, words)
-                state, _ = gibbs.sweep(JAX, plan, own, state, setting.tuning, noise)
-            return state
+            chains = accelerated.Chains(state, setting.tuning, (), words)
+            G, step = accelerated.Runner(plan, own, be=JAX)._stepper(own, None)
+            one = lambda carry, x: (step(*carry, first + x[0], x[0] == 0), None)  # noqa: E731
+            return JAX.scan(one, (chains, G), (np.arange(sweeps),))[0][0].state
 
         stack = lambda trees: jax.tree.map(lambda *x: np.stack(x), *trees)  # noqa: E731
         after = jax.jit(jax.vmap(run))(JAX.keys(seed, replicates), stack(states), stack([own for _, own in data]))
@@ -51,6 +51,14 @@ def in_blocks(**options):
 @pytest.mark.parametrize("local", ["row", "element"])
 def test_the_sweep_on_jax_keeps_the_joint_law(local):
     assert smallest(in_blocks(local=local), sweeps=1) > FAILURE
+
+
+def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
+    monkeypatch.setattr(gibbs, "COSTLY", 0)
+    setting = in_blocks()
+    kinds = [setting.plan.kind(i) for i in (2, 3, 4)]
+    assert kinds == [gibbs.SHORT, gibbs.LIGHT, gibbs.SHORT]
+    assert smallest(setting, sweeps=3, first=2) > FAILURE
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ Array = Any
 
 def whiten(be: Any, A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
     """SVD of diag(1/s) A diag(tau) = U diag(d) Vᵀ: in the rotated responses the coefficient rows are independent."""
+    if be.kernels is not None:
+        return be.kernels.whiten(A, tau, s)
     U, d, Vt = be.xp.linalg.svd(A / s[:, None] * tau, full_matrices=False)
     return U, d, Vt
 

@@ -146,7 +146,7 @@ class Plan:
     @property
     def every(self) -> int:
         """One sweep in so many is full."""
-        return 1 if self.element or not self.mixing else 1 + max(3, 2 * self.hold)
+        return 1 if self.element or not self.mixing else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -313,8 +313,14 @@ def _layout(plan: Plan, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any
     return total, cuts, gammas
 
 
+_PARTS = {
+    name: [(part, f"{name}.{part}") for part in ("high", "low", "u", "v", "g", "z", "value", "mix", "pick")]
+    for name in ("sigma", "lam", "tau", "border")
+}
+
+
 def part(noise: dict[str, Array], name: str) -> dict[str, Array]:
-    return {key.split(".", 1)[1]: value for key, value in noise.items() if key.startswith(name + ".")}
+    return {short: noise[full] for short, full in _PARTS[name] if full in noise}
 
 
 def factored(be: Any, plan: Plan, data: Data, state: State, known: Any = None, top: float = math.nan) -> Any:
@@ -521,11 +527,10 @@ def _finish_row(
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     """Non-centred moves: every local scale on its own, then the rows' covariance and the global scale, signals held."""
     xp = be.xp
-    unit = B / lam[:, None]
-    D = unit @ (A / s[:, None]).T
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
+    unit, D, delta = moves.non_centred(be, A, B, lam, new, s)
     visited, seen = _visited(be, plan, noise)
-    accept, W = moves.single_site(be, data.blocks, W, (new - lam)[:, None] * D, log_prior, noise["single.u"], visited)
+    accept, W = moves.single_site(be, data.blocks, W, delta, log_prior, noise["single.u"], visited)
     single = accept if seen is None else xp.where(seen, accept, TARGET)
     lam = xp.where(accept, new, lam)
     strong, clear = be.compress(tuning.held, tuning.clear)
