@@ -350,7 +350,6 @@ def compensated_scale(
 @njit(cache=True, error_model="numpy")
 def stretch_responses(
     A: Array,
-    inverse: Array,
     tau: Array,
     fit: Array,
     W: Array,
@@ -364,7 +363,7 @@ def stretch_responses(
     """`moves.stretch_responses`."""
     Q = A.shape[0]
     D, N = steps.shape
-    A, inverse, fit, W = A.copy(), inverse.copy(), fit.copy(), W.copy()
+    A, inverse, fit, W = A.copy(), np.linalg.inv(A), fit.copy(), W.copy()
     accepted = np.zeros((D, N), dtype=np.bool_)
     for k in range(D):
         v = directions[k] / math.sqrt((directions[k] ** 2).sum())
@@ -396,6 +395,35 @@ def stretch_responses(
                     fit[i, q] += change
                     W[i, q] -= change / s[q]
     return A, inverse, fit, W, accepted
+
+
+@njit(cache=True, error_model="numpy")
+def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
+    """`conditionals.whiten`."""
+    M = np.empty(A.shape)
+    for q in range(A.shape[0]):
+        for r in range(A.shape[1]):
+            M[q, r] = A[q, r] / s[q] * tau[r]
+    return np.linalg.svd(M, False)
+
+
+@njit(cache=True, error_model="numpy")
+def non_centred(A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[Array, Array, Array]:
+    """`moves.non_centred`."""
+    (P, R), Q = B.shape, A.shape[0]
+    unit, D, delta = np.empty((P, R)), np.empty((P, Q)), np.empty((P, Q))
+    M = A / s.reshape(-1, 1)
+    for p in range(P):
+        inverse, change = 1 / lam[p], new[p] - lam[p]
+        for r in range(R):
+            unit[p, r] = B[p, r] * inverse
+        for q in range(Q):
+            x = 0.0
+            for r in range(R):
+                x += unit[p, r] * M[q, r]
+            D[p, q] = x
+            delta[p, q] = change * x
+    return unit, D, delta
 
 
 @njit(cache=True, error_model="numpy")

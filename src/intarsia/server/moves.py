@@ -227,6 +227,15 @@ def propose_lam(be: Any, lam: Array, theta: Array, normal: Array, law: Law) -> t
     return new, ratio - law.log_density(xp, t) + _PRIOR.log_density(xp, t)
 
 
+def non_centred(be: Any, A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[Array, Array, Array]:
+    """B/lam, its rows in whitened responses, and the change of B Aᵀ/s when lam becomes new."""
+    if be.kernels is not None:
+        return be.kernels.non_centred(A, B, lam, new, s)
+    unit = B / lam[:, None]
+    D = unit @ (A / s[:, None]).T
+    return unit, D, (new - lam)[:, None] * D
+
+
 def compensated_scale(
     be: Any,
     fit: Array,
@@ -290,7 +299,7 @@ def stretch_responses(
     Q = A.shape[0]
     if be.kernels is not None:
         return be.kernels.stretch_responses(
-            A, xp.linalg.inv(A), tau, fit, W, scatter, float(signals), s, directions, steps, xp.log(u)
+            A, tau, fit, W, scatter, float(signals), s, directions, steps, xp.log(u)
         )
 
     def one(carry: Any, x: Any) -> Any:
