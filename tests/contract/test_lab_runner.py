@@ -106,6 +106,13 @@ def test_rows_say_where_they_were_made(counted, tmp_path):
     assert Settings(draws=500, warmup=300, chains=2, thin=2).sweeps == "2x(300+1000)"
 
 
+def test_chains_of_another_length_are_told(tmp_path):
+    path = runner.run(
+        "sim2", "smoke", tmp_path, workers=1, methods=["intarsia"], options={"chain": {"warmup": 10, "draws": 40, "chains": 3}}
+    )
+    assert [row["sweeps"] for row in runner.read_rows(path)] == ["3x(10+40)"]
+
+
 def test_rows_made_elsewhere_are_gathered_once(counted, tmp_path):
     here = runner.run("fake", "quick", tmp_path / "here", workers=1, replicates=1)
     there = runner.run("fake", "quick", tmp_path / "there", workers=1, replicates=2)

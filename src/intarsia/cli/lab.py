@@ -29,6 +29,9 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="jax: the sampled fits of a simulation side by side on an accelerator; rows without times",
     )  # fmt: skip
     run.add_argument("--together", type=int, default=60, help="with --backend jax: data sets side by side (default: 60)")
+    for name in ("chains", "warmup", "draws", "thin"):
+        text = f"chains of another length than the size's: {name} (use --results for a folder of their own)"
+        run.add_argument(f"--{name}", type=int, help=text)
     run.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
 
     gather = _add(sub, "gather", "take rows made on another machine into the results", _gather)
@@ -80,10 +83,11 @@ def _run(args: argparse.Namespace) -> int:
         absent = [name for name in PUBLIC if name not in available(args.data)]
         if absent:
             print(f"not found, left out: {', '.join(absent)} (give --data or set INTARSIA_DATA)", file=sys.stderr)
+    chain = {name: getattr(args, name) for name in ("chains", "warmup", "draws", "thin") if getattr(args, name) is not None}
     with _Bar(experiment.title) as bar:
         path = runner.run(
             args.experiment, args.size, args.results, replicates=args.replicates, methods=_names(args.methods),
-            cells=_names(args.cells), workers=args.workers, options={"data": args.data}, progress=bar.tell,
+            cells=_names(args.cells), workers=args.workers, options={"data": args.data, "chain": chain}, progress=bar.tell,
             backend=args.backend, together=args.together,
         )  # fmt: skip
     rows = runner.read_rows(path)

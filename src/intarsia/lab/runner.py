@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +107,11 @@ def run_task(task: Task) -> list[Row]:
     experiment = find(name)
     cell = experiment.cells[size][index]
     seed = experiment.seed(cell, replicate)
+    settings = replace(experiment.settings[size], **options.get("chain", {}))
     which = {
         "experiment": name, "size": size, "replicate": replicate, "seed": seed, "machine": processor(), **cell.columns(),
     }  # fmt: skip
-    return [which | row for row in experiment.run(cell, seed, wanted, experiment.settings[size], options)]
+    return [which | row for row in experiment.run(cell, seed, wanted, settings, options)]
 
 
 def plan(
@@ -161,6 +162,7 @@ def run(
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
+    `options["chain"]` changes the length of chains (fields of `Settings`); rows tell it; such runs want a folder of their own.
     `backend="jax"`: the sampled fits of simulations, `together` data sets side by side on an accelerator.
     """
     experiment = find(name)
@@ -178,6 +180,8 @@ def run(
 
         if any(cell.scenario is None for cell in experiment.cells[size]):
             raise InputError(f"Experiment {name!r} has no simulated data; backend='jax' is for simulations.")
+        if (options or {}).get("chain"):
+            raise InputError("With backend='jax' the chains have the size's own length; leave the chain's options out.")
         run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=together, tell=tell)
         return path
     if workers == 1:

@@ -69,7 +69,7 @@ class Posterior(Baseline):
         from intarsia.server.chains import sample
         from intarsia.server.gibbs import Model
 
-        start = time.perf_counter()
+        start = time.process_time()
         with warnings.catch_warnings():
             # Jeffreys with P ≥ m warns that the posterior is improper; here that is the point of the comparison.
             warnings.simplefilter("ignore")
@@ -78,7 +78,7 @@ class Posterior(Baseline):
                 thin=self.thin, mixing=self.mixing,
                 seed=self.seed, workers=1,
             )  # fmt: skip
-        self.seconds_ = time.perf_counter() - start
+        self.seconds_ = time.process_time() - start
         self.info_ = result.info
         self.take(result.C, result.sigma2, data)
 
