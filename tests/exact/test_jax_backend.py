@@ -145,6 +145,27 @@ def test_a_long_product_in_parts_is_the_product(monkeypatch):
     np.testing.assert_allclose(product, X @ Z, rtol=1e-11)
 
 
+def test_the_signs_of_a_device_s_singular_vectors_do_not_matter(monkeypatch):
+    """cuSOLVER gives other signs than LAPACK; the same noise must still give the same state."""
+    from intarsia.server import conditionals
+
+    rng = np.random.default_rng(6)
+    A, tau, s = rng.standard_normal((4, 3)), rng.random(3) + 0.1, rng.random(4) + 0.1
+    here = conditionals.whiten(NUMPY, A, tau, s)
+    right = jax.numpy.linalg.svd
+    for signs in np.array([[1, 1, 1], [-1, 1, -1], [-1, -1, -1]]):
+
+        def other(M, signs=signs, **options):
+            U, d, Vt = right(M, **options)
+            return U * signs, d, Vt * signs[:, None]
+
+        monkeypatch.setattr(jax.numpy.linalg, "svd", other)
+        with JAX.precision():
+            there = conditionals.whiten(JAX, *map(JAX.asarray, (A, tau, s)))
+        for one, two in zip(here, there, strict=True):
+            np.testing.assert_allclose(two, one, atol=1e-12)
+
+
 def test_factors_by_panels_are_the_factors():
     rng = np.random.default_rng(5)
     X, rhs = rng.standard_normal((3, 23, 30)), rng.standard_normal((3, 23, 2))

@@ -404,7 +404,14 @@ def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
     for q in range(A.shape[0]):
         for r in range(A.shape[1]):
             M[q, r] = A[q, r] / s[q] * tau[r]
-    return np.linalg.svd(M, False)
+    U, d, Vt = np.linalg.svd(M, False)
+    for j in range(d.size):
+        if Vt[j, 0] < 0:
+            for r in range(Vt.shape[1]):
+                Vt[j, r] = -Vt[j, r]
+            for q in range(U.shape[0]):
+                U[q, j] = -U[q, j]
+    return U, d, Vt
 
 
 @njit(cache=True, error_model="numpy")

@@ -13,11 +13,15 @@ Array = Any
 
 
 def whiten(be: Any, A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
-    """SVD of diag(1/s) A diag(tau) = U diag(d) Vᵀ: in the rotated responses the coefficient rows are independent."""
+    """SVD of diag(1/s) A diag(tau) = U diag(d) Vᵀ: in the rotated responses the coefficient rows are independent.
+
+    The first column of Vᵀ is not negative: libraries differ in the signs they give, and noise is drawn in these coordinates.
+    """
     if be.kernels is not None:
         return be.kernels.whiten(A, tau, s)
     U, d, Vt = be.xp.linalg.svd(A / s[:, None] * tau, full_matrices=False)
-    return U, d, Vt
+    sign = be.xp.where(Vt[:, 0] < 0, -1.0, 1.0)
+    return U * sign, d, Vt * sign[:, None]
 
 
 def draw_B_row(
