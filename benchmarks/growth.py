@@ -4,11 +4,11 @@
     python -m benchmarks.growth --quick     # a look in two minutes, nothing kept
     python -m benchmarks.growth --draw      # the pictures again from the kept results
 
-Sketching (seconds a table) against n, P and m; sampling (milliseconds a sweep: the median over rounds of one full sweep and the
+Sketching (seconds a table) against n, P and m; sampling (milliseconds a sweep: the median over rounds of a full sweep and the
 light ones that follow it, warm-up left out) against P, m and Q, with row scales and with element scales. Every point is measured
-in a process of its own on one core with one BLAS thread; `mb` is its highest memory above the imports. An exponent k is that of
-a + b·xᵏ, fitted to logarithms: a is what every point costs. The comparison gives all methods the same rows (see
-`benchmarks.rivals`) and stops each at a time budget.
+in a process of its own on one core with one BLAS thread, in processor time, which other programs disturb little; `mb` is its
+highest memory above that of a problem of toy size. An exponent k is that of a + b·xᵏ, fitted to logarithms: a is what every point
+costs. The comparison gives all methods the same rows (see `benchmarks.rivals`) and stops each at a time budget.
 """
 
 import argparse
@@ -88,10 +88,10 @@ def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) 
         every = period(chain.plan)
         chain.warmup = warmup * every
         while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
-            begin = time.perf_counter()
+            begin = time.process_time()
             for _ in range(every):
                 sweep(chain)
-            times.append((time.perf_counter() - begin) / every)
+            times.append((time.process_time() - begin) / every)
             made += every
     times = times[warmup:]
     return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": made, "every": every,
@@ -107,9 +107,9 @@ def sketching(path: str, m: int, seconds: float, rounds: int = 3) -> dict[str, A
     times, began = [], time.perf_counter()
     while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 20):
         site_sketch._FACTORS.clear()
-        begin = time.perf_counter()
+        begin = time.process_time()
         site_sketch.sketch(Table.open(path), KEY, m=m, **TERMS)
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     return {"seconds": median(times), "fastest": min(times), "rounds": len(times)}
 
 

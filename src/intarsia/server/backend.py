@@ -177,8 +177,8 @@ class NumpyBackend:
 
     @staticmethod
     def times(X: Array, V: Array) -> Array:
-        """X V for a few columns V."""
-        return X @ V
+        """X V for a few columns V: the library is twice as fast over the long sum with the small matrix first."""
+        return (V.T @ X.T).T
 
     @staticmethod
     def cross(X: Array, W: Array) -> Array:

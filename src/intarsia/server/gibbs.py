@@ -331,7 +331,8 @@ def factored(be: Any, plan: Plan, data: Data, state: State, known: Any = None, t
     now = float(whiten_top(be, state.A, state.tau, be.xp.sqrt(state.sigma2 / plan.model.alpha)))
     if known is not None and known.lam is state.lam and now <= known.top:
         return known
-    return be.factor(be.gram(data.X * state.lam), data.X, state.lam, top if now <= top else 1e2 * now)
+    G, _ = be.weigh(data.X, state.lam, state.B[:, :0])  # no scaled copy of the design
+    return be.factor(G, data.X, state.lam, top if now <= top else 1e2 * now)
 
 
 def strength(be: Any, data: Data, state: State) -> Array:
