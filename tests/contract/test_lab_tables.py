@@ -154,6 +154,19 @@ def test_paired_lines_compare_the_same_data_sets(tmp_path):
     assert lines["centralized", "s=50"][3] == "0.50"
 
 
+def test_unsettled_data_sets_are_left_out_of_the_settled_table(tmp_path):
+    def value(measure, row):
+        if measure == "sigma2":
+            return 9.0 if row["method"] == "BayesVFLReg" and row["replicate"] == 1 else 0.9
+        return 0.5 if row["method"] == "intarsia" or row["replicate"] == 1 else 1.0
+
+    fill(tmp_path, "sim2", value)
+    every, settled = (paired.sim2_paired(results(tmp_path, "sim2", "quick"), only) for only in (False, True))
+    assert every.rows[0][2:8] == ("2", "0.5000", "0.7500", "0.71", "0.36–1.39", "1/2")
+    assert settled.rows[0][2:6] == ("1", "0.5000", "1.0000", "0.50")
+    assert "are 15, of them 15 won" in settled.notes[1]
+
+
 def test_coverage_has_its_standard_error(tmp_path):
     fill(tmp_path, "sim2", lambda measure, row: 0.9 + 0.1 * row["replicate"])
     table = paired.coverage(results(tmp_path, "sim2", "quick"), "coverage")

@@ -219,7 +219,8 @@ def tables(folder: str | Path, experiment: str, size: str) -> list[Table]:
             extra = ("mse_nz", "mse", "coverage_nz", "coverage", "width_nz", "power", "power_mclust", "power_eii", "seconds")
             covered = paired.coverage(frame, "Simulation 2: coverage of the non-zero coefficients, our default")
             others = [sim2_measure(frame, measure, 6 if measure == "mse" else 4) for measure in extra]
-            return [table2(frame), *others, paired.sim2_paired(frame), covered]
+            both = [paired.sim2_paired(frame), paired.sim2_paired(frame, settled=True)]
+            return [table2(frame), *others, *both, covered]
         case "harder":
             measures = ("mse_nz", "mse", "coverage_nz", "fdr", "power", "fdr_mclust", "power_mclust", "seconds")
             return [by_cell(frame, "Harder designs", measures)]
