@@ -9,7 +9,6 @@ Every variant runs two chains on the same sketches. The last line is one JSON ob
 import argparse
 import json
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,15 @@ def no_global(be: Any, plan: Any, data: Any, A: Any, lam: Any, tau: Any, sigma2:
     return target, XZ, lam, tau, np.zeros(())
 
 
-LEFT_OUT: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
+def every_full(plan: gibbs.Plan, sweep: int) -> gibbs.Kind:
+    return gibbs.FULL
+
+
+LEFT_OUT: dict[str, list[tuple[Any, str, Any]]] = {
     "everything": [],
+    "every sweep full": [(gibbs.Plan, "kind", every_full)],
+    "without over-relaxation": [(gibbs, "RELAX", 0.0)],
+    "without sharing the factored system": [(gibbs, "COSTLY", np.inf)],
     "without single-site scales": [(moves, "single_site", no_site)],
     "without borderline features": [(moves, "collapsed_local", no_border)],
     "without noise and scale, B integrated out": [(moves, "collapsed_scales", no_steps)],

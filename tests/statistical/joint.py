@@ -10,7 +10,8 @@ BE = backend.get("numpy")
 class Setting:
     """A small problem with a proper prior: fixed design, fixed noise scale, fixed tuning of every move."""
 
-    def __init__(self, local="row", law="horseshoe", m=5, P=6, Q=2, R=2, mixing=True, seed=0, kinds=None):
+    def __init__(self, local="row", law="horseshoe", m=5, P=6, Q=2, R=2, mixing=True, seed=0, kinds=None, shared=True):
+        self.shared = shared  # do light sweeps share the factored system?
         self.kinds = kinds or (gibbs.FULL if mixing else gibbs.PLAIN,)
         rng = np.random.default_rng(seed)
         self.X = rng.standard_normal((m, P)) + 0.5 * rng.standard_normal((m, 1))
@@ -72,7 +73,7 @@ def sweeps_of(setting, data, state, rng, sweeps):
     plan, factor = setting.plan, None
     for i in range(sweeps):
         kind = setting.kinds[i % len(setting.kinds)]
-        if kind.collapse or plan.element:
+        if kind.collapse or plan.element or not setting.shared:
             factor = None
         else:
             factor = gibbs.factored(BE, plan, data, state, factor)

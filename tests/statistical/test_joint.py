@@ -15,7 +15,8 @@ from intarsia.server import conditionals, gibbs, moves, priors
 FAILURE = 1e-4
 LIGHT, SCHEDULE = (gibbs.LIGHT,), (gibbs.FULL, gibbs.SHORT, gibbs.SHORT, gibbs.LIGHT)
 SETTINGS = {
-    "row": {}, "row, light sweeps": {"kinds": LIGHT}, "row, every kind of sweep": {"kinds": SCHEDULE},
+    "row": {}, "row, light sweeps": {"kinds": LIGHT}, "row, small light sweeps": {"kinds": LIGHT, "shared": False},
+    "row, every kind of sweep": {"kinds": SCHEDULE},
     "row, every kind of sweep, rank 1 of 3": {"kinds": SCHEDULE, "Q": 3, "R": 1},
     "row, more rows than features": {"m": 7, "P": 3}, "row, rank 1 of 3": {"Q": 3, "R": 1},
     "row, one response": {"Q": 1, "R": 1}, "row, plain Gibbs": {"mixing": False}, "element": {"local": "element"},

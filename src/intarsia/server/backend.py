@@ -151,6 +151,7 @@ class NumpyBackend:
     name = "numpy"
     xp: Any = np
     kernels: Any = KERNELS
+    stiff = STIFF
     ndtr = staticmethod(ndtr)
     ndtri = staticmethod(ndtri)
 

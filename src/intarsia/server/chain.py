@@ -103,7 +103,7 @@ class Chain:
 
     def _factor(self, kind: gibbs.Kind) -> Any:
         """The system of B for a light sweep, made anew when the local scales have moved."""
-        if kind.collapse or self.plan.element:
+        if kind.collapse or self.plan.element or self.plan.hold == 1:
             return None
         self.factor = gibbs.factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan

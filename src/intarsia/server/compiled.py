@@ -2,8 +2,11 @@
 
 Each function here is the twin of one in `moves` or `backend` that is written for any array library: same arguments in, same
 numbers out to rounding (a test holds them together). Loops over a handful of features, responses or candidates cost the
-interpreter more than the arithmetic; compiled once and kept on disk, they cost next to nothing. Without Numba, or with
-INTARSIA_COMPILED=0, the twins run instead.
+interpreter more than the arithmetic; compiled once and kept on disk, they cost next to nothing. `light` and `finish` are a whole
+light sweep of a small problem. Without Numba, or with INTARSIA_COMPILED=0, the twins run instead.
+
+One file, although a long one: what is kept on disk is made anew when the file changes that a function stands in, not when those
+it calls do.
 """
 
 import math
@@ -17,7 +20,7 @@ from intarsia.server import priors
 Array = Any
 
 LOG_HALF_PI = math.log(math.pi / 2)
-_SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
+SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
 
 
 def law_code(law: priors.Law) -> tuple[int, float, float]:
@@ -135,7 +138,7 @@ def collapsed_local(
     )
 
 
-@njit(cache=True, error_model="numpy", fastmath=_SUM)
+@njit(cache=True, error_model="numpy", fastmath=SUM)
 def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Array, visited: Array) -> tuple[Array, Array]:
     """`moves.single_site`: columns (blocks, k, m), gram (blocks or 0, k, k), slack = log prior - log u (P)."""
     nb, k = columns.shape[:2]
@@ -308,7 +311,7 @@ def collapsed_scales(
 
 
 @njit(cache=True, error_model="numpy")
-def _compensated_scale(
+def compensated(
     quad: float,
     lin: float,
     log_lam: Array,
@@ -343,7 +346,7 @@ def compensated_scale(
     """`moves.compensated_scale`."""
     quad, lin = (fit**2).sum(), (fit * residual).sum()
     log_lam = np.log(lam[signal])
-    at, accepted = _compensated_scale(quad, lin, log_lam, np.log(tau), *law_code(local), steps, np.log(u))
+    at, accepted = compensated(quad, lin, log_lam, np.log(tau), *law_code(local), steps, np.log(u))
     return np.asarray(at), accepted
 
 
@@ -528,7 +531,7 @@ def rescale_columns(A: Array, B: Array, tau: Array, shape: float, g: Array, u: A
 
 
 @njit(cache=True, error_model="numpy")
-def _shift_scales(
+def shifted(
     lam: Array, tau: Array, code: int, par0: float, par1: float, step: float, u: float
 ) -> tuple[Array, Array, bool]:
     change = 0.0
@@ -555,5 +558,158 @@ def _shift_scales(
 
 def shift_scales(lam: Array, tau: Array, local: priors.Law, step: Array, u: Array) -> tuple[Array, Array, Array]:
     """`moves.shift_scales` for row scales."""
-    lam, tau, accept = _shift_scales(lam, tau, *law_code(local), float(step), float(u))
+    lam, tau, accept = shifted(lam, tau, *law_code(local), float(step), float(u))
     return lam, tau, np.asarray(accept)
+
+
+@njit(cache=True, error_model="numpy", fastmath=SUM)
+def _solve_one(G: Array, d2: float, b: Array) -> Array:
+    """(I + d² G)⁻¹ b by a Cholesky factor: at a hundred rows no dearer than the tridiagonal form, and no call into Python."""
+    m = b.size
+    M = d2 * G
+    for i in range(m):
+        M[i, i] += 1.0
+    L = np.linalg.cholesky(M)
+    x = b.copy()
+    for i in range(m):
+        dot = 0.0
+        for k in range(i):
+            dot += L[i, k] * x[k]
+        x[i] = (x[i] - dot) / L[i, i]
+    for i in range(m - 1, -1, -1):
+        x[i] /= L[i, i]
+        for k in range(i):
+            x[k] -= L[i, k] * x[i]
+    return x
+
+
+@njit(cache=True, error_model="numpy")
+def light(
+    Xt: Array,
+    Y: Array,
+    rss0: Array,
+    rows: float,
+    alpha: float,
+    scale: Array,
+    stiff: float,
+    back: float,
+    A: Array,
+    B: Array,
+    lam: Array,
+    tau: Array,
+    sigma2: Array,
+    Z: Array,
+    E: Array,
+    z_A: Array,
+    sigma_noise: tuple[Array, Array, Array],
+    tau_noise: tuple[Array, Array, Array],
+    lam_noise: tuple[Array, Array, Array],
+    columns: tuple[Array, Array],
+    shape: float,
+    step: float,
+    u_shift: float,
+) -> tuple[bool, Array, Array, Array, Array, Array, Array, bool]:
+    """`gibbs.sweep` up to the non-centred moves: B, A, sigma2, the columns' scale, lam, tau, their shift. False: too stiff a system."""
+    (P, m), (Q, R) = Xt.shape, A.shape
+    keep = math.sqrt(1 - back**2)
+    s = np.sqrt(sigma2 / alpha)
+    U, d, Vt = whiten(A, tau, s)
+    Xl, Zl = np.empty((P, m)), np.empty((P, R))
+    for p in range(P):
+        for i in range(m):
+            Xl[p, i] = Xt[p, i] * lam[p]
+        for r in range(R):
+            Zl[p, r] = keep * Z[p, r]
+    G = np.dot(Xl.T, Xl)
+    trace = 0.0
+    for i in range(m):
+        trace += G[i, i]
+    if not d[0] ** 2 * trace < stiff:
+        return False, A, B, lam, tau, sigma2, Y, False
+    Yw = np.empty((m, Q))
+    for i in range(m):
+        for q in range(Q):
+            Yw[i, q] = (1 + back) * Y[i, q] / s[q]
+    rhs, XZ, W = np.dot(Yw, U), np.dot(Xl.T, Zl), np.empty((m, R))
+    for j in range(R):
+        W[:, j] = d[j] * _solve_one(G, d[j] ** 2, rhs[:, j] - d[j] * XZ[:, j] - keep * E[:, j])
+    T = np.dot(Xl, W)
+    for p in range(P):
+        for r in range(R):
+            T[p, r] += Zl[p, r]
+    turned = np.dot(T, Vt)
+    new = np.empty((P, R))
+    for p in range(P):
+        for r in range(R):
+            new[p, r] = turned[p, r] * lam[p] * tau[r] - back * B[p, r]
+    B = new
+    F = np.dot(Xt.T, B)
+    A = draw_A(np.dot(F.T, F), np.dot(F.T, Y), s**2, z_A)
+    residual = Y - np.dot(F, A.T)
+    rss = np.empty(Q)
+    for q in range(Q):
+        rss[q] = alpha * ((residual[:, q] ** 2).sum() + rss0[q])
+    sigma2 = 1 / half_cauchy(1 / sigma2, alpha * rows, rss, scale, sigma_noise[0], sigma_noise[1], sigma_noise[2])
+    sigma2 = np.maximum(sigma2, 1e-24 * scale**2)
+    A, B, tau = rescale_columns(A, B, tau, shape, columns[0], columns[1])
+    lam = draw_lam(lam, B, tau, lam_noise[0], lam_noise[1], lam_noise[2])
+    tau = draw_tau(tau, B, lam, tau_noise[0], tau_noise[1], tau_noise[2])
+    tau = np.minimum(np.maximum(tau, 1e-15), 1e15)
+    lam, tau, moved = shifted(lam, tau, 0, 1.0, 0.0, step, u_shift)
+    return True, A, B, lam, tau, sigma2, residual, moved
+
+
+@njit(cache=True, error_model="numpy")
+def finish(
+    blocks: Array,
+    gram: Array,
+    Y: Array,
+    A: Array,
+    B: Array,
+    lam: Array,
+    tau: Array,
+    W: Array,
+    s: Array,
+    new: Array,
+    slack: Array,
+    strong: Array,
+    directions: Array,
+    stretches: Array,
+    log_u_stretch: Array,
+    steps: Array,
+    log_u: Array,
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """`gibbs._finish_row`, every block visited: A, B, lam, tau and what was accepted (sites, compensated scale, stretches)."""
+    (Q, R), (P, m), h = A.shape, (B.shape[0], Y.shape[0]), strong.size
+    unit, D, delta = non_centred(A, B, lam, new, s)
+    accept, W = single_site(blocks, gram, W, delta, slack, np.arange(blocks.shape[0]))
+    lam = np.where(accept, new, lam)
+    rows = blocks.reshape(-1, m)
+    Xs, mine, signals, log_lam = np.empty((h, m)), np.empty((h, Q)), np.empty((h, Q)), np.empty(h)
+    for i in range(h):
+        Xs[i] = rows[strong[i]]
+        log_lam[i] = math.log(lam[strong[i]])
+        for q in range(Q):
+            signals[i, q] = lam[strong[i]] * D[strong[i], q]
+            mine[i, q] = D[strong[i], q] * s[q]
+    fit = Y / s - W - np.dot(Xs.T, signals)
+    stretched = np.zeros((1, 1), dtype=np.bool_)
+    if R == Q:
+        A, inverse, fit, W, stretched = stretch_responses(
+            A, tau, fit * s, W, np.dot(mine.T, mine), float(h), s, directions, stretches, log_u_stretch
+        )
+        fit = fit / s
+        back = np.dot(mine, inverse.T)
+        for i in range(h):
+            unit[strong[i]] = back[i]
+    quad, lin = (fit**2).sum(), (fit * W).sum()
+    at, followed = compensated(quad, lin, log_lam, np.log(tau), 0, 1.0, 0.0, steps, log_u)
+    c = math.exp(at)
+    size = c * lam
+    for i in range(h):
+        size[strong[i]] = lam[strong[i]]
+        lam[strong[i]] /= c
+    for p in range(P):
+        for r in range(R):
+            unit[p, r] *= size[p]
+    return A, unit, lam, tau * c, accept, followed, stretched

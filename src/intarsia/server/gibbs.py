@@ -144,6 +144,12 @@ class Plan:
         return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
     @property
+    def small(self) -> bool:
+        """May a light sweep be made in two compiled steps? (Row scales, half-Cauchy laws, no shared factor.)"""
+        laws = self.model.law == "horseshoe" and self.model.noise == "half-cauchy" and self.model.alpha * self.m > 1
+        return laws and self.hold == 1 and self.mixing and not (self.element or self.visits) and min(self.R, self.P) > 1
+
+    @property
     def every(self) -> int:
         """One sweep in so many is full."""
         return 1 if self.element or not self.mixing else 7
@@ -354,6 +360,10 @@ def sweep(
 
     `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
     """
+    if kind == LIGHT and factor is None and plan.small and be.kernels is not None and data.blocks.gram is not None:
+        done = _small(be, plan, data, state, tuning, noise)
+        if done is not None:
+            return done
     xp, alpha = be.xp, plan.model.alpha
     A, B, lam, tau, sigma2 = state
     X, Y = data.X, data.Y
@@ -400,6 +410,33 @@ def sweep(
                 be, plan, data, A, B, lam, tau, residual / s, s, tuning, noise
             )
     return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
+
+
+def _small(
+    be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: dict[str, Array]
+) -> tuple[State, Stats] | None:
+    """A light sweep in two compiled steps; None where the system of B is too stiff for them."""
+    kernels, xp, alpha = be.kernels, be.xp, plan.model.alpha
+    three = {name: tuple(noise[f"{name}.{part}"] for part in ("high", "low", "u")) for name in ("sigma", "tau", "lam")}
+    possible, A, B, lam, tau, sigma2, residual, shift = kernels.light(
+        data.X.T, data.Y, data.rss0, data.m, alpha, data.noise_scale, be.stiff, RELAX, *state,
+        noise["Z"], noise["E"], noise["A"], three["sigma"], three["tau"], three["lam"],
+        (noise["columns.g"], noise["columns.u"]), moves.rescale_shape(plan.Q),
+        float(xp.exp(tuning.log_shift) * noise["shift.z"][0]), float(noise["shift.u"][0]),
+    )  # fmt: skip
+    if not possible:
+        return None
+    s = xp.sqrt(sigma2 / alpha)
+    new, _ = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
+    strong, _ = be.compress(tuning.held, tuning.clear)
+    A, B, lam, tau, single, compensate, stretch = kernels.finish(
+        data.blocks.Xt, data.blocks.gram, data.Y, A, B, lam, tau, residual / s, s, new, -xp.log(noise["single.u"]), strong,
+        noise["stretch.v"], xp.exp(tuning.log_stretch) * noise["stretch.z"], xp.log(noise["stretch.u"]),
+        xp.exp(tuning.log_compensate) * noise["compensate.z"], xp.log(noise["compensate.u"]),
+    )  # fmt: skip
+    no = xp.zeros(1)
+    stretch = stretch if plan.R == plan.Q else no
+    return State(A, B, lam, tau, sigma2), Stats(single, no, xp.asarray(shift), compensate, stretch, no)
 
 
 def _draw_B(
