@@ -53,8 +53,8 @@ def paper(rows: int, P: int, Q: int, draws: int, warmup: int, budget: float) -> 
 
     X, Y = rows_of(rows, P, Q)
     rng, times = np.random.default_rng(1), []
-    state, began = paper_kron.start(X, Y, rng), time.perf_counter()
-    while len(times) < 9 and (not times or time.perf_counter() - began < budget / 3):
+    state = paper_kron.start(X, Y, rng)
+    while len(times) < 9 and sum(times) < budget / 3:
         begin = time.process_time()
         state = paper_kron.sweep(X, Y, state, rng)
         times.append(time.process_time() - begin)
@@ -76,7 +76,7 @@ def nuts(rows: int, P: int, Q: int, draws: int, warmup: int, budget: float) -> I
     yield {"imports_mb": child.high_mb()}
     jax.config.update("jax_enable_x64", True)
     X, Y = rows_of(rows, P, Q)
-    began, stretch = time.perf_counter(), 25
+    began, stretch = time.process_time(), 25
     kernel = NUTS(model(X, Y, "row"), target_accept_prob=0.9)
     states = [kernel.init(jax.random.PRNGKey(seed), warmup, None, (), {}) for seed in (0, 1)]
     constrain = jax.jit(jax.vmap(kernel.postprocess_fn((), {})))
@@ -86,10 +86,10 @@ def nuts(rows: int, P: int, Q: int, draws: int, warmup: int, budget: float) -> I
         return jax.lax.scan(lambda s, _: ((new := kernel.sample(s, (), {})), new.z), state, None, length=stretch)
 
     run = run.lower(states[0]).compile()
-    yield {"compiling_s": time.perf_counter() - began}
+    yield {"compiling_s": time.process_time() - began}
     kept: list[list[np.ndarray]] = [[], []]
-    made, spent, began = 0, 0.0, time.perf_counter()
-    while made < warmup + draws and time.perf_counter() - began < budget:
+    made, spent, began = 0, 0.0, time.process_time()
+    while made < warmup + draws and time.process_time() - began < budget:
         begin = time.process_time()
         for k in (0, 1):
             states[k], z = run(states[k])
