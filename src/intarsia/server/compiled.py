@@ -609,7 +609,7 @@ def light(
     step: float,
     u_shift: float,
 ) -> tuple[bool, Array, Array, Array, Array, Array, Array, bool]:
-    """`gibbs.sweep` up to the non-centred moves: B, A, sigma2, the columns' scale, lam, tau, their shift. False: too stiff a system."""
+    """`gibbs.sweep` up to the non-centred moves: B, A, sigma2, columns' scales, lam, tau, their shift. False: too stiff."""
     (P, m), (Q, R) = Xt.shape, A.shape
     keep = math.sqrt(1 - back**2)
     s = np.sqrt(sigma2 / alpha)

@@ -19,7 +19,7 @@ HELD = 128  # at most so many features count as clear signals
 BLOCK = 64  # features decided together in the single-site move
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
-BORDERLINE = 48  # features in doubt whose scales a full sweep draws with B integrated out
+BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 MANY = 20_000  # below so many features every block is visited in every sweep
 GRAMS = 2**28  # bytes of the blocks' Gram matrices above which they are made when needed
@@ -119,7 +119,7 @@ class Plan:
     Q: int
     R: int
     rows: int
-    borderline: int = BORDERLINE
+    borderline: int = 16
     candidates: int = 12
     mixing: bool = True
     block: int = BLOCK
@@ -210,7 +210,7 @@ class Plan:
         return spec
 
 
-def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int = BORDERLINE) -> Plan:
+def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None) -> Plan:
     """Check the sizes and fix what depends on them."""
     m, P = X.shape
     Q = Y.shape[1]
@@ -218,6 +218,8 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     if not 1 <= R <= Q:
         raise InputError(f"Rank {R} does not fit {Q} response(s); expected 1 ≤ rank ≤ {Q}.")
     block, rows = min(BLOCK, P), min(m, P)
+    if borderline is None:
+        borderline = int(np.clip(P // 6, *BORDERLINE))
     # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
     visits = int(rows**2 * P / 6e11 / (8e-5 + block * rows * Q / 2e9))
     visits = 0 if visits >= -(-P // block) or P < MANY else max(1, visits)
