@@ -20,6 +20,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install -q -e '.'
+	$(BIN)/python -m intarsia.server.warm
 	@touch $@
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
