@@ -143,9 +143,10 @@ def curves(table: Any, seconds: float, tell: Callable[[str], None]) -> Iterator[
             cost = 1e3 * points[-1]["seconds"] if what == "sketch" else points[-1]["ms_per_sweep"]
             tell(f"{what:8} {against} = {value:<8,} {cost:10.2f} ms {points[-1]['mb']:8.0f} MB")
         times, values = [p["seconds" if what == "sketch" else "ms_per_sweep"] for p in points], values[: len(points)]
+        seen = [(value, p["mb"]) for value, p in zip(values, points) if p["mb"] > 1]  # less drowns in what a toy takes
         yield {
             "what": what, "against": against, "fixed": fixed, "theory": THEORY[what, against], "points": points,
-            "time": fit_exponent(values, times), "memory": fit_exponent(values, [p["mb"] for p in points]),
+            "time": fit_exponent(values, times), "memory": fit_exponent(*zip(*seen)) if len(seen) > 3 else None,
         }  # fmt: skip
 
 

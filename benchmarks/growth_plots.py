@@ -71,6 +71,7 @@ def curve(ax: Axes, c: dict[str, Any], kind: str) -> None:
     x = np.array([p[c["against"]] for p in c["points"]], dtype=float)
     key = "mb" if kind == "memory" else "seconds" if c["what"] == "sketch" else "ms_per_sweep"
     y = np.array([p[key] for p in c["points"]], dtype=float)
+    x, y = x[y > 1e-3], y[y > 1e-3]
     fit, colour = c[kind], COLOURS[c["what"]]
     fixed = ", ".join(f"{k}={v:,}" for k, v in c["fixed"].items())
     exponent = "levels off" if fit is None else f"k = {fit['k']:.2f}"

@@ -117,6 +117,10 @@ def _look(frame: Any) -> tuple[int, dict[str, str] | None]:
 
 def _sum(piece: Any, terms: Any, design: Design, start: int, places: Any, gram: bool, bound: Bound | None) -> Partial:
     (features, responses), levels, missing, names = terms
+    source: Any
+    if names is None and all(isinstance(kind, np.dtype) and kind.kind in "fiu" for kind in piece.dtypes):
+        # Plain numbers: the columns' way through Arrow, one by one, takes longer than the sketch.
+        piece, names = piece.to_numpy(dtype=np.float64), [str(name) for name in piece.columns]
     source = ArraySource(piece, names) if names is not None else FrameSource(piece)
     table = Table(source, features, responses, None, missing, "drop", levels, 1)
     return partial(table, design, start=start, positions=places, threads=1, gram=gram, bound=bound)
