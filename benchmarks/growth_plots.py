@@ -21,7 +21,7 @@ RIVALS = {
 }  # fmt: skip
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "0.9",
-    "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False, "savefig.dpi": 130, "savefig.bbox": "tight",
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False, "savefig.dpi": 110, "savefig.bbox": "tight",
 }  # fmt: skip
 PANELS = [[("sketch", "n"), ("sketch", "P"), ("sketch", "m")], [("sample", "P"), ("sample", "m"), ("sample", "Q")]]
 
@@ -102,7 +102,7 @@ def comparison(found: dict[str, Any]) -> plt.Figure:
         ("s_per_1000_median", "s for 1,000 effective draws,\nmedian coefficient (◇ ▽: s a fit)"),
         ("s_per_1000_worst", "s for 1,000 effective draws,\nslowest coefficient (◇ ▽: s a fit)"), ("mb", "peak memory, MB"),
     ]  # fmt: skip
-    fig, axes = plt.subplots(1, 3, figsize=(10.5, 4.1))
+    fig, axes = plt.subplots(1, 3, figsize=(10.5, 4.3))
     for ax, (key, label) in zip(axes, panels):
         for i, (name, (title, colour, marker)) in enumerate(RIVALS.items()):
             mine = {(r["rows"], r["P"], r["Q"]): r for r in rows if r["method"] == name}
@@ -113,19 +113,19 @@ def comparison(found: dict[str, Any]) -> plt.Figure:
                 value = r.get(key, r.get("seconds") if key != "mb" else None)
                 if value is None:  # nothing came of it within the budget
                     ax.plot(x, r["budget_s"], marker, color=colour, mfc="none", ms=6)
-                    ax.text(x, 1.25 * r["budget_s"], "stopped", fontsize=7, ha="center", color=colour)
+                    ax.annotate("", (x, 3 * r["budget_s"]), (x, r["budget_s"]), arrowprops={"arrowstyle": "->", "color": colour})
                     continue
                 settled = key == "mb" or r.get("settled", True)
                 ax.plot(x, value, marker, color=colour, ms=6, mfc=colour if settled else "none")
             ax.plot([], [], marker, color=colour, ms=6, label=title)
         ax.set_yscale("log")
         ax.set_ylabel(label)
-        ax.set_xticks(range(len(sizes)), [f"{r}×{P:,}×{Q}" for r, P, Q in sizes], fontsize=8)
+        ax.set_xticks(range(len(sizes)), [f"{r}\n×{P:,}\n×{Q}" for r, P, Q in sizes], fontsize=8)
         ax.set_xlabel("rows × features × responses")
         ax.yaxis.set_minor_formatter(NullFormatter())
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="upper center", ncol=5, bbox_to_anchor=(0.5, 1.0))
-    note = " · open: chains not settled (R̂ ≥ 1.05), the true time is longer"
+    note = " · open: chains not settled (R̂ ≥ 1.05), the true time is longer; arrow: stopped, nothing within the budget"
     fig.text(0.01, 0.005, source(found) + note, fontsize=7.5, color="0.35")
     fig.tight_layout(rect=(0, 0.03, 1, 0.93))
     return fig
