@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below 2³² for every m allowed
 MAX_M = 2**22
 _WORDS_A_BLOCK = 8
-_PIECE = 1 << 14  # entries turned at a time: the scratch stays in the cache
+_PIECE = 1 << 16  # entries turned at a time: the scratch stays in the cache, and threads seldom wait for the interpreter
 _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros gives the key stream itself
 
 # Wichura (1988), AS 241, PPND16; highest power first.
