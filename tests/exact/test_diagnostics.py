@@ -14,6 +14,8 @@ from intarsia.server.diagnostics import RunningMoments, diagnose, entries, rhat
 from intarsia.server.draws import Draws
 from intarsia.server.verdict import Diagnosis
 
+arviz.Numba.disable_numba()  # its compiled spread of a constant is an array, not a number
+
 ARVIZ = {
     "rhat": lambda x: arviz.rhat(x, method="z_scale"),
     "rhat_folded": lambda x: arviz.rhat(x, method="folded"),

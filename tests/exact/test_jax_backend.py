@@ -14,7 +14,7 @@ from intarsia.server.backend_jax import by_panels  # noqa: E402
 
 NUMPY, JAX = backend.get("numpy"), backend.get("jax")
 CASES = {
-    "row": {}, "row, P < m": {"P": 9}, "row, rank 2": {"rank": 2}, "row, one response": {"Q": 1},
+    "row": {}, "row, P < m": {"P": 9}, "row, rank 2": {"rank": 2, "seed": 1}, "row, one response": {"Q": 1},
     "row, some blocks": {"block": 10, "visits": 3}, "element, some blocks": {"local": "element", "block": 10, "visits": 3},
     "row, factored": {}, "row, one feature": {"P": 1}, "row, plain Gibbs": {"mixing": False},
     "row, group lasso": {"law": "laplace"},

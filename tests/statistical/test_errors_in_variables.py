@@ -150,7 +150,7 @@ def test_joint_distribution():
 
 def test_corrects_what_plain_fitting_shrinks():
     plain, aware = [], []
-    for seed in range(5):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
         plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))

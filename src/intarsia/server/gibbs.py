@@ -493,7 +493,7 @@ def _draw_B(
         return (moved + factor.apply(W)) @ Vt * tau
 
     # Known to rounding times d²G; where that is too much, the product is made.
-    F = be.branch((d**2).max() * factor.trace() < 1e8, known, lambda B: be.times(X, B), B)
+    F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
     return B, F, lam, tau, sigma2, accepted, moved
 
 
