@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-sim2 bench-cpu bench-gpu bench-growth bench-storage docs clean
+.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,7 +68,7 @@ bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and 
 bench-storage: $(VENV)/.tested  ## sketching from disk and on Dask with 1 and 2 workers
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.storage
 
-bench-sim2: $(VENV)/.tested  ## the default run on the paper's Simulation 2, every cell
+bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, every cell
 	$(BIN)/python -m benchmarks.sim2
 
 docs: $(VENV)/.tested  ## build the documents, strict links

@@ -1,6 +1,6 @@
 """Simulation 2 of the paper, every cell, with the sampler's default settings on this machine's cores.
 
-    make bench-sim2                           # 5 data sets a cell: about half an hour on two idle cores
+    make bench-default                           # 5 data sets a cell: about half an hour on two idle cores
     python -m benchmarks.sim2 --sets 1        # a look
 
 The data sets are those of `benchmarks.sim2_gpu`. A run goes on where an earlier one stopped: finished data sets are kept in
