@@ -233,6 +233,16 @@ def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
+def _scaled(A: Array, tau: Array, s: Array) -> Array:
+    """diag(1/s) A diag(tau)."""
+    M = np.empty(A.shape)
+    for q in range(A.shape[0]):
+        for r in range(A.shape[1]):
+            M[q, r] = A[q, r] / s[q] * tau[r]
+    return M
+
+
+@njit(cache=True, error_model="numpy")
 def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
     U, d, _ = np.linalg.svd(M, False)
     Yr = np.dot(Yw, U)
@@ -243,27 +253,12 @@ def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def collapsed(
-    diag: Array,
-    off: Array,
-    Yrot: Array,
-    A: Array,
-    rss0: Array,
-    m: float,
-    alpha: float,
-    noise: int,
-    scale: Array,
-    log_sigma: Array,
-    log_tau: Array,
-) -> float:
+def collapsed(target: tuple[Any, ...], log_sigma: Array, log_tau: Array) -> float:
     """`moves.Collapsed`: the noise law is the half-Cauchy of each scale (noise 0) or flat."""
+    diag, off, Yrot, A, rss0, m, alpha, noise, scale = target
     Q, R = A.shape
     s = np.exp(log_sigma) / math.sqrt(alpha)
-    M, Yw = np.empty((Q, R)), np.empty_like(Yrot)
-    tau = np.exp(log_tau)
-    for q in range(Q):
-        for r in range(R):
-            M[q, r] = A[q, r] / s[q] * tau[r]
+    M, Yw = _scaled(A, np.exp(log_tau), s), np.empty_like(Yrot)
     for i in range(Yrot.shape[0]):
         for q in range(Q):
             Yw[i, q] = Yrot[i, q] / s[q]
@@ -278,32 +273,20 @@ def collapsed(
 
 @njit(cache=True, error_model="numpy")
 def collapsed_scales(
-    diag: Array,
-    off: Array,
-    Yrot: Array,
-    A: Array,
-    rss0: Array,
-    m: float,
-    alpha: float,
-    noise: int,
-    scale: Array,
-    sigma2: Array,
-    tau: Array,
-    steps: Array,
-    log_u: Array,
+    target: tuple[Any, ...], sigma2: Array, tau: Array, steps: Array, log_u: Array
 ) -> tuple[Array, Array, Array]:
     """`moves.collapsed_scales`."""
     Q = sigma2.size
     log_sigma, log_tau = np.log(sigma2) / 2, np.log(tau)
     accepted = np.zeros(Q + 1, dtype=np.bool_)
-    value = collapsed(diag, off, Yrot, A, rss0, m, alpha, noise, scale, log_sigma, log_tau)
+    value = collapsed(target, log_sigma, log_tau)
     for k in range(Q + 1):
         new_sigma, new_tau = log_sigma.copy(), log_tau.copy()
         if k < Q:
             new_sigma[k] += steps[k]
         else:
             new_tau += steps[k]
-        proposed = collapsed(diag, off, Yrot, A, rss0, m, alpha, noise, scale, new_sigma, new_tau)
+        proposed = collapsed(target, new_sigma, new_tau)
         if log_u[k] < proposed - value:
             log_sigma, log_tau, value = new_sigma, new_tau, proposed
             accepted[k] = True
@@ -403,11 +386,7 @@ def stretch_responses(
 @njit(cache=True, error_model="numpy")
 def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
     """`conditionals.whiten`."""
-    M = np.empty(A.shape)
-    for q in range(A.shape[0]):
-        for r in range(A.shape[1]):
-            M[q, r] = A[q, r] / s[q] * tau[r]
-    U, d, Vt = np.linalg.svd(M, False)
+    U, d, Vt = np.linalg.svd(_scaled(A, tau, s), False)
     for j in range(d.size):
         if Vt[j, 0] < 0:
             for r in range(Vt.shape[1]):

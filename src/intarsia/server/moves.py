@@ -81,7 +81,7 @@ class Collapsed:
 
     def __call__(self, log_sigma: Array, log_tau: Array) -> Array:
         if self.be.kernels is not None:
-            return self.be.kernels.collapsed(*self.numbers(), log_sigma, log_tau)
+            return self.be.kernels.collapsed(self.numbers(), log_sigma, log_tau)
         xp = self.be.xp
         s = xp.exp(log_sigma) / self.alpha**0.5
         value = -0.5 * self.factor.evidence(self.A / s[:, None] * xp.exp(log_tau), self.Yrot / s)
@@ -99,7 +99,7 @@ def collapsed_scales(
     """
     xp = be.xp
     if be.kernels is not None:
-        return be.kernels.collapsed_scales(*target.numbers(), sigma2, tau, steps, xp.log(u))
+        return be.kernels.collapsed_scales(target.numbers(), sigma2, tau, steps, xp.log(u))
     Q = sigma2.shape[0]
 
     def one(carry: Any, x: Any) -> Any:
