@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from benchmarks.one_chain import one_chain, period, sweep
 from intarsia.server import gibbs
+from intarsia.server.plan import part
 
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 
@@ -58,7 +59,7 @@ def measure(P: int, m: int, Q: int, threads: int, repeats: int) -> dict[str, Any
             rounds.append([timed(lambda: sweep(chain)) for _ in range(every)])
             if i >= warm:
                 bare.append(timed(lambda: blas.dsyrk(1.0, chain.data.X, lower=1)))
-        state, noise = chain.state, gibbs.part(gibbs.draw_noise(plan, chain.rng), "lam")
+        state, noise = chain.state, part(gibbs.draw_noise(plan, chain.rng), "lam")
         draw = gibbs.conditionals.draw_lam
         lam = [timed(lambda: draw(chain.be, state.lam, state.B, state.tau, plan.local, noise)) for _ in range(5)]
         pools = [p for p in threadpool_info() if p["user_api"] == "blas"]

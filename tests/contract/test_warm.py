@@ -16,7 +16,7 @@ def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
     kernels = [f for f in vars(backend.KERNELS).values() if hasattr(f, "signatures")]
     before = {f.__name__: list(f.signatures) for f in kernels}
     rng = np.random.default_rng(1)
-    monkeypatch.setattr("intarsia.server.gibbs.COSTLY", 0)  # as a large problem
+    monkeypatch.setattr("intarsia.server.plan.COSTLY", 0)  # as a large problem
     for m, P, Q in ((30, 50, 3), (9, 40, 4), (40, 10, 2)):
         sample(rng.standard_normal((m, P)), rng.standard_normal((m, Q)), draws=8, warmup=8, chains=1, thin=1, workers=1)
     after = {f.__name__: list(f.signatures) for f in kernels}

@@ -73,7 +73,7 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
 
 def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch):
     """A round of full, short and light sweeps that share G, against NumPy's with the same random numbers."""
-    monkeypatch.setattr(gibbs, "COSTLY", 0)
+    monkeypatch.setattr("intarsia.server.plan.COSTLY", 0)
     X, Y, plan = problem(P=40)
     assert {plan.kind(i) for i in range(plan.every)} == {gibbs.FULL, gibbs.LIGHT, gibbs.SHORT}
     with JAX.precision():

@@ -54,7 +54,7 @@ def test_the_sweep_on_jax_keeps_the_joint_law(local):
 
 
 def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
-    monkeypatch.setattr(gibbs, "COSTLY", 0)
+    monkeypatch.setattr("intarsia.server.plan.COSTLY", 0)
     setting = in_blocks()
     kinds = [setting.plan.kind(i) for i in (2, 3, 4)]
     assert kinds == [gibbs.SHORT, gibbs.LIGHT, gibbs.SHORT]

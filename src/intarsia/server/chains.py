@@ -31,6 +31,7 @@ from intarsia.server.chain import STOP, Chain, write_progress
 from intarsia.server.diagnostics import diagnose, rhat_from_moments
 from intarsia.server.draws import Draws, create
 from intarsia.server.gibbs import Model
+from intarsia.server.plan import check
 
 IN_MEMORY = 2 * 2**30  # draws of C above this many bytes stay on disk
 SMALL = 3.0  # seconds of estimated work under which starting processes does not pay
@@ -93,7 +94,7 @@ def sample(
         if int(value) != value or value < least:
             raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
-    gibbs.check(X, Y)
+    check(X, Y)
     gibbs.plan(model, X, Y)
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
