@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reaso
 BE = backend.get("numpy")
 
 
-@pytest.mark.parametrize("kind", [gibbs.FULL, gibbs.LIGHT, gibbs.SHORT], ids=["full", "light", "short"])
+@pytest.mark.parametrize("kind", [gibbs.FULL, gibbs.LIGHT, gibbs.PLAIN, gibbs.SHORT], ids=["full", "light", "plain", "short"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     X, Y, plan = problem(**CASES[name])

@@ -112,6 +112,13 @@ class Tridiagonal:
             raise ConvergenceError(NOT_POSITIVE)
         return x
 
+    @staticmethod
+    def checked(found: tuple[Array, ...]) -> tuple[Array, ...]:
+        """What a compiled loop found, whose first entry is NaN where a system is not positive definite."""
+        if np.isnan(found[0][0]):
+            raise ConvergenceError(NOT_POSITIVE)
+        return found
+
     def log_marginal(self, d: Array, Yr: Array) -> float:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
         if KERNELS is not None:

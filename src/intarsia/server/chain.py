@@ -111,8 +111,13 @@ class Chain:
 
     def _keep(self, i: int) -> None:
         A, B, lam, tau, sigma2 = self.state
+        self.sigma2[i], self.tau[i] = sigma2, tau
+        if self.be.kernels is not None and lam.ndim == 1:
+            C = np.asarray(self.C[i])  # the file's own memory, as a plain array
+            self.be.kernels.keep(tuple(self.state), self.data.norm2, self.watched, i + 1.0, C, self.kappa, self.moments)
+            return
         C = B @ A.T
-        self.C[i], self.sigma2[i], self.tau[i] = C, sigma2, tau
+        self.C[i] = C
         spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
         rows = lam if lam.ndim == 1 else np.sqrt((lam**2).mean(axis=1))
         self.kappa += (1 / (1 + self.data.norm2 * spread * rows**2) - self.kappa) / (i + 1)

@@ -2,8 +2,8 @@
 
 Each function here is the twin of one in `moves` or `backend` that is written for any array library: same arguments in, same
 numbers out to rounding (a test holds them together). Loops over a handful of features, responses or candidates cost the
-interpreter more than the arithmetic; compiled once and kept on disk, they cost next to nothing. `light` and `finish` are a whole
-light sweep of a small problem. Without Numba, or with INTARSIA_COMPILED=0, the twins run instead.
+interpreter more than the arithmetic; compiled once and kept on disk, they cost next to nothing. `draw_B`, `given_B` and `finish`
+are a whole light sweep of a small problem. Without Numba, or with INTARSIA_COMPILED=0, the twins run instead.
 
 One file, although a long one: what is kept on disk is made anew when the file changes that a function stands in, not when those
 it calls do.
@@ -45,97 +45,6 @@ def _log_density(code: int, a: float, b: float, t: float) -> float:
     if code == 2:
         return (a + 1) * t - math.exp(2 * t) / 2
     return 0.0
-
-
-@njit(cache=True, error_model="numpy")
-def _collapsed_local(
-    inverse: Array,
-    projected: Array,
-    d: Array,
-    lam: Array,
-    code: int,
-    par0: float,
-    par1: float,
-    prior_t: Array,
-    logistic: Array,
-    from_prior: Array,
-    pick: Array,
-) -> Array:
-    R, K = projected.shape
-    T = prior_t.shape[1]
-    a, z, out = inverse.copy(), projected.copy(), lam.copy()
-    da, zz, column, rho = np.empty(R), np.empty(R), np.empty((R, K)), np.empty(R)
-    t, weight = np.empty(T + 1), np.empty(T + 1)
-    for i in range(K):
-        least, most = np.inf, 0.0
-        for r in range(R):
-            a_ii = a[r, i, i]
-            keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
-            least = min(least, keep)
-            keep = max(keep, 1e-8)
-            da[r] = d[r] ** 2 * a_ii / keep
-            zz[r] = z[r, i] ** 2 / max(a_ii * keep, 1e-300)
-            most = max(most, da[r])
-        if not least > 1e-8:
-            continue
-        centre = 1.0 - 0.5 * math.log(max(most, 1e-300))
-        top = -np.inf
-        for c in range(T + 1):
-            if c == T:
-                t[c] = math.log(lam[i])
-            elif from_prior[i, c]:
-                t[c] = prior_t[i, c]
-            else:
-                t[c] = centre + logistic[i, c]
-            grow = math.exp(2 * t[c])
-            fit, largest = 0.0, 0.0
-            for r in range(R):
-                x2 = min(da[r] * grow, 1e300)
-                largest = max(largest, x2)
-                fit += zz[r] * (x2 / (1 + x2)) - math.log1p(x2)
-            if not largest < 1e8:
-                weight[c] = -np.inf
-                continue
-            v = abs(t[c] - centre)
-            base = _log_density(0, 1.0, 0.0, t[c])
-            one, two = base - LOG_HALF_PI, -v - 2 * math.log1p(math.exp(-v))
-            proposal = max(one, two) + math.log1p(math.exp(-abs(one - two)))
-            law = base if code == 0 else _log_density(code, par0, par1, t[c])
-            weight[c] = 0.5 * fit + law - proposal
-            top = max(top, weight[c])
-        total = 0.0
-        for c in range(T + 1):
-            total += math.exp(weight[c] - top)
-            weight[c] = total
-        chosen = 0
-        while chosen < T and weight[chosen] < pick[i] * total:
-            chosen += 1
-        new = math.exp(t[chosen])
-        for r in range(R):
-            change = d[r] ** 2 * (new**2 - lam[i] ** 2)
-            rho[r] = change / (1 + change * a[r, i, i])
-            for k in range(K):
-                column[r, k] = a[r, k, i]
-        for r in range(R):
-            z_i = z[r, i]
-            for k in range(K):
-                scaled = rho[r] * column[r, k]
-                for n in range(K):
-                    a[r, k, n] -= scaled * column[r, n]
-                z[r, k] -= z_i * scaled
-        out[i] = new
-    return out
-
-
-def collapsed_local(
-    inverse: Array, projected: Array, d: Array, lam: Array, law: priors.Law, candidates: dict[str, Array]
-) -> Array:
-    """`moves.collapsed_local`."""
-    value = candidates["value"]
-    prior_t, logistic = np.log(np.tan(np.pi / 2 * value)), np.log(value) - np.log1p(-value)
-    return _collapsed_local(
-        inverse, projected, d, lam, *law_code(law), prior_t, logistic, candidates["mix"] < 0.5, candidates["pick"]
-    )
 
 
 @njit(cache=True, error_model="numpy", fastmath=SUM)
@@ -230,6 +139,162 @@ def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
             for c in range(n):
                 out[j, i, c] = out[j, i, c] / pivot[i] - ratio[i] * out[j, i + 1, c]
     return out
+
+
+@njit(cache=True, error_model="numpy")
+def _pick(
+    da: Array,
+    zz: Array,
+    most: float,
+    lam: float,
+    code: int,
+    par0: float,
+    par1: float,
+    prior_t: Array,
+    logistic: Array,
+    from_prior: Array,
+    u: float,
+    t: Array,
+    weight: Array,
+) -> float:
+    """One local scale among fresh candidates and the present one, by importance weight."""
+    T = prior_t.size
+    centre = 1.0 - 0.5 * math.log(max(most, 1e-300))
+    top = -np.inf
+    for c in range(T + 1):
+        if c == T:
+            t[c] = math.log(lam)
+        elif from_prior[c]:
+            t[c] = prior_t[c]
+        else:
+            t[c] = centre + logistic[c]
+        grow = math.exp(2 * t[c])
+        fit, largest, product = 0.0, 0.0, 1.0
+        for r in range(da.size):
+            x2 = min(da[r] * grow, 1e300)
+            largest = max(largest, x2)
+            fit += zz[r] * (x2 / (1 + x2))
+            product *= 1 + x2
+            if product > 1e100:  # one logarithm for all, taken before it overflows
+                fit -= math.log(product)
+                product = 1.0
+        fit -= math.log(product)
+        if not largest < 1e8:
+            weight[c] = -np.inf
+            continue
+        v = abs(t[c] - centre)
+        base = _log_density(0, 1.0, 0.0, t[c])
+        one, two = base - LOG_HALF_PI, -v - 2 * math.log1p(math.exp(-v))
+        proposal = max(one, two) + math.log1p(math.exp(-abs(one - two)))
+        law = base if code == 0 else _log_density(code, par0, par1, t[c])
+        weight[c] = 0.5 * fit + law - proposal
+        top = max(top, weight[c])
+    total = 0.0
+    for c in range(T + 1):
+        total += math.exp(weight[c] - top)
+        weight[c] = total
+    chosen = 0
+    while chosen < T and weight[chosen] < u * total:
+        chosen += 1
+    return math.exp(t[chosen])
+
+
+@njit(cache=True, error_model="numpy")
+def _borderline(
+    diag: Array,
+    off: Array,
+    d: Array,
+    Yr: Array,
+    rhs: Array,
+    Xk: Array,
+    Zk: Array,
+    lam: Array,
+    code: int,
+    par0: float,
+    par1: float,
+    prior_t: Array,
+    logistic: Array,
+    from_prior: Array,
+    pick: Array,
+) -> tuple[Array, Array]:
+    """`gibbs._borderline`: the new scales, and the solved systems after they have moved; NaN where one is not positive definite.
+
+    Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
+    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs: what it leaves below the diagonal gives x by substitution.
+    """
+    (m, K), R, T = Xk.shape, d.size, prior_t.shape[1]
+    packed, S, a, z = np.empty((R, m, K + 2)), np.empty((R, m, K)), np.empty((R, K, K)), np.empty((R, K))
+    for j in range(R):
+        for i in range(m):
+            packed[j, i, 0] = rhs[i, j]
+            packed[j, i, 1] = Yr[i, j]
+            packed[j, i, 2:] = Xk[i]
+    packed = solve(diag, off, d, packed)
+    XkT = np.ascontiguousarray(Xk.T)
+    for j in range(R):
+        if np.isnan(packed[j, 0, 0]):
+            return np.full(K, np.nan), np.full((m, R), np.nan)
+        S[j] = packed[j, :, 2:]
+        a[j] = np.dot(XkT, S[j])
+        z[j] = np.dot(XkT, np.ascontiguousarray(packed[j, :, 1]))
+    new, t, weight = lam.copy(), np.empty(T + 1), np.empty(T + 1)
+    da, zz, column = np.empty(R), np.empty(R), np.empty(K)
+    change, rho, pivot = np.zeros((R, K)), np.zeros((R, K)), np.ones((R, K))
+    for i in range(K):
+        least, most = np.inf, 0.0
+        for r in range(R):
+            a_ii = a[r, i, i]
+            keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
+            least = min(least, keep)
+            keep = max(keep, 1e-8)
+            da[r] = d[r] ** 2 * a_ii / keep
+            zz[r] = z[r, i] ** 2 / max(a_ii * keep, 1e-300)
+            most = max(most, da[r])
+        if not least > 1e-8:
+            continue
+        new[i] = _pick(da, zz, most, lam[i], code, par0, par1, prior_t[i], logistic[i], from_prior[i], pick[i], t, weight)
+        for r in range(R):
+            change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
+            if change[r, i] == 0.0:
+                continue
+            pivot[r, i] = 1 + change[r, i] * a[r, i, i]
+            rho[r, i] = change[r, i] / pivot[r, i]
+            for k in range(i + 1, K):
+                column[k] = a[r, k, i]
+            for k in range(i + 1, K):
+                scaled = rho[r, i] * column[k]
+                z[r, k] -= z[r, i] * scaled
+                row = a[r, k]
+                for n in range(i + 1, k + 1):
+                    row[n] -= scaled * column[n]
+    W = np.empty((m, R))
+    for j in range(R):
+        w = packed[j, :, 0] - d[j] * np.dot(S[j], (new - lam) * Zk[:, j])
+        x = np.dot(XkT, w)
+        for i in range(K):
+            if rho[j, i] != 0.0:
+                for k in range(i + 1, K):
+                    x[k] -= rho[j, i] * a[j, k, i] * x[i]
+        for i in range(K - 1, -1, -1):
+            rest = x[i]
+            for k in range(i + 1, K):
+                rest -= a[j, k, i] * x[k]  # x[k] is times its change already
+            x[i] = change[j, i] * rest / pivot[j, i]
+        W[:, j] = w - np.dot(S[j], x)
+    return new, W
+
+
+def borderline(
+    factor: Any, d: Array, Yr: Array, rhs: Array, Xk: Array, Zk: Array, lam: Array, law: priors.Law, candidates: dict[str, Array]
+) -> tuple[Array, Array]:
+    """`gibbs._borderline`."""
+    value = candidates["value"]
+    prior_t, logistic = np.log(np.tan(np.pi / 2 * value)), np.log(value) - np.log1p(-value)
+    plain = np.ascontiguousarray
+    return _borderline(
+        factor.diag, factor.off, d, plain(Yr), plain(rhs), plain(Xk), Zk, lam, *law_code(law), prior_t, logistic,
+        candidates["mix"] < 0.5, candidates["pick"],
+    )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
@@ -563,35 +628,12 @@ def _solve_one(G: Array, d2: float, b: Array) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
-def light(
-    Xt: Array,
-    Y: Array,
-    rss0: Array,
-    rows: float,
-    alpha: float,
-    scale: Array,
-    stiff: float,
-    back: float,
-    A: Array,
-    B: Array,
-    lam: Array,
-    tau: Array,
-    sigma2: Array,
-    Z: Array,
-    E: Array,
-    z_A: Array,
-    sigma_noise: tuple[Array, Array, Array],
-    tau_noise: tuple[Array, Array, Array],
-    lam_noise: tuple[Array, Array, Array],
-    columns: tuple[Array, Array],
-    shape: float,
-    step: float,
-    u_shift: float,
-) -> tuple[bool, Array, Array, Array, Array, Array, Array, bool]:
-    """`gibbs.sweep` up to the non-centred moves: B, A, sigma2, columns' scales, lam, tau, their shift. False: too stiff."""
+def draw_B(
+    Xt: Array, Y: Array, A: Array, B: Array, lam: Array, tau: Array, s: Array, back: float, Z: Array, E: Array, stiff: float
+) -> tuple[bool, Array, Array]:
+    """`conditionals.relaxed` of `conditionals.draw_B_row` for a small problem, and XB. False: the system is too stiff."""
     (P, m), (Q, R) = Xt.shape, A.shape
     keep = math.sqrt(1 - back**2)
-    s = np.sqrt(sigma2 / alpha)
     U, d, Vt = whiten(A, tau, s)
     Xl, Zl = np.empty((P, m)), np.empty((P, R))
     for p in range(P):
@@ -604,7 +646,7 @@ def light(
     for i in range(m):
         trace += G[i, i]
     if not d[0] ** 2 * trace < stiff:
-        return False, A, B, lam, tau, sigma2, Y, False
+        return False, B, Y
     Yw = np.empty((m, Q))
     for i in range(m):
         for q in range(Q):
@@ -621,9 +663,38 @@ def light(
     for p in range(P):
         for r in range(R):
             new[p, r] = turned[p, r] * lam[p] * tau[r] - back * B[p, r]
-    B = new
-    F = np.dot(Xt.T, B)
-    A = draw_A(np.dot(F.T, F), np.dot(F.T, Y), s**2, z_A)
+    return True, new, np.dot(Xt.T, new)
+
+
+@njit(cache=True, error_model="numpy")
+def given_B(
+    F: Array,
+    Y: Array,
+    rss0: Array,
+    rows: float,
+    alpha: float,
+    scale: Array,
+    A: Array,
+    B: Array,
+    lam: Array,
+    tau: Array,
+    sigma2: Array,
+    z_A: Array,
+    sigma_noise: tuple[Array, Array, Array],
+    columns: tuple[Array, Array],
+    shape: float,
+    tau_noise: tuple[Array, Array, Array],
+    scales: bool,
+    lam_noise: tuple[Array, Array, Array],
+    step: float,
+    u_shift: float,
+) -> tuple[Array, Array, Array, Array, Array, Array, bool]:
+    """`gibbs.sweep` from B to the non-centred moves: A, sigma2, the columns' scales, lam, tau, their shift; F = XB.
+
+    Without `scales` the local scales stay. Returns the whitened residual too.
+    """
+    Q = Y.shape[1]
+    A = draw_A(np.dot(F.T, F), np.dot(F.T, Y), sigma2 / alpha, z_A)
     residual = Y - np.dot(F, A.T)
     rss = np.empty(Q)
     for q in range(Q):
@@ -631,11 +702,14 @@ def light(
     sigma2 = 1 / half_cauchy(1 / sigma2, alpha * rows, rss, scale, sigma_noise[0], sigma_noise[1], sigma_noise[2])
     sigma2 = np.maximum(sigma2, 1e-24 * scale**2)
     A, B, tau = rescale_columns(A, B, tau, shape, columns[0], columns[1])
-    lam = draw_lam(lam, B, tau, lam_noise[0], lam_noise[1], lam_noise[2])
+    moved = False
+    if scales:
+        lam = draw_lam(lam, B, tau, lam_noise[0], lam_noise[1], lam_noise[2])
     tau = draw_tau(tau, B, lam, tau_noise[0], tau_noise[1], tau_noise[2])
     tau = np.minimum(np.maximum(tau, 1e-15), 1e15)
-    lam, tau, moved = shifted(lam, tau, 0, 1.0, 0.0, step, u_shift)
-    return True, A, B, lam, tau, sigma2, residual, moved
+    if scales:
+        lam, tau, moved = shifted(lam, tau, 0, 1.0, 0.0, step, u_shift)
+    return A, B, lam, tau, sigma2, residual / np.sqrt(sigma2 / alpha), moved
 
 
 @njit(cache=True, error_model="numpy")
@@ -692,3 +766,37 @@ def finish(
         for r in range(R):
             unit[p, r] *= size[p]
     return A, unit, lam, tau * c, accept, followed, stretched
+
+
+@njit(cache=True, error_model="numpy")
+def keep(
+    state: tuple[Array, Array, Array, Array, Array],
+    norm2: Array,
+    watched: Array,
+    n: float,
+    C: Array,
+    kappa: Array,
+    moments: Array,
+) -> None:
+    """`chain.Chain._keep` for row scales: C of the n-th kept draw, the running shrinkage and moments, all in place."""
+    A, B, lam, tau, sigma2 = state
+    (P, R), Q = B.shape, A.shape[0]
+    spread = 0.0
+    for q in range(Q):
+        for r in range(R):
+            spread += (A[q, r] * tau[r]) ** 2 / sigma2[q] / R
+    for p in range(P):
+        for q in range(Q):
+            x = 0.0
+            for r in range(R):
+                x += B[p, r] * A[q, r]
+            C[p, q] = x
+        kappa[p] += (1 / (1 + norm2[p] * spread * lam[p] ** 2) - kappa[p]) / n
+    for k in range(moments.shape[1]):
+        if k < watched.size:
+            x = C[watched[k] // Q, watched[k] % Q]
+        else:
+            x = math.log(sigma2[k - watched.size])
+        away = x - moments[0, k]
+        moments[0, k] += away / n
+        moments[1, k] += away * (x - moments[0, k])

@@ -70,13 +70,8 @@ def sweep(
 
     `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
     """
-    if kind == LIGHT and factor is None and plan.small and be.kernels is not None and data.blocks.gram is not None:
-        done = _small(be, plan, data, state, tuning, noise)
-        if done is not None:
-            return done
     xp, alpha = be.xp, plan.model.alpha
     A, B, lam, tau, sigma2 = state
-    X, Y = data.X, data.Y
     noise_law = plan.noise_law(data.noise_scale)
     no = xp.zeros(1)
     step_stats, shift, compensate, stretch, globals_ = no, no, no, no, no
@@ -84,19 +79,13 @@ def sweep(
         B, F, lam, tau, sigma2, step_stats, globals_ = _draw_B(
             be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law
         )
-        s = xp.sqrt(sigma2 / alpha)
     else:
-        s = xp.sqrt(sigma2 / alpha)
-
-        def draw(Y: Array, Z: Array, E: Array) -> Array:
-            if plan.element:
-                return conditionals.draw_B_element(be, X, Y, A, lam, tau, s, Z, E)
-            return conditionals.draw_B_row(be, X, Y, A, lam, tau, s, Z, E, factor)
-
-        B = conditionals.relaxed(draw, RELAX if plan.mixing else 0.0, B, Y, noise["Z"], noise["E"])
-        F = be.times(X, B)
-    A = conditionals.draw_A(be, F, Y, s, noise["A"])
-    residual = Y - F @ A.T
+        B, F = _given_scales(be, plan, data, state, noise, factor)
+    if be.kernels is not None and plan.compiled and data.blocks.gram is not None:
+        return _compiled(be, plan, data, State(A, B, lam, tau, sigma2), F, tuning, noise, kind, step_stats, globals_)
+    s = xp.sqrt(sigma2 / alpha)
+    A = conditionals.draw_A(be, F, data.Y, s, noise["A"])
+    residual = data.Y - F @ A.T
     sigma2 = conditionals.draw_sigma2(
         be, sigma2, (residual**2).sum(axis=0) + data.rss0, data.m, alpha, noise_law, part(noise, "sigma")
     )
@@ -122,31 +111,68 @@ def sweep(
     return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
 
 
-def _small(
-    be: Any, plan: Plan, data: Data, state: State, tuning: Tuning, noise: dict[str, Array]
-) -> tuple[State, Stats] | None:
-    """A light sweep in two compiled steps; None where the system of B is too stiff for them."""
-    kernels, xp, alpha = be.kernels, be.xp, plan.model.alpha
-    three = {name: tuple(noise[f"{name}.{part}"] for part in ("high", "low", "u")) for name in ("sigma", "tau", "lam")}
-    possible, A, B, lam, tau, sigma2, residual, shift = kernels.light(
-        data.X.T, data.Y, data.rss0, data.m, alpha, data.noise_scale, be.stiff, RELAX, *state,
-        noise["Z"], noise["E"], noise["A"], three["sigma"], three["tau"], three["lam"],
-        (noise["columns.g"], noise["columns.u"]), moves.rescale_shape(plan.Q),
-        float(xp.exp(tuning.log_shift) * noise["shift.z"][0]), float(noise["shift.u"][0]),
-    )  # fmt: skip
-    if not possible:
-        return None
-    s = xp.sqrt(sigma2 / alpha)
-    new, _ = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
-    strong, _ = be.compress(tuning.held, tuning.clear)
-    A, B, lam, tau, single, compensate, stretch = kernels.finish(
-        data.blocks.Xt, data.blocks.gram, data.Y, A, B, lam, tau, residual / s, s, new, -xp.log(noise["single.u"]), strong,
-        noise["stretch.v"], xp.exp(tuning.log_stretch) * noise["stretch.z"], xp.log(noise["stretch.u"]),
-        xp.exp(tuning.log_compensate) * noise["compensate.z"], xp.log(noise["compensate.u"]),
-    )  # fmt: skip
+def _given_scales(
+    be: Any, plan: Plan, data: Data, state: State, noise: dict[str, Array], factor: Any
+) -> tuple[Array, Array]:
+    """B given all else, over-relaxed, and XB."""
+    A, B, lam, tau, sigma2 = state
+    X = data.X
+    s = be.xp.sqrt(sigma2 / plan.model.alpha)
+    if be.kernels is not None and plan.compiled and plan.hold == 1 and factor is None:
+        possible, new, F = be.kernels.draw_B(
+            X.T, data.Y, A, B, lam, tau, s, RELAX, noise["Z"], noise["E"], be.stiff
+        )
+        if possible:
+            return new, F
+
+    def draw(Y: Array, Z: Array, E: Array) -> Array:
+        if plan.element:
+            return conditionals.draw_B_element(be, X, Y, A, lam, tau, s, Z, E)
+        return conditionals.draw_B_row(be, X, Y, A, lam, tau, s, Z, E, factor)
+
+    B = conditionals.relaxed(draw, RELAX if plan.mixing else 0.0, B, data.Y, noise["Z"], noise["E"])
+    return B, be.times(X, B)
+
+
+def _compiled(
+    be: Any,
+    plan: Plan,
+    data: Data,
+    state: State,
+    F: Array,
+    tuning: Tuning,
+    noise: dict[str, Array],
+    kind: Kind,
+    step_stats: Array,
+    globals_: Array,
+) -> tuple[State, Stats]:
+    """What follows the draw of B, in two compiled steps."""
+    kernels, xp = be.kernels, be.xp
+
+    def three(name: str) -> tuple[Array, Array, Array]:
+        return noise[f"{name}.high"], noise[f"{name}.low"], noise[f"{name}.u"]
+
     no = xp.zeros(1)
-    stretch = stretch if plan.R == plan.Q else no
-    return State(A, B, lam, tau, sigma2), Stats(single, no, xp.asarray(shift), compensate, stretch, no)
+    shift, compensate, stretch, single = no, no, no, xp.zeros(plan.P)
+    step, log_u = (xp.exp(tuning.log_shift) * noise["shift.z"][0], noise["shift.u"][0]) if kind.scales else (0.0, 1.0)
+    A, B, lam, tau, sigma2, W, moved = kernels.given_B(
+        xp.ascontiguousarray(F), data.Y, data.rss0, data.m, plan.model.alpha, data.noise_scale, *state,
+        noise["A"], three("sigma"), (noise["columns.g"], noise["columns.u"]), moves.rescale_shape(plan.Q), three("tau"),
+        kind.scales, three("lam" if kind.scales else "tau"), float(step), float(log_u),
+    )  # fmt: skip
+    if kind.scales:
+        shift = xp.asarray(moved)
+    if kind.sites:
+        new, _ = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
+        strong, _ = be.compress(tuning.held, tuning.clear)
+        A, B, lam, tau, single, compensate, stretched = kernels.finish(
+            data.blocks.Xt, data.blocks.gram, data.Y, A, B, lam, tau, W, xp.sqrt(sigma2 / plan.model.alpha), new,
+            -xp.log(noise["single.u"]), strong,
+            noise["stretch.v"], xp.exp(tuning.log_stretch) * noise["stretch.z"], xp.log(noise["stretch.u"]),
+            xp.exp(tuning.log_compensate) * noise["compensate.z"], xp.log(noise["compensate.u"]),
+        )  # fmt: skip
+        stretch = stretched if plan.R == plan.Q else no
+    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
 
 
 def _draw_B(
@@ -178,20 +204,10 @@ def _draw_B(
     s = xp.sqrt(sigma2 / alpha)
     U, d, Vt = conditionals.whiten(be, A, tau, s)
     Yr = (Yrot / s) @ U
-    wanted = xp.stack([(Yr - d * XZr - E).T, Yr.T], axis=2)
-    solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
-    W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
-    inverse = Xk.T @ S
-    projected = solved[:, :, 1] @ Xk
     old = lam[chosen]
-    new = moves.collapsed_local(be, inverse, projected, d, old, plan.local, part(noise, "border"))
-    # The same systems after the borderline scales have moved (Woodbury, size K).
+    new, W = _borderline(be, factor, d, Yr, Yr - d * XZr - E, Xk, Z[chosen], old, plan.local, part(noise, "border"))
     lam = be.put(lam, chosen, new)
-    W = W - d[:, None] * (S @ ((new - old)[:, None] * Z[chosen]).T[:, :, None])[:, :, 0]
-    change = d[:, None] ** 2 * (new**2 - old**2)
-    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
-    W = W - (S @ small)[:, :, 0]
-    W = factor.unrotate(W.T) * d
+    W = factor.unrotate(W) * d
     B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
 
     def known(B: Array) -> Array:
@@ -203,6 +219,38 @@ def _draw_B(
     # Known to rounding times d²G; where that is too much, the product is made.
     F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
     return B, F, lam, tau, sigma2, accepted, moved
+
+
+def _borderline(
+    be: Any,
+    factor: Any,
+    d: Array,
+    Yr: Array,
+    rhs: Array,
+    Xk: Array,
+    Zk: Array,
+    lam: Array,
+    law: Any,
+    candidates: dict[str, Array],
+) -> tuple[Array, Array]:
+    """New scales of the features Xk, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then.
+
+    Zk are the rows of the noise Z that belong to the features: rhs holds - d_j X diag(lam) Z.
+    """
+    if be.kernels is not None:
+        return factor.checked(be.kernels.borderline(factor, d, Yr, rhs, Xk, Zk, lam, law, candidates))
+    xp = be.xp
+    K, R = Xk.shape[1], d.shape[0]
+    wanted = xp.stack([rhs.T, Yr.T], axis=2)
+    solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
+    W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
+    inverse = Xk.T @ S
+    new = moves.collapsed_local(be, inverse, solved[:, :, 1] @ Xk, d, lam, law, candidates)
+    # The same systems after the scales have moved (Woodbury, size K).
+    W = W - d[:, None] * (S @ ((new - lam)[:, None] * Zk).T[:, :, None])[:, :, 0]
+    change = d[:, None] ** 2 * (new**2 - lam**2)
+    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
+    return new, (W - (S @ small)[:, :, 0]).T
 
 
 def _global_scale(

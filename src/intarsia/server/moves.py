@@ -128,8 +128,6 @@ def collapsed_local(
     among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
     importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
     """
-    if be.kernels is not None:
-        return be.kernels.collapsed_local(inverse, projected, d, lam, law, candidates)
     xp = be.xp
     d2 = d**2
     value = candidates["value"]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,7 +102,7 @@ class Kind(NamedTuple):
     sites: bool  # the non-centred moves
 
 
-FULL, LIGHT, SHORT, PLAIN = Kind(True, True, True), Kind(False, True, True), Kind(False, False, False), Kind(False, True, False)
+FULL, LIGHT, PLAIN, SHORT = Kind(True, True, True), Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
 @dataclass(frozen=True)
@@ -127,25 +127,25 @@ class Plan:
         object.__setattr__(self, "local", priors.local_law(self.model.law, 1 if self.element else self.R))
         object.__setattr__(self, "global_", priors.HalfCauchy())
 
-    @property
+    @cached_property
     def element(self) -> bool:
         return self.model.local == "element"
 
     def noise_law(self, scale: Array) -> priors.Law:
         return priors.noise_law(self.model.noise, scale)
 
-    @property
+    @cached_property
     def hold(self) -> int:
         """Light sweeps that share local scales and so the factored system: three where factoring takes most of the time."""
         return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
-    @property
-    def small(self) -> bool:
-        """May a light sweep be made in two compiled steps? (Row scales, half-Cauchy laws, no shared factor.)"""
+    @cached_property
+    def compiled(self) -> bool:
+        """May what follows the draw of B be made in whole compiled steps? (Row scales, half-Cauchy laws, all blocks visited.)"""
         laws = self.model.law == "horseshoe" and self.model.noise == "half-cauchy" and self.model.alpha * self.m > 1
-        return laws and self.hold == 1 and self.mixing and not (self.element or self.visits) and min(self.R, self.P) > 1
+        return laws and self.mixing and not (self.element or self.visits) and min(self.R, self.P) > 1
 
-    @property
+    @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
         return 1 if self.element or not self.mixing else 7
@@ -155,7 +155,29 @@ class Plan:
         if not self.mixing:
             return PLAIN
         place = sweep % self.every
-        return FULL if place == 0 else LIGHT if place % self.hold == 0 else SHORT
+        if place == 0:
+            return FULL
+        if self.hold == 1 and not self.element:
+            return PLAIN if place % 2 else LIGHT  # where the system of B is cheap, so must be the rest
+        return LIGHT if place % self.hold == 0 else SHORT
+
+    def layout(self, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any]]:
+        """Where each of a sweep's random numbers lies among those drawn together."""
+        if kind not in self._layouts:
+            total, cuts, gammas = {"normal": 0, "uniform": 0}, [], []
+            for name, (of, shape, parameter) in self.noise(kind).items():
+                if of == "gamma":
+                    gammas.append((name, shape, parameter))
+                    continue
+                first = total[of]
+                total[of] += math.prod(shape)
+                cuts.append((name, of, first, total[of], shape))
+            self._layouts[kind] = total, cuts, gammas
+        return self._layouts[kind]
+
+    @cached_property
+    def _layouts(self) -> dict[Kind, tuple[dict[str, int], list[Any], list[Any]]]:
+        return {}
 
     def noise(self, kind: Kind = FULL) -> dict[str, tuple[str, tuple[int, ...], float]]:
         """Every random number of a sweep: name -> (kind, shape, parameter)."""
@@ -294,27 +316,13 @@ def initial_tuning(plan: Plan) -> Tuning:
 def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:
     """One sweep's random numbers: all normal variates at once, all uniform ones at once, cut up."""
     out = {}
-    total, cuts, gammas = _layout(plan, kind)
+    total, cuts, gammas = plan.layout(kind)
     drawn = {"normal": rng.standard_normal(total["normal"]), "uniform": 1.0 - rng.random(total["uniform"])}  # in (0, 1]
     for name, of, first, last, shape in cuts:
         out[name] = drawn[of][first:last].reshape(shape)
     for name, shape, parameter in gammas:
         out[name] = rng.standard_gamma(parameter, shape)
     return out
-
-
-@lru_cache(maxsize=64)
-def _layout(plan: Plan, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any]]:
-    """Where each of a sweep's random numbers lies among those drawn together."""
-    total, cuts, gammas = {"normal": 0, "uniform": 0}, [], []
-    for name, (of, shape, parameter) in plan.noise(kind).items():
-        if of == "gamma":
-            gammas.append((name, shape, parameter))
-            continue
-        first = total[of]
-        total[of] += math.prod(shape)
-        cuts.append((name, of, first, total[of], shape))
-    return total, cuts, gammas
 
 
 _PARTS = {
