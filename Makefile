@@ -21,6 +21,7 @@ $(VENV)/.created:
 $(VENV)/.installed: pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install -q -e '.'
 	$(BIN)/python -m intarsia.server.warm
+	$(BIN)/python -c 'import intarsia.site.stream_compiled'
 	@touch $@
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
+from intarsia.site import stream
 from intarsia.site.stream import CHUNK, gaussian_at, gaussian_columns, gaussianise, stride
 
 SUBKEY = bytes(range(32))
@@ -103,6 +104,38 @@ def test_the_transform_is_the_inverse_normal_over_the_whole_range() -> None:
     words = np.concatenate([tail_words(), np.random.default_rng(1).integers(0, 2**64, 200_000, np.uint64)])
     u = ((words >> np.uint64(12)).astype(float) + 0.5) * 2.0**-52
     np.testing.assert_allclose(turned(words), ndtri(u), rtol=3e-15, atol=4e-15)
+
+
+def words_everywhere() -> np.ndarray:
+    """Words over the whole range, thick in the far tails, and the edges of every branch."""
+    rng = np.random.default_rng(3)
+    words = rng.integers(0, 2**64, 300_000, dtype=np.uint64)
+    words[:60_000] >>= rng.integers(0, 52, 60_000, dtype=np.uint64)
+    words[60_000:120_000] = ~words[:60_000]
+    powers = [2**k + d for k in range(12, 64) for d in (-4096, -1, 0, 4096)]
+    centre = [int((0.5 + s * 0.425) * 2**64) + d for s in (-1, 1) for d in range(-80_000, 80_000, 4096)]
+    edges = np.array([0, 1, 4095, 2**63 - 1, 2**63, 2**64 - 1, *powers, *centre], dtype=np.uint64)
+    return np.concatenate([edges, words])
+
+
+def test_the_compiled_transform_gives_the_same_bits() -> None:
+    compiled = pytest.importorskip("intarsia.site.stream_compiled").gaussianise
+    words = words_everywhere()
+    wanted, found = np.empty(words.size), np.empty(words.size)
+    gaussianise(words, wanted)
+    compiled(words, found)
+    np.testing.assert_array_equal(wanted.view(np.int64), found.view(np.int64))
+    assert np.abs(wanted).max() > 8
+    compiled(words, words.view(np.float64))  # in place
+    np.testing.assert_array_equal(wanted.view(np.int64), words.view(np.int64))
+
+
+def test_large_pieces_are_made_by_the_compiled_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = pytest.importorskip("intarsia.site.stream_compiled").gaussianise
+    assert stream._compiled() is compiled
+    large = gaussian_columns(SUBKEY, 700, 5, 105)
+    monkeypatch.setattr(stream, "_compiled", lambda: gaussianise)
+    np.testing.assert_array_equal(large, gaussian_columns(SUBKEY, 700, 5, 105))
 
 
 def test_the_transform_is_odd_and_finite() -> None:

@@ -9,6 +9,9 @@ quotients and square roots only, each correctly rounded on every platform, and i
 means. No mathematical library takes part, so none can change Φ by being upgraded.
 """
 
+import os
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -131,7 +134,20 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
             _keystream(subkey, chunk, first * blocks, out[a:b])
     flat = out.reshape(-1)
     words = flat.view("<u8")
-    gaussianise(words if words.dtype.isnative else words.astype(np.uint64), flat)
+    turn = _compiled() if flat.size >= _PIECE else gaussianise
+    turn(words if words.dtype.isnative else words.astype(np.uint64), flat)
+
+
+@cache
+def _compiled() -> Callable[[np.ndarray, np.ndarray], None]:
+    """`gaussianise`, compiled where Numba is installed and not switched off: the same bits in a third of the time."""
+    if os.environ.get("INTARSIA_COMPILED", "1") == "0":
+        return gaussianise
+    try:
+        from intarsia.site import stream_compiled
+    except (ImportError, RuntimeError):  # no Numba, or no folder it may keep the compiled loops in
+        return gaussianise
+    return stream_compiled.gaussianise  # type: ignore[no-any-return]
 
 
 def gaussian_columns(subkey: bytes, m: int, start: int, stop: int) -> np.ndarray:
