@@ -2,8 +2,8 @@
 
 The definitions are those of Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), as ArviZ computes them one array at a
 time: chains split in halves, ranks turned into normal scores, Geyer's initial monotone sequence. Here all entries go
-through one vectorised pass in chunks, so that 50,000 coefficients take seconds and the memory stays bounded, also when
-the draws lie on disk.
+through one pass in chunks, compiled (`compiled_diagnostics`) or vectorised, so that 50,000 coefficients take seconds and
+the memory stays bounded, also when the draws lie on disk.
 """
 
 import os
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft, special
 
 from intarsia.errors import InputError
+from intarsia.server.backend import KERNELS
 from intarsia.server.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -95,12 +96,43 @@ def entries(draws: NDArray[Any], *, workers: int = 1) -> dict[str, Any]:
 
 def _chunk(x: Array) -> dict[str, Array]:
     """The diagnostics of x (entry, chain, draw)."""
-    E, chains, n = x.shape
+    n = x.shape[2]
     bad = np.asarray(~np.isfinite(x).all(axis=(1, 2)))
     if bad.any():
         x = np.where(bad[:, None, None], 0.0, x)
     half = n // 2
     halves = np.concatenate([x[:, :, :half], x[:, :, n - half :]], axis=1)
+    result = (_vectorised if KERNELS is None else _compiled)(x, halves)
+    for values in result.values():
+        values[bad] = np.nan
+    return result
+
+
+def _compiled(x: Array, halves: Array) -> dict[str, Array]:
+    """`_vectorised` by the compiled loops, entry by entry."""
+    from intarsia.server import compiled_diagnostics
+
+    E, chains, n = x.shape
+    order = np.argsort(halves.reshape(E, -1), axis=1)
+    out = np.empty((E, 9))
+    compiled_diagnostics.chunk(halves, order, x, _blom(order.shape[1]), _FLAT, out)
+    scores, folded, bulk, low, high, plain, squares, variance, kurtosis = out.T.copy()
+    total = chains * n
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result = {
+            "rhat": scores, "rhat_folded": folded, "ess_bulk": bulk, "ess_tail": np.minimum(low, high),
+            "mcse": np.sqrt(variance * total / (total - 1) / plain), "mcse_sd": np.sqrt(kurtosis / squares / variance / 4),
+        }  # fmt: skip
+    long = (out[:, 2:7] < 0).any(axis=1)  # sequences that the loops leave to the transform
+    if long.any():
+        for name, values in _vectorised(x[long], halves[long]).items():
+            result[name][long] = values
+    return result
+
+
+def _vectorised(x: Array, halves: Array) -> dict[str, Array]:
+    E, chains, n = x.shape
+    half = n // 2
     z, folded, ordered = _scores(halves)
     if n % 2:  # the split leaves the middle draw out, the quantiles do not
         ordered = np.sort(x.reshape(E, -1), axis=1)
@@ -123,8 +155,6 @@ def _chunk(x: Array) -> dict[str, Array]:
     with np.errstate(invalid="ignore", divide="ignore"):
         kurtosis = (square**2).mean(axis=(1, 2)) - variance**2
         result["mcse_sd"] = np.sqrt(kurtosis / ess(square_halves) / variance / 4)
-    for values in result.values():
-        values[bad] = np.nan
     return result
 
 

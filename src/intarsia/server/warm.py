@@ -1,4 +1,4 @@
-"""`python -m intarsia.server.warm`: compile the sampler's loops now rather than in the first fit.
+"""`python -m intarsia.server.warm`: compile the loops of sampler and diagnostics now rather than in the first fit.
 
 They are kept on disk, beside the package or in the user's cache, until the package changes.
 """
@@ -9,6 +9,7 @@ import numpy as np
 
 from intarsia.server import backend
 from intarsia.server.chains import sample
+from intarsia.server.diagnostics import entries
 
 
 def warm() -> float:
@@ -16,10 +17,12 @@ def warm() -> float:
     begin = time.perf_counter()
     if backend.KERNELS is not None:
         rng = np.random.default_rng(0)
-        X, Y = rng.standard_normal((12, 20)), rng.standard_normal((12, 2))
-        sample(X, Y, draws=8, warmup=8, chains=1, thin=1, workers=1)
+        for m, P in ((12, 20), (150, 600)):  # a small problem and one whose light sweeps share a factor
+            X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
+            run = sample(X, Y, draws=8, warmup=8, chains=1, thin=1, workers=1)
+        entries(run.C)
     return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
-    print(f"The sampler's loops are compiled ({warm():.0f} s).")
+    print(f"The loops of sampler and diagnostics are compiled ({warm():.0f} s).")
