@@ -54,14 +54,6 @@ def no_columns(be: Any, A: Any, B: Any, tau: Any, *rest: Any) -> Any:
     return A, B, tau
 
 
-def no_global(be: Any, plan: Any, data: Any, A: Any, lam: Any, tau: Any, sigma2: Any, tuning: Any, noise: Any, law: Any) -> Any:
-    G, XZ = be.weigh(data.X, lam, noise["Z"])
-    factor = be.factor(G, data.X, lam, 100 * gibbs.whiten_top(be, A, tau, np.sqrt(sigma2)))
-    rotated = factor.rotate(data.Y)
-    target = moves.Collapsed(be, factor, rotated, A, data.rss0, data.m, plan.model.alpha, plan.global_, law)
-    return target, XZ, lam, tau, np.zeros(())
-
-
 def every_full(plan: gibbs.Plan, sweep: int) -> gibbs.Kind:
     return gibbs.FULL
 
@@ -74,7 +66,6 @@ LEFT_OUT: dict[str, list[tuple[Any, str, Any]]] = {
     "without single-site scales": [(moves, "single_site", no_site)],
     "without borderline features": [(gibbs, "_borderline", no_border)],
     "without noise and scale, B integrated out": [(moves, "collapsed_scales", no_steps)],
-    "without null scale, B integrated out": [(gibbs, "_global_scale", no_global)],
     "without stretching the rows' covariance": [(moves, "stretch_responses", no_stretch)],
     "without compensated scale": [(moves, "compensated_scale", no_compensation)],
     "without (lam/c, c tau)": [(moves, "shift_scales", no_shift)],

@@ -27,7 +27,6 @@ class Setting:
             log_shift=np.log(np.full_like(tuning.log_shift, 0.5)),
             log_compensate=np.log(np.array(0.5)),
             log_stretch=np.log(np.array(0.5)),
-            log_global=np.log(np.array(0.5)),
         )
 
     def scale(self, rng, shape, law):

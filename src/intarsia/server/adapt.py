@@ -53,9 +53,7 @@ def adapt(
         return xp.clip(log_step + gain * (accepted - rate), -7, 1)
 
     if kind.collapse:
-        tuning = tuning._replace(
-            log_steps=nudge(tuning.log_steps, stats.steps, 0.44), log_global=nudge(tuning.log_global, stats.globals, 0.4)
-        )
+        tuning = tuning._replace(log_steps=nudge(tuning.log_steps, stats.steps, 0.44))
     if kind.sites:
         tuning = tuning._replace(
             log_stretch=nudge(tuning.log_stretch, xp.mean(1.0 * stats.stretch), 0.44),

@@ -198,18 +198,9 @@ class NumpyBackend:
         return out
 
     @staticmethod
-    def factor(G: Array, X: Array, lam: Array, top: float) -> Tridiagonal:
-        """Factor G = X diag(lam²) Xᵀ (its lower triangle); `top` bounds the d_j² to come."""
+    def factor(G: Array, X: Array, lam: Array, top: float, *, many: bool = False) -> Tridiagonal:
+        """Factor G = X diag(lam²) Xᵀ (its lower triangle); `top` bounds the d_j² to come, `many` or few."""
         return Tridiagonal(G, X, lam, top)
-
-    @staticmethod
-    def choose(condition: Any, yes: Any, no: Any) -> Any:
-        return yes if condition else no
-
-    @staticmethod
-    def difference(one: Any, at: tuple[Any, ...], other: Any, there: tuple[Any, ...]) -> Any:
-        """The difference of two collapsed targets, each at its own place."""
-        return one(*at) - other(*there)
 
     @staticmethod
     def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:

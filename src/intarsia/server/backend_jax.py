@@ -4,7 +4,6 @@ The systems I + d_j² G are solved by Cholesky factors, all j (and all chains) i
 precision is switched on inside `precision()` only, so that a user's own JAX programs keep their setting.
 """
 
-import copy
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -212,31 +211,11 @@ class JaxBackend:
         return X.T @ W
 
     @staticmethod
-    def factor(G: Array, X: Array, lam: Array, top: Array) -> Cholesky:
+    def factor(G: Array, X: Array, lam: Array, top: Array, *, many: bool = False) -> Cholesky:
+        """`many` evaluations may follow: then G is diagonalised where that is quick enough."""
         del X, lam, top
-        return Cholesky((G + G.T) / 2)
-
-    @staticmethod
-    def choose(condition: Array, yes: Any, no: Any) -> Any:
-        """One of two collapsed targets: they differ in G alone. Many evaluations follow: G may be diagonalised."""
-        out = copy.copy(yes)
-        G = jnp.where(condition, yes.factor.G, no.factor.G)
-        m = G.shape[0]
-        out.factor = Eigen(G) if m <= SMALL or m >= LARGE else Cholesky(G)
-        out.Yrot = out.factor.rotate(yes.Yrot)
-        return out
-
-    @staticmethod
-    def difference(one: Any, at: tuple[Any, ...], other: Any, there: tuple[Any, ...]) -> Any:
-        """The difference of two collapsed targets that differ in G alone, evaluated side by side."""
-
-        def value(G: Array, place: tuple[Any, ...]) -> Array:
-            target = copy.copy(one)
-            target.factor = Cholesky(G)
-            return target(*place)
-
-        pair = jax.vmap(value)(jnp.stack([one.factor.G, other.factor.G]), jax.tree.map(lambda *x: jnp.stack(x), at, there))
-        return pair[0] - pair[1]
+        G, m = (G + G.T) / 2, G.shape[0]
+        return Eigen(G) if many and (m <= SMALL or m >= LARGE) else Cholesky(G)
 
     @staticmethod
     def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:

@@ -74,15 +74,15 @@ def sweep(
     A, B, lam, tau, sigma2 = state
     noise_law = plan.noise_law(data.noise_scale)
     no = xp.zeros(1)
-    step_stats, shift, compensate, stretch, globals_ = no, no, no, no, no
+    step_stats, shift, compensate, stretch = no, no, no, no
     if plan.mixing and kind.collapse and not plan.element:
-        B, F, lam, tau, sigma2, step_stats, globals_ = _draw_B(
+        B, F, lam, tau, sigma2, step_stats = _draw_B(
             be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law
         )
     else:
         B, F = _given_scales(be, plan, data, state, noise, factor)
     if be.kernels is not None and plan.compiled and data.blocks.gram is not None:
-        return _compiled(be, plan, data, State(A, B, lam, tau, sigma2), F, tuning, noise, kind, step_stats, globals_)
+        return _compiled(be, plan, data, State(A, B, lam, tau, sigma2), F, tuning, noise, kind, step_stats)
     s = xp.sqrt(sigma2 / alpha)
     A = conditionals.draw_A(be, F, data.Y, s, noise["A"])
     residual = data.Y - F @ A.T
@@ -108,7 +108,7 @@ def sweep(
             A, B, lam, tau, single, compensate, stretch = _finish_row(
                 be, plan, data, A, B, lam, tau, residual / s, s, tuning, noise
             )
-    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
+    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch)
 
 
 def _given_scales(
@@ -144,7 +144,6 @@ def _compiled(
     noise: dict[str, Array],
     kind: Kind,
     step_stats: Array,
-    globals_: Array,
 ) -> tuple[State, Stats]:
     """What follows the draw of B, in two compiled steps."""
     kernels, xp = be.kernels, be.xp
@@ -172,7 +171,7 @@ def _compiled(
             xp.exp(tuning.log_compensate) * noise["compensate.z"], xp.log(noise["compensate.u"]),
         )  # fmt: skip
         stretch = stretched if plan.R == plan.Q else no
-    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch, globals_)
+    return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch)
 
 
 def _draw_B(
@@ -186,19 +185,19 @@ def _draw_B(
     tuning: Tuning,
     noise: dict[str, Array],
     noise_law: Any,
-) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, Array, Array]:
     """Row scales: noise level, global scale and borderline features with B integrated out, then B and XB."""
     xp, alpha = be.xp, plan.model.alpha
-    X = data.X
-    target, XZ, lam, tau, moved = _global_scale(be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law)
-    factor, Yrot = target.factor, target.Yrot
+    X, Q, R = data.X, plan.Q, plan.R
     Z, K = noise["Z"], plan.borderline
+    G, XZ = be.weigh(X, lam, Z)
+    factor = be.factor(G, X, lam, 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / alpha)), many=True)
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)
-    R = plan.R
     columns = X[:, chosen]
-    packed = factor.rotate(xp.concatenate([noise["E"], XZ, columns], axis=1))
-    E, XZr, Xk = packed[:, :R], packed[:, R : 2 * R], packed[:, 2 * R :]
+    packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
+    Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
+    target = moves.Collapsed(be, factor, Yrot, A, data.rss0, data.m, alpha, plan.global_, noise_law)
     steps = xp.exp(tuning.log_steps) * noise["steps.z"]
     sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
     s = xp.sqrt(sigma2 / alpha)
@@ -218,7 +217,7 @@ def _draw_B(
 
     # Known to rounding times d²G; where that is too much, the product is made.
     F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
-    return B, F, lam, tau, sigma2, accepted, moved
+    return B, F, lam, tau, sigma2, accepted
 
 
 def _borderline(
@@ -251,56 +250,6 @@ def _borderline(
     change = d[:, None] ** 2 * (new**2 - lam**2)
     small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
     return new, (W - (S @ small)[:, :, 0]).T
-
-
-def _global_scale(
-    be: Any,
-    plan: Plan,
-    data: Data,
-    A: Array,
-    lam: Array,
-    tau: Array,
-    sigma2: Array,
-    tuning: Tuning,
-    noise: dict[str, Array],
-    noise_law: Any,
-) -> tuple[moves.Collapsed, Array, Array, Array, Array]:
-    """tau → c tau with the clear signals' lam divided by c, B integrated out; returns the target that holds after it.
-
-    With G_S the clear signals' part, c² G_N + G_S = c² (G + (c⁻² - 1) G_S): no second product over all features is needed.
-    """
-    xp = be.xp
-    X, Y = data.X, data.Y
-    Z = noise["Z"]
-    G, XZ = be.weigh(X, lam, Z)
-    x = xp.exp(tuning.log_global) * noise["global.z"]
-    bound = 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / plan.model.alpha))
-    held, is_clear = be.compress(tuning.held, tuning.clear)
-    signal_lam = lam[held]
-    new_lam = be.put(lam, held, xp.where(is_clear, signal_lam * xp.exp(-x), signal_lam))
-    clear = X[:, held] * xp.where(is_clear, signal_lam, 0.0)
-    part_G = be.gram(clear)
-    log_sigma = xp.log(sigma2) / 2
-
-    def collapsed(G: Array, lam: Array) -> moves.Collapsed:
-        factor = be.factor(G, X, lam, bound)
-        rotated = factor.rotate(Y)
-        return moves.Collapsed(
-            be, factor, rotated, A, data.rss0, data.m, plan.model.alpha, plan.global_, noise_law
-        )
-
-    old, new = collapsed(G, lam), collapsed(G + xp.expm1(-2 * x) * part_G, new_lam)
-
-    def local(t: Array) -> Array:
-        return xp.where(is_clear, plan.local.log_density(xp, t), 0.0).sum()
-
-    ratio = be.difference(new, (log_sigma, xp.log(tau) + x), old, (log_sigma, xp.log(tau)))
-    ratio = ratio + local(xp.log(signal_lam) - x) - local(xp.log(signal_lam))
-    accept = xp.log(noise["global.u"]) < ratio
-    chosen = be.choose(accept, new, old)
-    XZ = XZ + xp.where(accept, xp.expm1(-x), 0.0) * (clear @ Z[held])
-    lam, tau = xp.where(accept, new_lam, lam), xp.where(accept, tau * xp.exp(x), tau)
-    return chosen, XZ, lam, tau, accept
 
 
 def whiten_top(be: Any, A: Array, tau: Array, s: Array) -> Array:

@@ -80,7 +80,6 @@ class Tuning(NamedTuple):
     log_shift: Array  # () or (R) proposals of (lam/c, c tau)
     log_compensate: Array  # ()
     log_stretch: Array  # ()
-    log_global: Array  # ()
 
 
 class Stats(NamedTuple):
@@ -91,7 +90,6 @@ class Stats(NamedTuple):
     shift: Array
     compensate: Array
     stretch: Array
-    globals: Array
 
 
 class Kind(NamedTuple):
@@ -222,8 +220,6 @@ class Plan:
                 "border.value": ("uniform", (K, T), 0.0),
                 "border.mix": ("uniform", (K, T), 0.0),
                 "border.pick": ("uniform", (K,), 0.0),
-                "global.z": ("normal", (), 0.0),
-                "global.u": ("uniform", (), 0.0),
             }
         return spec
 
@@ -309,7 +305,6 @@ def initial_tuning(plan: Plan) -> Tuning:
         log_shift=np.full((plan.R,) if plan.element else (), np.log(2.4 / np.sqrt(plan.P / 2))),
         log_compensate=np.array(np.log(0.2)),
         log_stretch=np.array(np.log(0.2)),
-        log_global=np.array(np.log(0.3)),
     )
 
 
