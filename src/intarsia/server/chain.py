@@ -35,6 +35,7 @@ class Chain:
         self.plan = gibbs.plan(gibbs.Model(**run["model"]), X, Y, mixing=run["mixing"])
         self.data = gibbs.prepare(self.be, X, Y)
         self.C = np.load(folder / "C.npy", mmap_mode="r+", allow_pickle=False)[k]
+        self._C = np.asarray(self.C)  # the file's own memory as a plain array: indexing a map costs more than a small draw
         capacity = self.C.shape[0]
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(run["seed"], spawn_key=(k,))))
         self.state = gibbs.initial(self.plan, self.data, self.rng)
@@ -85,7 +86,7 @@ class Chain:
         kind = self.plan.kind(self.sweeps)
         noise = gibbs.draw_noise(self.plan, self.rng, kind)
         state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
-        if not np.isfinite(state.B).all() or not np.isfinite(state.sigma2).all():
+        if not math.isfinite(state.B.sum() + state.sigma2.sum()):
             raise ConvergenceError(
                 f"Chain {self.k + 1} left the range of double precision at sweep {self.sweeps + 1}. "
                 "Standardise the columns, or use noise='half-cauchy'."
@@ -113,11 +114,11 @@ class Chain:
         A, B, lam, tau, sigma2 = self.state
         self.sigma2[i], self.tau[i] = sigma2, tau
         if self.be.kernels is not None and lam.ndim == 1:
-            C = np.asarray(self.C[i])  # the file's own memory, as a plain array
-            self.be.kernels.keep(tuple(self.state), self.data.norm2, self.watched, i + 1.0, C, self.kappa, self.moments)
+            kept = self._C[i], self.kappa, self.moments
+            self.be.kernels.keep(tuple(self.state), self.data.norm2, self.watched, i + 1.0, *kept)
             return
         C = B @ A.T
-        self.C[i] = C
+        self._C[i] = C
         spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
         rows = lam if lam.ndim == 1 else np.sqrt((lam**2).mean(axis=1))
         self.kappa += (1 / (1 + self.data.norm2 * spread * rows**2) - self.kappa) / (i + 1)

@@ -314,7 +314,8 @@ def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[
     total, cuts, gammas = plan.layout(kind)
     drawn = {"normal": rng.standard_normal(total["normal"]), "uniform": 1.0 - rng.random(total["uniform"])}  # in (0, 1]
     for name, of, first, last, shape in cuts:
-        out[name] = drawn[of][first:last].reshape(shape)
+        piece = drawn[of][first:last]
+        out[name] = piece if len(shape) == 1 else piece.reshape(shape)
     for name, shape, parameter in gammas:
         out[name] = rng.standard_gamma(parameter, shape)
     return out
