@@ -133,9 +133,14 @@ class Runner:
                 tuning, memory = adapt.adapt(plan, tuning, memory, stats, strength, number, warmup, be, kind)
             return Chains(state, tuning, memory, words)
 
-        if not any(light):
-            return xp.zeros(()), lambda chains, G, number, begins: (sweep(cycle[0], False, chains, G, number), G)
         which = xp.asarray([kinds.index(kind) for kind in cycle])
+        if not any(light):
+
+            def alone(chains: Chains, G: Array, number: Array, begins: Array) -> tuple[Chains, Array]:
+                branches = [partial(sweep, kind, False) for kind in kinds]
+                return be.switch(which[number % plan.every], branches, chains, G, number), G
+
+            return xp.zeros(()), alone
         wants = xp.asarray(light)
         moved = xp.asarray([wanted and cycle[i - 1].scales for i, wanted in enumerate(light)])
         nothing = xp.zeros((plan.P, 0))

@@ -18,6 +18,7 @@ from intarsia.errors import ConvergenceError, InputError
 
 Array = Any  # an array of the backend's library
 
+FEW = 80  # rows up to which half a product is not worth a call of its own
 CACHED = 2**16  # numbers of a part of X that stay in a core's cache
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
@@ -250,18 +251,20 @@ class NumpyBackend:
     @staticmethod
     def grams(X: Array, scale: Array) -> Array:
         """X diag(scale_r²) Xᵀ for each column r of `scale`."""
+        if KERNELS is not None and X.shape[0] <= FEW:
+            return KERNELS.grams(X.T, scale)
         out = np.empty((scale.shape[1], X.shape[0], X.shape[0]))
         for r in range(scale.shape[1]):
-            G = blas.dsyrk(1.0, (X * scale[:, r]).T, trans=1, lower=1)
+            G, _ = NumpyBackend.weigh(X, scale[:, r], scale[:, :0])
             np.add(G, np.tril(G, -1).T, out=out[r])
         return out
 
     @staticmethod
-    def spd_solve(M: Array, b: Array) -> Array:
-        """M⁻¹ b for a symmetric M ≥ I; by eigenvalues where rounding has eaten the identity."""
-        _, x, info = lapack.dposv(M.T, b, lower=1)
+    def spd_solve(make: Callable[[], Array], b: Array) -> Array:
+        """M⁻¹ b for a symmetric M = make() ≥ I, its upper triangle; by eigenvalues where rounding has eaten the identity."""
+        _, x, info = lapack.dposv(make().T, b, lower=1, overwrite_a=1)
         if info != 0:
-            w, V = np.linalg.eigh(M)
+            w, V = np.linalg.eigh(make(), UPLO="U")
             return V @ ((V.T @ b) / np.maximum(w, 1.0))
         return x.reshape(b.shape)
 

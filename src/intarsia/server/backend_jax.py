@@ -258,8 +258,10 @@ class JaxBackend:
         return jnp.stack([(X * scale[:, r] ** 2) @ X.T for r in range(scale.shape[1])])
 
     @staticmethod
-    def spd_solve(M: Array, b: Array) -> Array:
-        """M⁻¹ b for a symmetric M ≥ I."""
+    def spd_solve(make: Callable[[], Array], b: Array) -> Array:
+        """M⁻¹ b for a symmetric M = make() ≥ I."""
+        M = make()
+
         def solve(M: Array, b: Array) -> Array:
             return Cholesky(M - jnp.eye(M.shape[0])).solve(jnp.ones(1), b[None, :, None])[0, :, 0]
 

@@ -462,6 +462,40 @@ def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
 
 
 @njit(cache=True, error_model="numpy")
+def grams(Xt: Array, scale: Array) -> Array:
+    """`backend.NumpyBackend.grams` of a small problem."""
+    (P, m), R = Xt.shape, scale.shape[1]
+    out, Xl = np.empty((R, m, m)), np.empty((P, m))
+    for r in range(R):
+        for p in range(P):
+            for i in range(m):
+                Xl[p, i] = Xt[p, i] * scale[p, r]
+        out[r] = np.dot(Xl.T, Xl)
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def element_system(At: Array, grams: Array) -> Array:
+    """`conditionals.element_system`, the blocks on and above the diagonal."""
+    (Q, R), m = At.shape, grams.shape[1]
+    M = np.empty((Q * m, Q * m))
+    for q in range(Q):
+        for k in range(q, Q):
+            for i in range(m):
+                row = M[q * m + i, k * m : (k + 1) * m]
+                weight = At[q, 0] * At[k, 0]
+                for j in range(m):
+                    row[j] = weight * grams[0, i, j]
+                for r in range(1, R):
+                    weight = At[q, r] * At[k, r]
+                    for j in range(m):
+                        row[j] += weight * grams[r, i, j]
+        for i in range(q * m, (q + 1) * m):
+            M[i, i] += 1.0
+    return M
+
+
+@njit(cache=True, error_model="numpy")
 def non_centred(A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[Array, Array, Array]:
     """`moves.non_centred`."""
     (P, R), Q = B.shape, A.shape[0]

@@ -61,6 +61,17 @@ def relaxed(
     return draw((1 + back) * Y, keep * Z, keep * E) - back * B
 
 
+def element_system(be: Any, At: Array, grams: Array) -> Array:
+    """I + Σ_r ã_r ã_rᵀ ⊗ G_r for G_r (R, m, m); compiled, its upper triangle."""
+    xp = be.xp
+    if be.kernels is not None:
+        return be.kernels.element_system(At, grams)
+    (Q, R), m = At.shape, grams.shape[1]
+    outer = (At[:, None, :] * At[None, :, :]).reshape(Q * Q, R)
+    M = (outer @ grams.reshape(R, m * m)).reshape(Q, Q, m, m).transpose(0, 2, 1, 3).reshape(Q * m, Q * m)
+    return M + xp.eye(Q * m)
+
+
 def draw_B_element(
     be: Any, X: Array, Y: Array, A: Array, lam: Array, tau: Array, s: Array, Z: Array, E: Array
 ) -> Array:
@@ -68,18 +79,13 @@ def draw_B_element(
 
     Z (P×R) and E (m×Q) are standard normal (Bhattacharya, Chakraborty & Mallick 2016).
     """
-    xp = be.xp
     m, Q = Y.shape
     At = A / s[:, None]
     scale = lam * tau
     grams = be.grams(X, scale)  # (R, m, m)
-    R = At.shape[1]
-    outer = (At[:, None, :] * At[None, :, :]).reshape(Q * Q, R)
-    M = (outer @ grams.reshape(R, m * m)).reshape(Q, Q, m, m).transpose(0, 2, 1, 3).reshape(Q * m, Q * m)
-    M = M + xp.eye(Q * m)
     U = Z * scale
     rhs = Y / s - (X @ U) @ At.T - E
-    W = be.spd_solve(M, rhs.T.reshape(-1)).reshape(Q, m).T
+    W = be.spd_solve(lambda: element_system(be, At, grams), rhs.T.reshape(-1)).reshape(Q, m).T
     return U + scale**2 * (X.T @ (W @ At))
 
 

@@ -146,7 +146,7 @@ class Plan:
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
-        return 1 if self.element or not self.mixing else 7
+        return 1 if not self.mixing else 2 if self.element else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -155,8 +155,8 @@ class Plan:
         place = sweep % self.every
         if place == 0:
             return FULL
-        if self.hold == 1 and not self.element:
-            return PLAIN if place % 2 else LIGHT  # where the system of B is cheap, so must be the rest
+        if self.hold == 1 or self.element:
+            return PLAIN if place % 2 else LIGHT  # where the system of B is cheap, or has no part to share, so must be the rest
         return LIGHT if place % self.hold == 0 else SHORT
 
     def layout(self, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any]]:
