@@ -12,7 +12,10 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reaso
 BE = backend.get("numpy")
 
 
-@pytest.mark.parametrize("kind", [gibbs.FULL, gibbs.LIGHT, gibbs.PLAIN, gibbs.SHORT], ids=["full", "light", "plain", "short"])
+KINDS = {"full": gibbs.FULL, "deep": gibbs.DEEP, "light": gibbs.LIGHT, "plain": gibbs.PLAIN, "short": gibbs.SHORT}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     X, Y, plan = problem(**CASES[name])

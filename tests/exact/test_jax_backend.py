@@ -71,12 +71,15 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
         assert tuning.clear.any()
 
 
-@pytest.mark.parametrize(("costly", "other"), [(0, gibbs.SHORT), (2e7, gibbs.PLAIN)], ids=["large", "small"])
-def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, other):
+LARGE, SMALL = (gibbs.FULL, gibbs.LIGHT, gibbs.SHORT), (gibbs.DEEP, gibbs.LIGHT, gibbs.PLAIN)
+
+
+@pytest.mark.parametrize(("costly", "kinds"), [(0, LARGE), (2e7, SMALL)], ids=["large", "small"])
+def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, kinds):
     """A round of full, light and shorter sweeps that share G where they can, against NumPy's with the same random numbers."""
     monkeypatch.setattr("intarsia.server.plan.COSTLY", costly)
     X, Y, plan = problem(P=40)
-    assert {plan.kind(i) for i in range(plan.every)} == {gibbs.FULL, gibbs.LIGHT, other}
+    assert {plan.kind(i) for i in range(plan.every)} == set(kinds)
     with JAX.precision():
         here, there = (gibbs.prepare(be, X, Y, block=plan.block) for be in (NUMPY, JAX))
         runner = accelerated.Runner(plan, there, be=JAX)

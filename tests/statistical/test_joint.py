@@ -14,7 +14,7 @@ from intarsia.server import conditionals, gibbs, moves, priors
 
 FAILURE = 1e-4
 LIGHT, SCHEDULE = (gibbs.LIGHT,), (gibbs.FULL, gibbs.SHORT, gibbs.SHORT, gibbs.LIGHT)
-SMALL = gibbs.FULL, gibbs.PLAIN, gibbs.LIGHT, gibbs.PLAIN
+SMALL = gibbs.DEEP, gibbs.PLAIN, gibbs.LIGHT, gibbs.PLAIN
 SETTINGS = {
     "row": {}, "row, light sweeps": {"kinds": LIGHT}, "row, small light sweeps": {"kinds": LIGHT, "shared": False},
     "row, small problem's kinds of sweep": {"kinds": SMALL, "shared": False},

@@ -9,6 +9,7 @@ from typing import Any
 from intarsia.server import conditionals, moves
 from intarsia.server.plan import (
     BLOCK,
+    DEEP,
     FULL,
     LIGHT,
     PLAIN,
@@ -31,7 +32,8 @@ from intarsia.server.plan import (
 )
 
 __all__ = [
-    "BLOCK", "FULL", "LIGHT", "PLAIN", "SHORT", "TARGET", "Blocks", "Data", "Kind", "Model", "Plan", "State", "Stats", "Tuning",
+    "BLOCK", "DEEP", "FULL", "LIGHT", "PLAIN", "SHORT", "TARGET",
+    "Blocks", "Data", "Kind", "Model", "Plan", "State", "Stats", "Tuning",
     "draw_noise", "factored", "initial", "initial_tuning", "plan", "prepare", "strength", "sweep",
 ]  # fmt: skip
 

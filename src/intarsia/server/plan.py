@@ -100,7 +100,8 @@ class Kind(NamedTuple):
     sites: bool  # the non-centred moves
 
 
-FULL, LIGHT, PLAIN, SHORT = Kind(True, True, True), Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
+FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
+LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,12 @@ class Plan:
         if not self.mixing:
             return PLAIN
         place = sweep % self.every
+        if self.element:
+            return PLAIN if place % 2 else FULL
+        if self.hold == 1:  # where the system of B is cheap, so must be the rest
+            return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
         if place == 0:
             return FULL
-        if self.hold == 1 or self.element:
-            return PLAIN if place % 2 else LIGHT  # where the system of B is cheap, or has no part to share, so must be the rest
         return LIGHT if place % self.hold == 0 else SHORT
 
     def layout(self, kind: Kind) -> tuple[dict[str, int], list[Any], list[Any]]:
