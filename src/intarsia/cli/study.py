@@ -262,7 +262,7 @@ noise = "half-cauchy"     # or "jeffreys", the paper's, improper when P >= m
 draws = 1000
 warmup = 500
 chains = 4
-thin = 8
+thin = 10
 seed = 0
 select = "bfdr"           # Bayesian false discovery rate, or "mixture", the paper's
 fdr = 0.05

@@ -68,7 +68,7 @@ def sample(
     draws: int = 1000,
     warmup: int = 500,
     chains: int = 4,
-    thin: int = 8,
+    thin: int = 10,
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,

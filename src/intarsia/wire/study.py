@@ -52,7 +52,7 @@ class Fit:
     draws: int = 1000
     warmup: int = 500
     chains: int = 4
-    thin: int = 8
+    thin: int = 10
     seed: int = 0
     select: str = "bfdr"
     fdr: float = 0.05
