@@ -47,21 +47,20 @@ def test_the_page_shows_the_tables_that_the_command_prints():
 
 @pytest.mark.parametrize("name", ["sim1", "sim2"])
 def test_our_default_has_less_error_than_the_papers_method(name):
-    """In every cell in the mean, and in the paired logarithms by more than their noise, except where nothing recovers C."""
+    """In every cell in the mean, and in the paired logarithms by more than their noise."""
     both = paired.pairs(frame(name), "mse_nz")
     lost = []
     for where, part in both.groupby(["cell", "m"]):
         gap = np.log(part["mse_nz"]) - np.log(part["mse_nz_other"])
         if not (part["mse_nz"].mean() < part["mse_nz_other"].mean() and gap.mean() + 1.96 * gap.sem() < 0):
             lost.append(where)
-    # fifty non-zero features and fifty rows: both are as far from C as zero is
-    assert lost == ([("s=50", 50)] if name == "sim1" else [])
+    assert lost == []
 
 
 def test_our_intervals_cover_in_simulation_2():
     ours = frame("sim2").query("method == 'intarsia' and design == 'stated'").groupby("cell")["coverage_nz"]
     assert len(ours) == 9
-    assert ours.size().min() >= 20
+    assert ours.size().min() >= 50
     assert ours.mean().between(0.93, 0.97).all(), ours.mean()
 
 

@@ -43,7 +43,8 @@ def test_pure_noise_gives_nothing():
 
 
 def test_strong_signals_are_all_found():
-    found = rates(Scenario(n=300, P=80, Q=3, s=8, rho=0.5), m=80, data_sets=2, seed=2, **BRIEF)
+    # at m = 80 one feature in six is out of reach, however long the chains are
+    found = rates(Scenario(n=300, P=80, Q=3, s=8, rho=0.5), m=150, data_sets=2, seed=2, **BRIEF)
     assert found["chosen"] - found["wrong"] >= 0.9 * found["true"]
     assert found["wrong"] <= 1
     assert found["wrong_entries"] <= 1
