@@ -147,9 +147,8 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     chosen = np.array([1, 3, 4, 8])
     tuning = gibbs.initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
     noise = gibbs.draw_noise(plan, rng)
-    law = plan.noise_law(data.noise_scale)
     B, F, lam, tau, sigma2, *_ = gibbs._draw_B(
-        BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise, law
+        BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise
     )
     np.testing.assert_allclose(F, X @ B, atol=1e-10)
     assert (lam[chosen] != state.lam[chosen]).any()

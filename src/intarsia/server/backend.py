@@ -5,8 +5,6 @@ G = X diag(lam²) Xᵀ. The NumPy backend reduces G to tridiagonal form once, af
 an accelerator prefers batched Cholesky factors. Both solve the same systems, so the same noise gives the same state.
 """
 
-import importlib.util
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,6 +12,7 @@ import numpy as np
 from scipy.linalg import blas, lapack, svd
 from scipy.special import ndtr, ndtri
 
+from intarsia.compiling import compiled
 from intarsia.errors import ConvergenceError, InputError
 
 Array = Any  # an array of the backend's library
@@ -30,18 +29,7 @@ NOT_POSITIVE = (
 )
 
 
-def _kernels() -> Any:
-    """The compiled loops, where Numba is installed and not switched off."""
-    if os.environ.get("INTARSIA_COMPILED", "1") == "0" or importlib.util.find_spec("numba") is None:
-        return None
-    try:
-        from intarsia.server import compiled
-    except RuntimeError:  # Numba finds no folder it may keep the compiled loops in
-        return None
-    return compiled
-
-
-KERNELS = _kernels()
+KERNELS = compiled("intarsia.server.compiled")
 
 
 class Factor(Protocol):
@@ -108,22 +96,17 @@ class Tridiagonal:
         return df, ef
 
     @staticmethod
-    def _checked(x: Any) -> Any:
-        if np.isnan(x if np.ndim(x) == 0 else x[:, 0, 0]).any():
-            raise ConvergenceError(NOT_POSITIVE)
-        return x
-
-    @staticmethod
-    def checked(found: tuple[Array, ...]) -> tuple[Array, ...]:
-        """What a compiled loop found, whose first entry is NaN where a system is not positive definite."""
-        if np.isnan(found[0][0]):
+    def checked(found: Any, mark: Any) -> Any:
+        """What a compiled loop found; its mark is NaN where a system is not positive definite."""
+        if np.isnan(mark).any():
             raise ConvergenceError(NOT_POSITIVE)
         return found
 
     def log_marginal(self, d: Array, Yr: Array) -> float:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
         if KERNELS is not None:
-            return self._checked(KERNELS.log_marginal(self.diag, self.off, d, np.ascontiguousarray(Yr)))
+            value = KERNELS.log_marginal(self.diag, self.off, d, np.ascontiguousarray(Yr))
+            return float(self.checked(value, value))
         total = 0.0
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)
@@ -139,7 +122,8 @@ class Tridiagonal:
     def solve(self, d: Array, rhs: Array) -> Array:
         """Solve for each j: rhs is (R, m, columns), rotated."""
         if KERNELS is not None:
-            return self._checked(KERNELS.solve(self.diag, self.off, d, np.ascontiguousarray(rhs)))
+            solved = KERNELS.solve(self.diag, self.off, d, np.ascontiguousarray(rhs))
+            return self.checked(solved, solved[:, 0, 0])
         out = np.empty_like(rhs)
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)

@@ -47,23 +47,30 @@ def _fold(ordered: Array, order: Array, distance: Array, merged: Array) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
-def _rhat(x: Array, means: Array) -> float:
-    """`diagnostics.rhat` of x (chain, draw), whose chain means it leaves in `means`."""
+def _means(x: Array, means: Array) -> float:
+    """The chains' means of x (chain, draw), and the variance between them."""
     chains, n = x.shape
-    within = 0.0
     for c in range(chains):
         total = 0.0
         for i in range(n):
             total += x[c, i]
         means[c] = total / n
+    centre, spread = means.sum() / chains, 0.0
+    for c in range(chains):
+        spread += (means[c] - centre) ** 2
+    return spread / (chains - 1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
+def _rhat(x: Array, means: Array) -> float:
+    """`diagnostics.rhat` of x (chain, draw); `means` is room for its chains' means."""
+    chains, n = x.shape
+    between, within = n * _means(x, means), 0.0
+    for c in range(chains):
         square = 0.0
         for i in range(n):
             square += (x[c, i] - means[c]) ** 2
         within += square / (n - 1) / chains
-    centre, between = means.sum() / chains, 0.0
-    for c in range(chains):
-        between += (means[c] - centre) ** 2
-    between *= n / (chains - 1)
     return math.sqrt((between / within + n - 1) / n)
 
 
@@ -81,29 +88,19 @@ def _covariance(x: Array, lag: int) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
-def _ess(x: Array, work: Array, flat: float) -> float:
-    """`diagnostics.ess` of x (chain, draw); -1 where the sequence is too long for it. `work` has the shape of x."""
+def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
+    """`diagnostics.ess` of x (chain, draw); -1 where the sequence is too long for it. `means` and `work` are room to work in."""
     chains, n = x.shape
     total = chains * n
-    low, high, centre, spread = np.inf, -np.inf, 0.0, 0.0
-    means = np.empty(chains)
+    low, high, spread = np.inf, -np.inf, _means(x, means)
     for c in range(chains):
-        part = 0.0
-        for i in range(n):
-            part += x[c, i]
-        means[c] = part / n
         for i in range(n):
             low, high = min(low, x[c, i]), max(high, x[c, i])
             work[c, i] = x[c, i] - means[c]
-        centre += means[c] / chains
     if high - low < flat:
         return float(total)
     first = _covariance(work, 0)
-    within, plus = first * n / (n - 1.0), first
-    if chains > 1:
-        for c in range(chains):
-            spread += (means[c] - centre) ** 2
-        plus += spread / (chains - 1)
+    within, plus = first * n / (n - 1.0), first + spread  # the halves of a chain are at least two
     last = max(0, -(-(n - 2) // 2) - 1)
     monotone, smallest = 0.0, np.inf
     for k in range(last + 1):
@@ -152,14 +149,14 @@ def chunk(halves: Array, order: Array, x: Array, table: Array, flat: float, out:
         out[e, 1] = _rhat(z, means)
         _scores(ordered, order[e], table, flat_z)
         out[e, 0] = _rhat(z, means)
-        out[e, 2] = _ess(z, work, flat)
+        out[e, 2] = _ess(z, means, work, flat)
         every = ordered if n % 2 == 0 else np.sort(x[e].reshape(-1))  # the split leaves the middle draw out
         for side in range(2):
             edge = _quantile(every, 0.05 if side == 0 else 0.95)
             for k in range(N):
                 flat_z[k] = 1.0 if values[k] <= edge else 0.0
-            out[e, 3 + side] = _ess(z, work, flat)
-        out[e, 5] = _ess(halves[e], work, flat)
+            out[e, 3 + side] = _ess(z, means, work, flat)
+        out[e, 5] = _ess(halves[e], means, work, flat)
         mean, second, fourth = x[e].sum() / (chains * n), 0.0, 0.0
         for c in range(chains):
             for i in range(n):
@@ -168,6 +165,6 @@ def chunk(halves: Array, order: Array, x: Array, table: Array, flat: float, out:
                 fourth += square * square
         for k in range(N):
             flat_z[k] = (values[k] - mean) ** 2
-        out[e, 6] = _ess(z, work, flat)
+        out[e, 6] = _ess(z, means, work, flat)
         out[e, 7] = second / (chains * n)
         out[e, 8] = fourth / (chains * n) - out[e, 7] ** 2

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, special
 
+from intarsia.compiling import compiled
 from intarsia.errors import InputError
-from intarsia.server.backend import KERNELS
 from intarsia.server.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 _SLAB = 32_000_000  # numbers read at once (256 MB)
 _CHUNK = 500_000  # numbers worked on at once: a few MB, so that the passes stay in cache
 _FLAT = 1e-15  # a spread below this counts as constant
+KERNELS = compiled("intarsia.server.compiled_diagnostics")
 
 
 def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
@@ -110,12 +111,10 @@ def _chunk(x: Array) -> dict[str, Array]:
 
 def _compiled(x: Array, halves: Array) -> dict[str, Array]:
     """`_vectorised` by the compiled loops, entry by entry."""
-    from intarsia.server import compiled_diagnostics
-
     E, chains, n = x.shape
     order = np.argsort(halves.reshape(E, -1), axis=1)
     out = np.empty((E, 9))
-    compiled_diagnostics.chunk(halves, order, x, _blom(order.shape[1]), _FLAT, out)
+    KERNELS.chunk(halves, order, x, _blom(order.shape[1]), _FLAT, out)
     scores, folded, bulk, low, high, plain, squares, variance, kurtosis = out.T.copy()
     total = chains * n
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -74,13 +74,10 @@ def sweep(
     """
     xp, alpha = be.xp, plan.model.alpha
     A, B, lam, tau, sigma2 = state
-    noise_law = plan.noise_law(data.noise_scale)
     no = xp.zeros(1)
     step_stats, shift, compensate, stretch = no, no, no, no
     if plan.mixing and kind.collapse and not plan.element:
-        B, F, lam, tau, sigma2, step_stats = _draw_B(
-            be, plan, data, A, lam, tau, sigma2, tuning, noise, noise_law
-        )
+        B, F, lam, tau, sigma2, step_stats = _draw_B(be, plan, data, A, lam, tau, sigma2, tuning, noise)
     else:
         B, F = _given_scales(be, plan, data, state, noise, factor)
     if be.kernels is not None and plan.compiled and data.blocks.gram is not None:
@@ -89,7 +86,7 @@ def sweep(
     A = conditionals.draw_A(be, F, data.Y, s, noise["A"])
     residual = data.Y - F @ A.T
     sigma2 = conditionals.draw_sigma2(
-        be, sigma2, (residual**2).sum(axis=0) + data.rss0, data.m, alpha, noise_law, part(noise, "sigma")
+        be, sigma2, (residual**2).sum(axis=0) + data.rss0, data.m, alpha, plan.noise_law(data.noise_scale), part(noise, "sigma")
     )
     sigma2 = xp.maximum(sigma2, 1e-24 * data.noise_scale**2)
     if plan.mixing:
@@ -155,11 +152,11 @@ def _compiled(
 
     no = xp.zeros(1)
     shift, compensate, stretch, single = no, no, no, xp.zeros(plan.P)
-    step, log_u = (xp.exp(tuning.log_shift) * noise["shift.z"][0], noise["shift.u"][0]) if kind.scales else (0.0, 1.0)
+    step, u = (xp.exp(tuning.log_shift) * noise["shift.z"][0], noise["shift.u"][0]) if kind.scales else (0.0, 1.0)
     A, B, lam, tau, sigma2, W, moved = kernels.given_B(
         xp.ascontiguousarray(F), data.Y, data.rss0, data.m, plan.model.alpha, data.noise_scale, *state,
         noise["A"], three("sigma"), (noise["columns.g"], noise["columns.u"]), moves.rescale_shape(plan.Q), three("tau"),
-        kind.scales, three("lam" if kind.scales else "tau"), float(step), float(log_u),
+        kind.scales, three("lam" if kind.scales else "tau"), float(step), float(u),
     )  # fmt: skip
     if kind.scales:
         shift = xp.asarray(moved)
@@ -186,7 +183,6 @@ def _draw_B(
     sigma2: Array,
     tuning: Tuning,
     noise: dict[str, Array],
-    noise_law: Any,
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
     """Row scales: noise level, global scale and borderline features with B integrated out, then B and XB."""
     xp, alpha = be.xp, plan.model.alpha
@@ -199,7 +195,7 @@ def _draw_B(
     columns = X[:, chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    target = moves.Collapsed(be, factor, Yrot, A, data.rss0, data.m, alpha, plan.global_, noise_law)
+    target = moves.Collapsed(be, factor, Yrot, A, data.rss0, data.m, alpha, plan.global_, plan.noise_law(data.noise_scale))
     steps = xp.exp(tuning.log_steps) * noise["steps.z"]
     sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
     s = xp.sqrt(sigma2 / alpha)
@@ -239,7 +235,8 @@ def _borderline(
     Zk are the rows of the noise Z that belong to the features: rhs holds - d_j X diag(lam) Z.
     """
     if be.kernels is not None:
-        return factor.checked(be.kernels.borderline(factor, d, Yr, rhs, Xk, Zk, lam, law, candidates))
+        found = be.kernels.borderline(factor, d, Yr, rhs, Xk, Zk, lam, law, candidates)
+        return factor.checked(found, found[0])
     xp = be.xp
     K, R = Xk.shape[1], d.shape[0]
     wanted = xp.stack([rhs.T, Yr.T], axis=2)

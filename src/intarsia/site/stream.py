@@ -9,7 +9,6 @@ quotients and square roots only, each correctly rounded on every platform, and i
 means. No mathematical library takes part, so none can change Φ by being upgraded.
 """
 
-import os
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from intarsia.compiling import compiled
 
 CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below 2³² for every m allowed
 MAX_M = 2**22
@@ -141,13 +142,8 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
 @cache
 def _compiled() -> Callable[[np.ndarray, np.ndarray], None]:
     """`gaussianise`, compiled where Numba is installed and not switched off: the same bits in a third of the time."""
-    if os.environ.get("INTARSIA_COMPILED", "1") == "0":
-        return gaussianise
-    try:
-        from intarsia.site import stream_compiled
-    except (ImportError, RuntimeError):  # no Numba, or no folder it may keep the compiled loops in
-        return gaussianise
-    return stream_compiled.gaussianise  # type: ignore[no-any-return]
+    found = compiled("intarsia.site.stream_compiled")
+    return gaussianise if found is None else found.gaussianise
 
 
 def gaussian_columns(subkey: bytes, m: int, start: int, stop: int) -> np.ndarray:

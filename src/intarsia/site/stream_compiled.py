@@ -22,31 +22,11 @@ _FRACTION = np.int64((1 << 52) - 1)
 
 
 @njit(cache=True, inline="always")
-def _horner8(c: tuple[float, ...], r: float) -> float:
+def _horner(c: tuple[float, ...], r: float) -> float:
     x = r * c[0]
-    x = (x + c[1]) * r
-    x = (x + c[2]) * r
-    x = (x + c[3]) * r
-    x = (x + c[4]) * r
-    x = (x + c[5]) * r
-    x = (x + c[6]) * r
-    return x + c[7]
-
-
-@njit(cache=True, inline="always")
-def _horner12(c: tuple[float, ...], r: float) -> float:
-    x = r * c[0]
-    x = (x + c[1]) * r
-    x = (x + c[2]) * r
-    x = (x + c[3]) * r
-    x = (x + c[4]) * r
-    x = (x + c[5]) * r
-    x = (x + c[6]) * r
-    x = (x + c[7]) * r
-    x = (x + c[8]) * r
-    x = (x + c[9]) * r
-    x = (x + c[10]) * r
-    return x + c[11]
+    for k in range(1, len(c) - 1):
+        x = (x + c[k]) * r
+    return x + c[-1]
 
 
 @njit("void(uint64[::1], float64[::1])", cache=True, nogil=True, error_model="numpy")
@@ -62,7 +42,7 @@ def gaussianise(words: Array, out: Array) -> None:
         for i in range(n):
             r[i] = 0.180625 - q[i] * q[i]
         for i in range(n):
-            out[start + i] = _horner8(_NUMERATOR, r[i]) * q[i] / _horner8(_DENOMINATOR, r[i])
+            out[start + i] = _horner(_NUMERATOR, r[i]) * q[i] / _horner(_DENOMINATOR, r[i])
         tails = 0
         for i in range(n):
             place[tails] = i
@@ -75,15 +55,15 @@ def gaussianise(words: Array, out: Array) -> None:
             f = p[k] + p[k] if low else p[k]
             power = np.float64(e - 1) if low else np.float64(e)
             s = (f - 1.0) / (f + 1.0)
-            series = _horner12(_ARTANH, s * s)
+            series = _horner(_ARTANH, s * s)
             p[k] = math.sqrt(-(power * _LN2_HIGH + (series * s + power * _LN2_LOW)))
         for k in range(tails):
             near = p[k] - 1.6
-            r[k] = _horner8(_TAIL_OVER, near) / _horner8(_TAIL_UNDER, near)
+            r[k] = _horner(_TAIL_OVER, near) / _horner(_TAIL_UNDER, near)
         for k in range(tails):
             z = r[k]
             if p[k] > 5.0:
                 beyond = p[k] - 5.0
-                z = _horner8(_FAR_OVER, beyond) / _horner8(_FAR_UNDER, beyond)
+                z = _horner(_FAR_OVER, beyond) / _horner(_FAR_UNDER, beyond)
             i = place[k]
             out[start + i] = math.copysign(z, q[i])
