@@ -50,8 +50,7 @@ def wrong_tau(be, tau, B, lam, law, noise):
     rate = ((B / rows) ** 2).sum(axis=0) / 2
     u = noise["u"] / (1 + 1 / tau**2)
     bound = (1 - u) / u
-    fresh = np.modf(noise["high"] * 1e6)[0]
-    return 1 / np.sqrt(np.clip(-np.log1p(fresh * np.expm1(-rate * bound)) / rate, 1e-30, 1e30))
+    return 1 / np.sqrt(np.clip(-np.log1p(noise["v"] * np.expm1(-rate * bound)) / rate, 1e-30, 1e30))
 
 
 def wrong_rate(be, lam, B, tau, law, noise):

@@ -67,7 +67,7 @@ class Tridiagonal:
 
     def _apply(self, V: Array, trans: str) -> Array:
         if self.dense is not None:
-            return (self.dense.T if trans == "T" else self.dense) @ V
+            return np.asfortranarray((self.dense.T if trans == "T" else self.dense) @ V)
         out = np.array(V, order="F", copy=True)
         lower = np.asfortranarray(out[1:])
         c, _, _ = lapack.dormqr("L", trans, self.reflectors, self.tau, lower, 64 * max(1, lower.shape[1]))
@@ -158,6 +158,8 @@ class NumpyBackend:
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
         (m, P), R = X.shape, Z.shape[1]
+        if KERNELS is not None and m <= FEW and R and X.size <= 8 * CACHED:
+            return KERNELS.weigh(X.T, lam, Z)
         both = np.zeros((m + R, m + R), order="F")
         step = max(64, CACHED // m)
         buffer = np.empty((min(step, P), m + R))

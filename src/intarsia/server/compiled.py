@@ -7,6 +7,10 @@ are a whole light sweep of a small problem. Without Numba, or with INTARSIA_COMP
 
 One file, although a long one: what is kept on disk is made anew when the file changes that a function stands in, not when those
 it calls do.
+
+No fast-math flag is set: a function is compiled once for itself and again inside each that calls it, and which copy runs depends
+on what a process loaded first. Only arithmetic in the order it is written gives the same bits in all of them, and so in a chain
+that is continued elsewhere.
 """
 
 import math
@@ -15,12 +19,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from intarsia.inverse_normal import CENTRE, FAR, TAIL
 from intarsia.server import priors
 
 Array = Any
 
-LOG_HALF_PI = math.log(math.pi / 2)
-SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
+HALF_CAUCHY = 0, 1.0, 0.0  # the `law_code` of C⁺(0,1)
 
 
 def law_code(law: priors.Law) -> tuple[int, float, float]:
@@ -35,8 +39,9 @@ def law_code(law: priors.Law) -> tuple[int, float, float]:
 
 
 @njit(cache=True, error_model="numpy")
-def _log_density(code: int, a: float, b: float, t: float) -> float:
+def _log_density(law: tuple[int, float, float], t: float) -> float:
     """`priors`: log density of t = log scale."""
+    code, a, b = law
     if code == 0:
         v = abs(t - math.log(a)) if a != 1.0 else abs(t)
         return -v - math.log1p(math.exp(-2 * v))
@@ -47,7 +52,7 @@ def _log_density(code: int, a: float, b: float, t: float) -> float:
     return 0.0
 
 
-@njit(cache=True, error_model="numpy", fastmath=SUM)
+@njit(cache=True, error_model="numpy")
 def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Array, visited: Array) -> tuple[Array, Array]:
     """`moves.single_site`: columns (blocks, k, m), gram (blocks or 0, k, k), slack = log prior - log u (P)."""
     nb, k = columns.shape[:2]
@@ -147,56 +152,74 @@ def _pick(
     zz: Array,
     most: float,
     lam: float,
-    code: int,
-    par0: float,
-    par1: float,
-    prior_t: Array,
-    logistic: Array,
-    from_prior: Array,
+    law: tuple[int, float, float],
+    value: Array,
+    mix: Array,
     u: float,
-    t: Array,
+    x: Array,
     weight: Array,
 ) -> float:
-    """One local scale among fresh candidates and the present one, by importance weight."""
-    T = prior_t.size
-    centre = 1.0 - 0.5 * math.log(max(most, 1e-300))
+    """One local scale among fresh candidates and the present one, by importance weight.
+
+    With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
+    """
+    T = value.size
+    c = math.e / math.sqrt(max(most, 1e-300))
     top = -np.inf
-    for c in range(T + 1):
-        if c == T:
-            t[c] = math.log(lam)
-        elif from_prior[c]:
-            t[c] = prior_t[c]
+    log_weight = x[T + 1 :]
+    for k in range(T + 1):
+        if k == T:
+            x[k] = lam
+        elif mix[k] < 0.5:
+            x[k] = math.tan(math.pi / 2 * value[k])
         else:
-            t[c] = centre + logistic[c]
-        grow = math.exp(2 * t[c])
+            x[k] = c * (value[k] / (1 - value[k]))
+        square = x[k] * x[k]
         fit, largest, product = 0.0, 0.0, 1.0
         for r in range(da.size):
-            x2 = min(da[r] * grow, 1e300)
+            x2 = da[r] * square
             largest = max(largest, x2)
             fit += zz[r] * (x2 / (1 + x2))
             product *= 1 + x2
-            if product > 1e100:  # one logarithm for all, taken before it overflows
+            if product > 1e100:  # its logarithm is taken before it overflows
                 fit -= math.log(product)
                 product = 1.0
-        fit -= math.log(product)
-        if not largest < 1e8:
-            weight[c] = -np.inf
+        weight[k] = 0.0
+        log_weight[k] = -np.inf
+        if not (largest < 1e8 and square < 1e300):
             continue
-        v = abs(t[c] - centre)
-        base = _log_density(0, 1.0, 0.0, t[c])
-        one, two = base - LOG_HALF_PI, -v - 2 * math.log1p(math.exp(-v))
-        proposal = max(one, two) + math.log1p(math.exp(-abs(one - two)))
-        law = base if code == 0 else _log_density(code, par0, par1, t[c])
-        weight[c] = 0.5 * fit + law - proposal
-        top = max(top, weight[c])
+        weight[k] = 1 / (math.sqrt(product) * (2 / math.pi + (1 + square) / (c * (1 + x[k] / c) ** 2)))
+        log_weight[k] = 0.5 * fit
+        if law[0] != 0:
+            t = math.log(x[k])
+            log_weight[k] += _log_density(law, t) - _log_density(HALF_CAUCHY, t)
+        top = max(top, log_weight[k])
     total = 0.0
-    for c in range(T + 1):
-        total += math.exp(weight[c] - top)
-        weight[c] = total
+    for k in range(T + 1):
+        total += weight[k] * math.exp(log_weight[k] - top)
+        weight[k] = total
     chosen = 0
     while chosen < T and weight[chosen] < u * total:
         chosen += 1
-    return math.exp(t[chosen])
+    return x[chosen]
+
+
+@njit(cache=True, error_model="numpy")
+def _eliminate(rows: Array, coef: Array, i: int, first: int) -> None:
+    """rows[i] -= Σ_{t<i} coef[t] rows[t], from column `first` on; four at a time, so that a row is loaded seldom."""
+    n = rows.shape[1]
+    mine, t = rows[i], 0
+    while t + 4 <= i:
+        one, two, three, four = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
+        a, b, c, d = coef[t], coef[t + 1], coef[t + 2], coef[t + 3]
+        for k in range(first, n):
+            mine[k] -= a * one[k] + b * two[k] + c * three[k] + d * four[k]
+        t += 4
+    while t < i:
+        one, a = rows[t], coef[t]
+        for k in range(first, n):
+            mine[k] -= a * one[k]
+        t += 1
 
 
 @njit(cache=True, error_model="numpy")
@@ -209,78 +232,77 @@ def _borderline(
     Xk: Array,
     Zk: Array,
     lam: Array,
-    code: int,
-    par0: float,
-    par1: float,
-    prior_t: Array,
-    logistic: Array,
-    from_prior: Array,
+    law: tuple[int, float, float],
+    value: Array,
+    mix: Array,
     pick: Array,
 ) -> tuple[Array, Array]:
     """`gibbs._borderline`: the new scales, and the solved systems after they have moved; NaN where one is not positive definite.
 
     Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
-    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs: what it leaves below the diagonal gives x by substitution.
+    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs, a row brought up to date when its feature's turn comes. Columns K and K+1 belong to
+    rhs and Yr; those after them are nought, so that rows end at a whole number of vector registers.
     """
-    (m, K), R, T = Xk.shape, d.size, prior_t.shape[1]
-    packed, S, a, z = np.empty((R, m, K + 2)), np.empty((R, m, K)), np.empty((R, K, K)), np.empty((R, K))
+    (m, K), R, T = Xk.shape, d.size, value.shape[1]
+    wide = -(-(K + 2) // 8) * 8
+    packed, a = np.zeros((R, m, wide)), np.empty((R, K, wide))
     for j in range(R):
         for i in range(m):
-            packed[j, i, 0] = rhs[i, j]
-            packed[j, i, 1] = Yr[i, j]
-            packed[j, i, 2:] = Xk[i]
+            packed[j, i, :K] = Xk[i]
+            packed[j, i, K] = rhs[i, j]
+            packed[j, i, K + 1] = Yr[i, j]
     packed = solve(diag, off, d, packed)
     XkT = np.ascontiguousarray(Xk.T)
     for j in range(R):
         if np.isnan(packed[j, 0, 0]):
             return np.full(K, np.nan), np.full((m, R), np.nan)
-        S[j] = packed[j, :, 2:]
-        a[j] = np.dot(XkT, S[j])
-        z[j] = np.dot(XkT, np.ascontiguousarray(packed[j, :, 1]))
-    new, t, weight = lam.copy(), np.empty(T + 1), np.empty(T + 1)
-    da, zz, column = np.empty(R), np.empty(R), np.empty(K)
+        np.dot(XkT, packed[j], a[j])
+    new, x, weight = lam.copy(), np.empty(2 * T + 2), np.empty(T + 1)
+    da, zz, coef = np.empty(R), np.empty(R), np.empty((R, K))
     change, rho, pivot = np.zeros((R, K)), np.zeros((R, K)), np.ones((R, K))
     for i in range(K):
         least, most = np.inf, 0.0
         for r in range(R):
-            a_ii = a[r, i, i]
+            a_ii, z = a[r, i, i], a[r, i, K + 1]
+            for t in range(i):
+                coef[r, t] = rho[r, t] * a[r, t, i]
+                a_ii -= coef[r, t] * a[r, t, i]
+                z -= coef[r, t] * a[r, t, K + 1]
             keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
             least = min(least, keep)
             keep = max(keep, 1e-8)
             da[r] = d[r] ** 2 * a_ii / keep
-            zz[r] = z[r, i] ** 2 / max(a_ii * keep, 1e-300)
+            zz[r] = z**2 / max(a_ii * keep, 1e-300)
             most = max(most, da[r])
-        if not least > 1e-8:
-            continue
-        new[i] = _pick(da, zz, most, lam[i], code, par0, par1, prior_t[i], logistic[i], from_prior[i], pick[i], t, weight)
+            pivot[r, i] = a_ii
+        if least > 1e-8:
+            new[i] = _pick(da, zz, most, lam[i], law, value[i], mix[i], pick[i], x, weight)
         for r in range(R):
             change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
-            if change[r, i] == 0.0:
-                continue
-            pivot[r, i] = 1 + change[r, i] * a[r, i, i]
+            pivot[r, i] = 1 + change[r, i] * pivot[r, i]
             rho[r, i] = change[r, i] / pivot[r, i]
-            for k in range(i + 1, K):
-                column[k] = a[r, k, i]
-            for k in range(i + 1, K):
-                scaled = rho[r, i] * column[k]
-                z[r, k] -= z[r, i] * scaled
-                row = a[r, k]
-                for n in range(i + 1, k + 1):
-                    row[n] -= scaled * column[n]
-    W = np.empty((m, R))
+            if change[r, i] != 0.0:
+                _eliminate(a[r], coef[r], i, (i + 1) // 8 * 8)
+    W, weights = np.empty((m, R)), np.zeros(wide)
     for j in range(R):
-        w = packed[j, :, 0] - d[j] * np.dot(S[j], (new - lam) * Zk[:, j])
-        x = np.dot(XkT, w)
         for i in range(K):
-            if rho[j, i] != 0.0:
+            weights[i] = -d[j] * (new[i] - lam[i]) * Zk[i, j]
+        weights[K] = 1.0
+        w = np.dot(packed[j], weights)
+        right = np.dot(XkT, w)
+        for i in range(K):
+            scale = rho[j, i] * right[i]
+            if scale != 0.0:
                 for k in range(i + 1, K):
-                    x[k] -= rho[j, i] * a[j, k, i] * x[i]
+                    right[k] -= scale * a[j, i, k]
+        weights[K] = 0.0
         for i in range(K - 1, -1, -1):
-            rest = x[i]
-            for k in range(i + 1, K):
-                rest -= a[j, k, i] * x[k]  # x[k] is times its change already
-            x[i] = change[j, i] * rest / pivot[j, i]
-        W[:, j] = w - np.dot(S[j], x)
+            rest = right[i]
+            if change[j, i] != 0.0:
+                for k in range(i + 1, K):
+                    rest -= a[j, i, k] * weights[k]  # times its change already
+            weights[i] = change[j, i] * rest / pivot[j, i]
+        W[:, j] = w - np.dot(packed[j], weights)
     return new, W
 
 
@@ -288,12 +310,10 @@ def borderline(
     factor: Any, d: Array, Yr: Array, rhs: Array, Xk: Array, Zk: Array, lam: Array, law: priors.Law, candidates: dict[str, Array]
 ) -> tuple[Array, Array]:
     """`gibbs._borderline`."""
-    value = candidates["value"]
-    prior_t, logistic = np.log(np.tan(np.pi / 2 * value)), np.log(value) - np.log1p(-value)
     plain = np.ascontiguousarray
     return _borderline(
-        factor.diag, factor.off, d, plain(Yr), plain(rhs), plain(Xk), Zk, lam, *law_code(law), prior_t, logistic,
-        candidates["mix"] < 0.5, candidates["pick"],
+        factor.diag, factor.off, d, plain(Yr), plain(rhs), plain(Xk), Zk, lam, law_code(law),
+        candidates["value"], candidates["mix"], candidates["pick"],
     )  # fmt: skip
 
 
@@ -330,9 +350,9 @@ def collapsed(target: tuple[Any, ...], log_sigma: Array, log_tau: Array) -> floa
     value = -0.5 * _evidence(diag, off, M, Yw)
     for q in range(Q):
         value -= alpha * m * math.log(s[q]) + 0.5 * rss0[q] / s[q] ** 2
-        value += _log_density(noise, scale[q], 0.0, log_sigma[q])
+        value += _log_density((noise, scale[q], 0.0), log_sigma[q])
     for r in range(R):
-        value += _log_density(0, 1.0, 0.0, log_tau[r])
+        value += _log_density(HALF_CAUCHY, log_tau[r])
     return value
 
 
@@ -364,9 +384,7 @@ def compensated(
     lin: float,
     log_lam: Array,
     log_tau: Array,
-    code: int,
-    par0: float,
-    par1: float,
+    law: tuple[int, float, float],
     steps: Array,
     log_u: Array,
 ) -> tuple[float, Array]:
@@ -377,9 +395,9 @@ def compensated(
         c1 = math.expm1(x)
         proposed = c1 * lin - 0.5 * c1**2 * quad
         for p in range(log_lam.size):
-            proposed += _log_density(code, par0, par1, log_lam[p] - x)
+            proposed += _log_density(law, log_lam[p] - x)
         for r in range(log_tau.size):
-            proposed += _log_density(0, 1.0, 0.0, log_tau[r] + x)
+            proposed += _log_density(HALF_CAUCHY, log_tau[r] + x)
         if k < 0:
             value = proposed
         elif log_u[k] < proposed - value:
@@ -394,7 +412,7 @@ def compensated_scale(
     """`moves.compensated_scale`."""
     quad, lin = (fit**2).sum(), (fit * residual).sum()
     log_lam = np.log(lam[signal])
-    at, accepted = compensated(quad, lin, log_lam, np.log(tau), *law_code(local), steps, np.log(u))
+    at, accepted = compensated(quad, lin, log_lam, np.log(tau), law_code(local), steps, np.log(u))
     return np.asarray(at), accepted
 
 
@@ -495,6 +513,39 @@ def element_system(At: Array, grams: Array) -> Array:
     return M
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _quotient(over: tuple[float, ...], under: tuple[float, ...], r: float) -> float:
+    x, y = over[0], under[0]
+    for k in range(1, len(over)):
+        x = x * r + over[k]
+        y = y * r + under[k]
+    return x / y
+
+
+@njit(cache=True, error_model="numpy")
+def lower_score(p: float) -> float:
+    """Φ⁻¹(p) for 0 < p ≤ ½."""
+    q = p - 0.5
+    r = 0.180625 - q * q
+    if r >= 0:
+        return q * _quotient(CENTRE[0], CENTRE[1], r)
+    r = math.sqrt(-math.log(p))
+    return -(_quotient(TAIL[0], TAIL[1], r - 1.6) if r <= 5 else _quotient(FAR[0], FAR[1], r - 5))
+
+
+@njit(cache=True, error_model="numpy")
+def propose_lam(lam: Array, theta: Array, normal: Array) -> Array:
+    """`moves.propose_lam` under the half-Cauchy."""
+    out = np.empty(lam.size)
+    for p in range(lam.size):
+        below = lam[p] < 1
+        w = lower_score(math.atan(lam[p] if below else 1 / lam[p]) * (2 / math.pi))
+        w = math.cos(theta[p]) * (w if below else -w) + math.sin(theta[p]) * normal[p]
+        tail = math.tan(math.pi / 4 * math.erfc(abs(w) * math.sqrt(0.5)))
+        out[p] = min(max(tail if w < 0 else 1 / tail, 1e-15), 1e15)
+    return out
+
+
 @njit(cache=True, error_model="numpy")
 def non_centred(A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[Array, Array, Array]:
     """`moves.non_centred`."""
@@ -539,12 +590,12 @@ def draw_A(FF: Array, FY: Array, s2: Array, Z: Array) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
-def _half_cauchy(eta: float, k: float, mu: float, s: float, high: float, low: float, u: float) -> float:
+def _half_cauchy(eta: float, k: float, mu: float, s: float, low: float, u: float, v: float) -> float:
     """`priors.HalfCauchy.draw` of one precision, k > 1."""
     s2 = s * s
     rate = max(mu, 2 * priors.LOW) / 2
     large = s2 * (k / 2) > rate
-    new = min(max((low if large else high) / rate, priors.LOW), priors.HIGH)
+    new = min(max((low if large else low - math.log(v)) / rate, priors.LOW), priors.HIGH)
     ratio = (1 + s2 * eta) / (1 + s2 * new)
     if large:
         ratio *= new / eta
@@ -552,16 +603,16 @@ def _half_cauchy(eta: float, k: float, mu: float, s: float, high: float, low: fl
 
 
 @njit(cache=True, error_model="numpy")
-def half_cauchy(eta: Array, k: float, mu: Array, s: Array, high: Array, low: Array, u: Array) -> Array:
+def half_cauchy(eta: Array, k: float, mu: Array, s: Array, low: Array, u: Array, v: Array) -> Array:
     """`priors.HalfCauchy.draw` for a vector, k > 1."""
     out = np.empty(eta.size)
     for i in range(eta.size):
-        out[i] = _half_cauchy(eta[i], k, mu[i], s[i], high[i], low[i], u[i])
+        out[i] = _half_cauchy(eta[i], k, mu[i], s[i], low[i], u[i], v[i])
     return out
 
 
 @njit(cache=True, error_model="numpy")
-def draw_lam(lam: Array, B: Array, tau: Array, high: Array, low: Array, u: Array) -> Array:
+def draw_lam(lam: Array, B: Array, tau: Array, low: Array, u: Array, v: Array) -> Array:
     """`conditionals.draw_lam` for row scales under the half-Cauchy, more than one column."""
     P, R = B.shape
     inverse, out = 1 / tau, np.empty(P)
@@ -569,12 +620,12 @@ def draw_lam(lam: Array, B: Array, tau: Array, high: Array, low: Array, u: Array
         mu = 0.0
         for r in range(R):
             mu += (B[p, r] * inverse[r]) ** 2
-        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, high[p], low[p], u[p]))
+        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, low[p], u[p], v[p]))
     return out
 
 
 @njit(cache=True, error_model="numpy")
-def draw_tau(tau: Array, B: Array, lam: Array, high: Array, low: Array, u: Array) -> Array:
+def draw_tau(tau: Array, B: Array, lam: Array, low: Array, u: Array, v: Array) -> Array:
     """`conditionals.draw_tau` for row scales under the half-Cauchy, more than one feature."""
     P, R = B.shape
     mu, out = np.zeros(R), np.empty(R)
@@ -583,7 +634,7 @@ def draw_tau(tau: Array, B: Array, lam: Array, high: Array, low: Array, u: Array
         for r in range(R):
             mu[r] += (B[p, r] * inverse) ** 2
     for r in range(R):
-        out[r] = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], 1.0, high[r], low[r], u[r]))
+        out[r] = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], 1.0, low[r], u[r], v[r]))
     return out
 
 
@@ -598,7 +649,7 @@ def rescale_columns(A: Array, B: Array, tau: Array, shape: float, g: Array, u: A
             square += A[q, r] ** 2
         a = min(max(2 * g[r] / max(square, 1e-30), 1e-20), 1e20)
         t, log_a = math.log(tau[r]), math.log(a)
-        ratio = _log_density(0, 1.0, 0.0, t - log_a / 2) - _log_density(0, 1.0, 0.0, t) + (Q / 2 - shape) * log_a
+        ratio = _log_density(HALF_CAUCHY, t - log_a / 2) - _log_density(HALF_CAUCHY, t) + (Q / 2 - shape) * log_a
         if math.log(u[r]) < ratio:
             c[r] = 1 / math.sqrt(a)
     scaled = np.empty((P, R))
@@ -610,10 +661,10 @@ def rescale_columns(A: Array, B: Array, tau: Array, shape: float, g: Array, u: A
 
 @njit(cache=True, error_model="numpy")
 def shifted(
-    lam: Array, tau: Array, code: int, par0: float, par1: float, step: float, u: float
+    lam: Array, tau: Array, law: tuple[int, float, float], step: float, u: float
 ) -> tuple[Array, Array, bool]:
     change = 0.0
-    if code == 0:  # (1 + lam²) / (lam²/c + c) of each, multiplied up
+    if law[0] == 0:  # (1 + lam²) / (lam²/c + c) of each, multiplied up
         ratio, grow = 1.0, math.exp(step)
         for p in range(lam.size):
             square = lam[p] ** 2
@@ -625,10 +676,10 @@ def shifted(
     else:
         for p in range(lam.size):
             t = math.log(lam[p])
-            change += _log_density(code, par0, par1, t - step) - _log_density(code, par0, par1, t)
+            change += _log_density(law, t - step) - _log_density(law, t)
     for r in range(tau.size):
         t = math.log(tau[r])
-        change += _log_density(0, 1.0, 0.0, t + step) - _log_density(0, 1.0, 0.0, t)
+        change += _log_density(HALF_CAUCHY, t + step) - _log_density(HALF_CAUCHY, t)
     accept = math.log(u) < change
     c = math.exp(step) if accept else 1.0
     return lam / c, tau * c, accept
@@ -636,24 +687,25 @@ def shifted(
 
 def shift_scales(lam: Array, tau: Array, local: priors.Law, step: Array, u: Array) -> tuple[Array, Array, Array]:
     """`moves.shift_scales` for row scales."""
-    lam, tau, accept = shifted(lam, tau, *law_code(local), float(step), float(u))
+    lam, tau, accept = shifted(lam, tau, law_code(local), float(step), float(u))
     return lam, tau, np.asarray(accept)
 
 
-@njit(cache=True, error_model="numpy", fastmath=SUM)
+@njit(cache=True, error_model="numpy")
 def _solve_one(G: Array, d2: float, b: Array) -> Array:
-    """(I + d² G)⁻¹ b by a Cholesky factor: at a hundred rows no dearer than the tridiagonal form, and no call into Python."""
+    """(I + d² G)⁻¹ b by a Cholesky factor: at a hundred rows no dearer than the tridiagonal form, and no call into Python.
+
+    The right-hand side is a last row of the system, so that the factor's last row is the first substitution.
+    """
     m = b.size
-    M = d2 * G
+    M = np.empty((m + 1, m + 1))
+    M[:m, :m] = d2 * G
     for i in range(m):
         M[i, i] += 1.0
+        M[m, i] = M[i, m] = b[i]
+    M[m, m] = 1.0 + np.dot(b, b)
     L = np.linalg.cholesky(M)
-    x = b.copy()
-    for i in range(m):
-        dot = 0.0
-        for k in range(i):
-            dot += L[i, k] * x[k]
-        x[i] = (x[i] - dot) / L[i, i]
+    x = L[m, :m].copy()
     for i in range(m - 1, -1, -1):
         x[i] /= L[i, i]
         for k in range(i):
@@ -662,20 +714,49 @@ def _solve_one(G: Array, d2: float, b: Array) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
+def _weighed(Xt: Array, lam: Array) -> tuple[Array, Array]:
+    """diag(lam) Xᵀ and X diag(lam²) Xᵀ."""
+    P, m = Xt.shape
+    Xl = np.empty((P, m))
+    for p in range(P):
+        for i in range(m):
+            Xl[p, i] = Xt[p, i] * lam[p]
+    return Xl, np.dot(Xl.T, Xl)
+
+
+@njit(cache=True, error_model="numpy")
+def weigh(Xt: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+    """`backend.NumpyBackend.weigh` of a small problem."""
+    Xl, G = _weighed(Xt, lam)
+    return G.T, np.dot(Xl.T, Z)
+
+
+@njit(cache=True, error_model="numpy")
+def coefficients(
+    Xt: Array, lam: Array, tau: Array, Z: Array, W: Array, Vt: Array, back: float, old: Array
+) -> tuple[Array, Array]:
+    """B from the solved systems W, so far back from the old B, and XB."""
+    P, R = Z.shape
+    T = np.dot(Xt, W)
+    for p in range(P):
+        for r in range(R):
+            T[p, r] = (T[p, r] * lam[p] + Z[p, r]) * lam[p]
+    B = np.dot(T, Vt)
+    for p in range(P):
+        for r in range(R):
+            B[p, r] = B[p, r] * tau[r] - back * old[p, r]
+    return B, np.dot(Xt.T, B)
+
+
+@njit(cache=True, error_model="numpy")
 def draw_B(
     Xt: Array, Y: Array, A: Array, B: Array, lam: Array, tau: Array, s: Array, back: float, Z: Array, E: Array, stiff: float
 ) -> tuple[bool, Array, Array]:
     """`conditionals.relaxed` of `conditionals.draw_B_row` for a small problem, and XB. False: the system is too stiff."""
-    (P, m), (Q, R) = Xt.shape, A.shape
+    m, (Q, R) = Xt.shape[1], A.shape
     keep = math.sqrt(1 - back**2)
     U, d, Vt = whiten(A, tau, s)
-    Xl, Zl = np.empty((P, m)), np.empty((P, R))
-    for p in range(P):
-        for i in range(m):
-            Xl[p, i] = Xt[p, i] * lam[p]
-        for r in range(R):
-            Zl[p, r] = keep * Z[p, r]
-    G = np.dot(Xl.T, Xl)
+    Xl, G = _weighed(Xt, lam)
     trace = 0.0
     for i in range(m):
         trace += G[i, i]
@@ -685,19 +766,43 @@ def draw_B(
     for i in range(m):
         for q in range(Q):
             Yw[i, q] = (1 + back) * Y[i, q] / s[q]
+    Zl = keep * Z
     rhs, XZ, W = np.dot(Yw, U), np.dot(Xl.T, Zl), np.empty((m, R))
     for j in range(R):
         W[:, j] = d[j] * _solve_one(G, d[j] ** 2, rhs[:, j] - d[j] * XZ[:, j] - keep * E[:, j])
-    T = np.dot(Xl, W)
-    for p in range(P):
+    new, F = coefficients(Xt, lam, tau, Zl, W, Vt, back, B)
+    return True, new, F
+
+
+@njit(cache=True, error_model="numpy")
+def integrated(
+    target: tuple[Any, ...],
+    sigma2: Array,
+    tau: Array,
+    steps: tuple[Array, Array, Array],
+    packed: Array,
+    Zk: Array,
+    lam: Array,
+    border: tuple[Array, Array, Array],
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """`gibbs._draw_B` between the rotations: sigma2, tau, what was accepted, the borderline scales, d W and Vᵀ.
+
+    `packed` (m, Q + 2R + K) holds Y, E, X diag(lam) Z and the borderline features, rotated; `lam` are their scales.
+    """
+    diag, off, Yrot, A, _, _, alpha, _, _ = target
+    (Q, R), m, K = A.shape, packed.shape[0], lam.size
+    sigma2, tau, accepted = collapsed_scales(target, sigma2, tau, np.exp(steps[0]) * steps[1], np.log(steps[2]))
+    s = np.sqrt(sigma2 / alpha)
+    U, d, Vt = whiten(A, tau, s)
+    Yr = np.dot(Yrot / s, U)
+    rhs, Xk = np.empty((m, R)), np.empty((m, K))
+    for i in range(m):
         for r in range(R):
-            T[p, r] += Zl[p, r]
-    turned = np.dot(T, Vt)
-    new = np.empty((P, R))
-    for p in range(P):
-        for r in range(R):
-            new[p, r] = turned[p, r] * lam[p] * tau[r] - back * B[p, r]
-    return True, new, np.dot(Xt.T, new)
+            rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + R + r] - packed[i, Q + r]
+        for k in range(K):
+            Xk[i, k] = packed[i, Q + 2 * R + k]
+    new, W = _borderline(diag, off, d, Yr, rhs, Xk, Zk, lam, HALF_CAUCHY, border[0], border[1], border[2])
+    return sigma2, tau, accepted, new, d * W, Vt
 
 
 @njit(cache=True, error_model="numpy")
@@ -742,7 +847,7 @@ def given_B(
     tau = draw_tau(tau, B, lam, tau_noise[0], tau_noise[1], tau_noise[2])
     tau = np.minimum(np.maximum(tau, 1e-15), 1e15)
     if scales:
-        lam, tau, moved = shifted(lam, tau, 0, 1.0, 0.0, step, u_shift)
+        lam, tau, moved = shifted(lam, tau, HALF_CAUCHY, step, u_shift)
     return A, B, lam, tau, sigma2, residual / np.sqrt(sigma2 / alpha), moved
 
 
@@ -757,19 +862,21 @@ def finish(
     tau: Array,
     W: Array,
     s: Array,
-    new: Array,
-    slack: Array,
+    theta: Array,
+    sites: tuple[Array, Array],
     strong: Array,
     directions: Array,
-    stretches: Array,
-    log_u_stretch: Array,
-    steps: Array,
-    log_u: Array,
+    stretch: tuple[float, Array, Array],
+    follow: tuple[float, Array, Array],
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
-    """`gibbs._finish_row`, every block visited: A, B, lam, tau and what was accepted (sites, compensated scale, stretches)."""
+    """`gibbs._finish_row`, every block visited: A, B, lam, tau and what was accepted (sites, compensated scale, stretches).
+
+    `sites` are the normal and the uniform numbers of the sites; `stretch` and `follow` the log step of a move and its numbers.
+    """
     (Q, R), (P, m), h = A.shape, (B.shape[0], Y.shape[0]), strong.size
+    new = propose_lam(lam, theta, sites[0])
     unit, D, delta = non_centred(A, B, lam, new, s)
-    accept, W = single_site(blocks, gram, W, delta, slack, np.arange(blocks.shape[0]))
+    accept, W = single_site(blocks, gram, W, delta, -np.log(sites[1]), np.arange(blocks.shape[0]))
     lam = np.where(accept, new, lam)
     rows = blocks.reshape(-1, m)
     Xs, mine, signals, log_lam = np.empty((h, m)), np.empty((h, Q)), np.empty((h, Q)), np.empty(h)
@@ -783,14 +890,17 @@ def finish(
     stretched = np.zeros((1, 1), dtype=np.bool_)
     if R == Q:
         A, inverse, fit, W, stretched = stretch_responses(
-            A, tau, fit * s, W, np.dot(mine.T, mine), float(h), s, directions, stretches, log_u_stretch
-        )
+            A, tau, fit * s, W, np.dot(mine.T, mine), float(h), s,
+            directions, math.exp(stretch[0]) * stretch[1], np.log(stretch[2]),
+        )  # fmt: skip
         fit = fit / s
         back = np.dot(mine, inverse.T)
         for i in range(h):
             unit[strong[i]] = back[i]
     quad, lin = (fit**2).sum(), (fit * W).sum()
-    at, followed = compensated(quad, lin, log_lam, np.log(tau), 0, 1.0, 0.0, steps, log_u)
+    at, followed = compensated(
+        quad, lin, log_lam, np.log(tau), HALF_CAUCHY, math.exp(follow[0]) * follow[1], np.log(follow[2])
+    )
     c = math.exp(at)
     size = c * lam
     for i in range(h):

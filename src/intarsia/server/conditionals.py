@@ -105,7 +105,7 @@ def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
 def draw_sigma2(be: Any, sigma2: Array, rss: Array, m: float, alpha: float, law: Law, noise: dict[str, Array]) -> Array:
     """Draw each noise variance given its residual sum of squares (paper, appendix A.3); alpha is the likelihood's power."""
     if be.kernels is not None and isinstance(law, HalfCauchy) and alpha * m > 1:
-        eta = be.kernels.half_cauchy(1 / sigma2, alpha * m, alpha * rss, law.s, noise["high"], noise["low"], noise["u"])
+        eta = be.kernels.half_cauchy(1 / sigma2, alpha * m, alpha * rss, law.s, noise["low"], noise["u"], noise["v"])
         return 1 / eta
     return 1 / law.draw(be.xp, 1 / sigma2, alpha * m, alpha * rss, noise)
 
@@ -113,7 +113,7 @@ def draw_sigma2(be: Any, sigma2: Array, rss: Array, m: float, alpha: float, law:
 def draw_lam(be: Any, lam: Array, B: Array, tau: Array, law: Law, noise: dict[str, Array]) -> Array:
     """Draw the local scales given B and tau (paper, appendix A.4): lam is (P,) for row scales, (P, R) for element scales."""
     if be.kernels is not None and lam.ndim == 1 and isinstance(law, HalfCauchy) and B.shape[1] > 1:
-        return be.kernels.draw_lam(lam, B, tau, noise["high"], noise["low"], noise["u"])
+        return be.kernels.draw_lam(lam, B, tau, noise["low"], noise["u"], noise["v"])
     b2 = (B / tau) ** 2
     k, mu = (1.0, b2) if lam.ndim == 2 else (float(B.shape[1]), b2.sum(axis=1))
     return 1 / be.xp.sqrt(law.draw(be.xp, 1 / lam**2, k, mu, noise))
@@ -122,7 +122,7 @@ def draw_lam(be: Any, lam: Array, B: Array, tau: Array, law: Law, noise: dict[st
 def draw_tau(be: Any, tau: Array, B: Array, lam: Array, law: Law, noise: dict[str, Array]) -> Array:
     """Draw the global scales given B and lam (paper, appendix A.5): a gamma law of shape (P+1)/2, not an exponential."""
     if be.kernels is not None and lam.ndim == 1 and isinstance(law, HalfCauchy) and B.shape[0] > 1:
-        return be.kernels.draw_tau(tau, B, lam, noise["high"], noise["low"], noise["u"])
+        return be.kernels.draw_tau(tau, B, lam, noise["low"], noise["u"], noise["v"])
     rows = lam if lam.ndim == 2 else lam[:, None]
     mu = ((B / rows) ** 2).sum(axis=0)
     return 1 / be.xp.sqrt(law.draw(be.xp, 1 / tau**2, float(B.shape[0]), mu, noise))

@@ -249,7 +249,7 @@ def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> Sta
 def variates(spec: dict[str, tuple[str, float]], size: Any, rng: np.random.Generator) -> dict[str, Array]:
     """The random numbers a law asks for."""
     make: dict[str, Callable[[float], Array]] = {
-        "uniform": lambda _: rng.random(size),
+        "uniform": lambda _: 1.0 - rng.random(size),
         "normal": lambda _: rng.standard_normal(size),
         "gamma": lambda shape: rng.gamma(shape, size=size),
     }

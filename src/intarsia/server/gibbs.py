@@ -148,7 +148,7 @@ def _compiled(
     kernels, xp = be.kernels, be.xp
 
     def three(name: str) -> tuple[Array, Array, Array]:
-        return noise[f"{name}.high"], noise[f"{name}.low"], noise[f"{name}.u"]
+        return noise[f"{name}.low"], noise[f"{name}.u"], noise[f"{name}.v"]
 
     no = xp.zeros(1)
     shift, compensate, stretch, single = no, no, no, xp.zeros(plan.P)
@@ -161,13 +161,12 @@ def _compiled(
     if kind.scales:
         shift = xp.asarray(moved)
     if kind.sites:
-        new, _ = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.local)
         strong, _ = be.compress(tuning.held, tuning.clear)
         A, B, lam, tau, single, compensate, stretched = kernels.finish(
-            data.blocks.Xt, data.blocks.gram, data.Y, A, B, lam, tau, W, xp.sqrt(sigma2 / plan.model.alpha), new,
-            -xp.log(noise["single.u"]), strong,
-            noise["stretch.v"], xp.exp(tuning.log_stretch) * noise["stretch.z"], xp.log(noise["stretch.u"]),
-            xp.exp(tuning.log_compensate) * noise["compensate.z"], xp.log(noise["compensate.u"]),
+            data.blocks.Xt, data.blocks.gram, data.Y, A, B, lam, tau, W, xp.sqrt(sigma2 / plan.model.alpha),
+            tuning.theta, (noise["single.z"], noise["single.u"]), strong, noise["stretch.v"],
+            (float(tuning.log_stretch), noise["stretch.z"], noise["stretch.u"]),
+            (float(tuning.log_compensate), noise["compensate.z"], noise["compensate.u"]),
         )  # fmt: skip
         stretch = stretched if plan.R == plan.Q else no
     return State(A, B, lam, tau, sigma2), Stats(single, step_stats, shift, compensate, stretch)
@@ -189,19 +188,26 @@ def _draw_B(
     X, Q, R = data.X, plan.Q, plan.R
     Z, K = noise["Z"], plan.borderline
     G, XZ = be.weigh(X, lam, Z)
-    factor = be.factor(G, X, lam, 1e2 * whiten_top(be, A, tau, xp.sqrt(sigma2 / alpha)), many=True)
+    factor = be.factor(G, X, lam, 1e1 * whiten_top(be, A, tau, xp.sqrt(sigma2 / alpha)), many=True)
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)
     columns = X[:, chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
     target = moves.Collapsed(be, factor, Yrot, A, data.rss0, data.m, alpha, plan.global_, plan.noise_law(data.noise_scale))
+    old = lam[chosen]
+    if be.kernels is not None and plan.compiled and plan.hold == 1:
+        sigma2, tau, accepted, new, W, Vt = be.kernels.integrated(
+            target.numbers(), sigma2, tau, (tuning.log_steps, noise["steps.z"], noise["steps.u"]), packed, Z[chosen], old,
+            (noise["border.value"], noise["border.mix"], noise["border.pick"]),
+        )  # fmt: skip
+        lam, W = be.put(lam, chosen, factor.checked(new, new)), xp.ascontiguousarray(factor.unrotate(W))
+        return *be.kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z), lam, tau, sigma2, accepted
     steps = xp.exp(tuning.log_steps) * noise["steps.z"]
     sigma2, tau, accepted = moves.collapsed_scales(be, target, sigma2, tau, steps, noise["steps.u"])
     s = xp.sqrt(sigma2 / alpha)
     U, d, Vt = conditionals.whiten(be, A, tau, s)
     Yr = (Yrot / s) @ U
-    old = lam[chosen]
     new, W = _borderline(be, factor, d, Yr, Yr - d * XZr - E, Xk, Z[chosen], old, plan.local, part(noise, "border"))
     lam = be.put(lam, chosen, new)
     W = factor.unrotate(W) * d

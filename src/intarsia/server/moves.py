@@ -213,6 +213,8 @@ def propose_lam(be: Any, lam: Array, theta: Array, normal: Array, law: Law) -> t
     Returns the new scales and the log density ratio that other laws than the half-Cauchy owe.
     """
     xp = be.xp
+    if be.kernels is not None and lam.ndim == 1 and isinstance(law, HalfCauchy):
+        return be.kernels.propose_lam(lam, theta, normal), xp.zeros(lam.shape)
     half = be.ndtri(xp.arctan(xp.minimum(lam, 1 / lam)) * (2 / xp.pi))
     w = xp.where(lam < 1, half, -half)
     w = xp.cos(theta) * w + xp.sin(theta) * normal

@@ -147,7 +147,7 @@ class Plan:
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
-        return 1 if not self.mixing else 2 if self.element else 7
+        return 1 if not self.mixing else 2 if self.element else 4 if self.hold == 1 else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -325,7 +325,7 @@ def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[
 
 
 _PARTS = {
-    name: [(part, f"{name}.{part}") for part in ("high", "low", "u", "v", "g", "z", "value", "mix", "pick")]
+    name: [(part, f"{name}.{part}") for part in ("low", "u", "v", "g", "z", "value", "mix", "pick")]
     for name in ("sigma", "lam", "tau", "border")
 }
 

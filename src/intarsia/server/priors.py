@@ -33,15 +33,15 @@ class HalfCauchy:
         return -v - xp.log1p(xp.exp(-2 * v))
 
     def noise(self, k: float) -> Spec:
-        if k <= 1:
-            return {"u": ("uniform", 0.0), "v": ("uniform", 0.0)}
-        return {"high": ("gamma", (k + 1) / 2), "low": ("gamma", (k - 1) / 2), "u": ("uniform", 0.0)}
+        needs: Spec = {"u": ("uniform", 0.0), "v": ("uniform", 0.0)}
+        return needs if k <= 1 else {"low": ("gamma", (k - 1) / 2), **needs}
 
     def draw(self, xp: Any, eta: Array, k: float, mu: Array, noise: dict[str, Array]) -> Array:
         """From eta^((k+1)/2 - 1) exp(-eta mu/2) / (1 + s² eta).
 
         k = 1: the slice of the paper's appendix B, with mu/2 as a *rate* and det^(-1/2). k > 1: an independence proposal that is
-        the gamma law with either limit of 1/(1 + s² eta) absorbed; its weight is bounded by one, so it never sticks.
+        the gamma law with either limit of 1/(1 + s² eta) absorbed; its weight is bounded by one, so it never sticks. The shapes
+        of the two limits differ by one, so that one gamma variate serves both: an exponential one makes it the larger.
         """
         s2 = self.s**2
         rate = xp.maximum(mu, 2 * LOW) / 2
@@ -50,7 +50,7 @@ class HalfCauchy:
             bound = xp.minimum((1 - u) / xp.maximum(u, LOW) / s2, HIGH)
             return _clip(xp, -xp.log1p(noise["v"] * xp.expm1(-rate * bound)) / rate)
         large = s2 * (k / 2) > rate  # is s² eta typically above one?
-        new = _clip(xp, xp.where(large, noise["low"], noise["high"]) / rate)
+        new = _clip(xp, (noise["low"] - xp.where(large, 0.0, xp.log(noise["v"]))) / rate)
         ratio = (1 + s2 * eta) / (1 + s2 * new)
         ratio = xp.where(large, ratio * (new / eta), ratio)
         return xp.where(noise["u"] < ratio, new, eta)

@@ -18,6 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from intarsia.compiling import compiled
+from intarsia.inverse_normal import CENTRE, FAR, TAIL
 
 CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below 2³² for every m allowed
 MAX_M = 2**22
@@ -25,25 +26,6 @@ _WORDS_A_BLOCK = 8
 _PIECE = 1 << 16  # entries turned at a time: the scratch stays in the cache, and threads seldom wait for the interpreter
 _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros gives the key stream itself
 
-# Wichura (1988), AS 241, PPND16; highest power first.
-_CENTRE = (
-    (2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
-     13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.3871328727963666080),
-    (5226.4952788528545610, 28729.085735721942674, 39307.895800092710610, 21213.794301586595867,
-     5394.1960214247511077, 687.18700749205790830, 42.313330701600911252, 1.0),
-)  # fmt: skip
-_TAIL = (
-    (7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
-     3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734),
-    (1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459,
-     0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0),
-)  # fmt: skip
-_FAR = (
-    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
-     0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772),
-    (2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4,
-     0.0148753612908506148525, 0.13692988092273580531, 0.59983220655588793769, 1.0),
-)  # fmt: skip
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the high part has 32 bits: its multiples are exact
 _SQRT_HALF = 0.7071067811865476
 _ARTANH = tuple(2.0 / (2 * k + 1) for k in range(11, -1, -1))  # of 2 artanh(s)/s in s²
@@ -74,11 +56,11 @@ def _tail(p: np.ndarray) -> np.ndarray:
     """|Φ⁻¹(p)| for p ≤ 0.075."""
     r = np.sqrt(_minus_log(p))
     near = r - 1.6
-    z = _horner(_TAIL[0], near, np.empty_like(r)) / _horner(_TAIL[1], near, np.empty_like(r))
+    z = _horner(TAIL[0], near, np.empty_like(r)) / _horner(TAIL[1], near, np.empty_like(r))
     far = np.flatnonzero(r > 5.0)
     if far.size:
         beyond = r[far] - 5.0
-        z[far] = _horner(_FAR[0], beyond, np.empty_like(beyond)) / _horner(_FAR[1], beyond, np.empty_like(beyond))
+        z[far] = _horner(FAR[0], beyond, np.empty_like(beyond)) / _horner(FAR[1], beyond, np.empty_like(beyond))
     return z
 
 
@@ -97,9 +79,9 @@ def gaussianise(words: np.ndarray, out: np.ndarray) -> None:
         np.multiply(q, q, out=r)
         np.subtract(0.180625, r, out=r)
         tails = np.flatnonzero(r < 0.0)
-        _horner(_CENTRE[0], r, z)
+        _horner(CENTRE[0], r, z)
         np.multiply(z, q, out=z)
-        np.divide(z, _horner(_CENTRE[1], r, denominator), out=z)
+        np.divide(z, _horner(CENTRE[1], r, denominator), out=z)
         signed = q[tails]
         z[tails] = np.copysign(_tail(0.5 - np.abs(signed)), signed)
 

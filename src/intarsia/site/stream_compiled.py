@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from intarsia.site.stream import _ARTANH, _CENTRE, _FAR, _LN2_HIGH, _LN2_LOW, _SQRT_HALF, _TAIL
+from intarsia.inverse_normal import CENTRE, FAR, TAIL
+from intarsia.site.stream import _ARTANH, _LN2_HIGH, _LN2_LOW, _SQRT_HALF
 
 Array = Any
 
-_NUMERATOR, _DENOMINATOR = _CENTRE
-_TAIL_OVER, _TAIL_UNDER = _TAIL
-_FAR_OVER, _FAR_UNDER = _FAR
+_NUMERATOR, _DENOMINATOR = CENTRE
+_TAIL_OVER, _TAIL_UNDER = TAIL
+_FAR_OVER, _FAR_UNDER = FAR
 _PIECE = 4096
 _HALF = np.int64(1022 << 52)  # the exponent bits of [½, 1)
 _FRACTION = np.int64((1 << 52) - 1)
