@@ -4,6 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 from test_jax_backend import CASES, close, problem
 
 from intarsia.server import adapt, backend, gibbs
@@ -38,6 +39,23 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
             strength = gibbs.strength(BE, data, state)
             tuning, memory = adapt.adapt(plan, tuning, memory, stats, strength, sweep, warmup, kind=kind)
     assert moved or not (plan.mixing and kind.scales)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("d2", [1e-30, 1.0, 1e6])
+def test_a_system_is_solved_whatever_the_size_of_its_right_hand_side(size, d2):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X, b = rng.standard_normal((30, 10)), size * rng.standard_normal(30)
+        G = X @ X.T
+        expected = np.linalg.solve(np.eye(30) + d2 * G, b)
+        np.testing.assert_allclose(backend.KERNELS._solve_one(G, d2, b), expected, rtol=1e-6, atol=1e-9 * size)
+
+
+def test_normal_scores_are_those_of_the_library():
+    p = np.exp(np.linspace(-80, np.log(0.5), 2000))[:-1]
+    found = [backend.KERNELS.lower_score(x) for x in p]
+    np.testing.assert_allclose(found, ndtri(p), rtol=1e-13)
 
 
 def test_a_system_that_is_not_positive_definite_is_told(monkeypatch):

@@ -158,7 +158,7 @@ class NumpyBackend:
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
         (m, P), R = X.shape, Z.shape[1]
-        if KERNELS is not None and m <= FEW and R and X.size <= 8 * CACHED:
+        if KERNELS is not None and m <= FEW and R and X.size <= 8 * CACHED and X.T.flags.c_contiguous:
             return KERNELS.weigh(X.T, lam, Z)
         both = np.zeros((m + R, m + R), order="F")
         step = max(64, CACHED // m)

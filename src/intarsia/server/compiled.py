@@ -703,7 +703,7 @@ def _solve_one(G: Array, d2: float, b: Array) -> Array:
     for i in range(m):
         M[i, i] += 1.0
         M[m, i] = M[i, m] = b[i]
-    M[m, m] = 1.0 + np.dot(b, b)
+    M[m, m] = 1.0 + 2 * np.dot(b, b)  # what is left of it after elimination stays above b², whatever rounding takes
     L = np.linalg.cholesky(M)
     x = L[m, :m].copy()
     for i in range(m - 1, -1, -1):
