@@ -62,6 +62,22 @@ def test_A_has_the_textbook_mean_and_covariance():
         np.testing.assert_allclose(np.array(J).T @ np.array(J), cov, atol=1e-12)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("s", [1e-3, 1e-6, 1e-10])
+def test_A_keeps_its_prior_where_a_response_without_noise_says_nothing(s, compiled, monkeypatch):
+    """F of rank one: FᵀF/s² swallows the identity in double precision, the law of A does not know that."""
+    if not compiled:
+        monkeypatch.setattr(BE, "kernels", None)
+    rng = RNG(1)
+    f, v = rng.standard_normal(20), rng.standard_normal(3)
+    F, Y, s = np.outer(f, v), np.outer(f, [2.0, -1.0]), np.full(2, s)
+    base = conditionals.draw_A(BE, F, Y, s, np.zeros((2, 3)))
+    J = np.stack([conditionals.draw_A(BE, F, Y, s, np.outer(np.ones(2), e))[0] - base[0] for e in np.eye(3)], axis=1)
+    u = v / np.linalg.norm(v)
+    np.testing.assert_allclose(base, np.outer([2.0, -1.0], u) / np.linalg.norm(v), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(J @ J.T, np.eye(3) - np.outer(u, u), atol=2e-3)
+
+
 def test_rotating_to_the_small_side_changes_no_conditional():
     X, Y, A, lam, tau, s = problem(m=11, P=4)
     data = gibbs.prepare(BE, X, Y)

@@ -50,6 +50,17 @@ def test_duplicated_collinear_and_zero_columns_and_a_constant_response(local):
 
 
 @pytest.mark.parametrize("local", ["row", "element"])
+@pytest.mark.parametrize(("m", "P", "Q", "used"), [(20, 1, 6, 1), (8, 10, 6, 3), (60, 3, 2, 3), (90, 40, 3, 1)])
+def test_responses_that_are_exact_functions_of_the_features(local, m, P, Q, used):
+    rng = np.random.default_rng(m)
+    X, C = rng.standard_normal((m, P)), np.zeros((P, Q))
+    C[:used] = rng.standard_normal((used, Q))
+    draws = sample(X, X @ C, Model(local=local), **RUN)
+    assert np.isfinite(draws.C).all()
+    np.testing.assert_allclose(np.median(draws.C, axis=(0, 1)), C, atol=0.1)
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 @pytest.mark.parametrize("which", ["lam", "tau", "sigma2", "half of lam"])
 def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):

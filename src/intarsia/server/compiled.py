@@ -25,6 +25,7 @@ from intarsia.server import priors
 Array = Any
 
 HALF_CAUCHY = 0, 1.0, 0.0  # the `law_code` of C⁺(0,1)
+STIFF_A = priors.STIFF_A
 
 
 def law_code(law: priors.Law) -> tuple[int, float, float]:
@@ -566,11 +567,38 @@ def non_centred(A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[A
 
 
 @njit(cache=True, error_model="numpy")
-def draw_A(FF: Array, FY: Array, s2: Array, Z: Array) -> Array:
-    """`conditionals.draw_A` from FᵀF (R, R) and FᵀY (R, Q)."""
+def _stiff_row(F: Array, y: Array, s: float, z: Array) -> Array:
+    """`conditionals.stiff_row`."""
+    m, R = F.shape
+    stacked = np.zeros((m + R, R + 1))
+    for i in range(m):
+        for r in range(R):
+            stacked[i, r] = F[i, r] / s
+        stacked[i, R] = y[i] / s
+    for r in range(R):
+        stacked[m + r, r] = 1.0
+    _, T = np.linalg.qr(stacked)
+    out = np.empty(R)
+    for i in range(R - 1, -1, -1):
+        x = T[i, R] + math.copysign(z[i], z[i] * T[i, i])
+        for k in range(i + 1, R):
+            x -= T[i, k] * out[k]
+        out[i] = x / T[i, i]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_A(F: Array, Y: Array, s2: Array, Z: Array) -> Array:
+    """`conditionals.draw_A`."""
+    FF, FY = np.dot(F.T, F), np.dot(F.T, Y)
     R, Q = FY.shape
-    L, half, out = np.zeros((R, R)), np.empty(R), np.empty((Q, R))
+    L, half, out, size = np.zeros((R, R)), np.empty(R), np.empty((Q, R)), 0.0
+    for r in range(R):
+        size += FF[r, r]
     for q in range(Q):
+        if size > STIFF_A * s2[q]:
+            out[q] = _stiff_row(F, np.ascontiguousarray(Y[:, q]), math.sqrt(s2[q]), Z[q])
+            continue
         for i in range(R):
             for j in range(i + 1):
                 x = FF[i, j] / s2[q] + (1.0 if i == j else 0.0)
@@ -833,7 +861,7 @@ def given_B(
     Without `scales` the local scales stay. Returns the whitened residual too.
     """
     Q = Y.shape[1]
-    A = draw_A(np.dot(F.T, F), np.dot(F.T, Y), sigma2 / alpha, z_A)
+    A = draw_A(F, Y, sigma2 / alpha, z_A)
     residual = Y - np.dot(F, A.T)
     rss = np.empty(Q)
     for q in range(Q):

@@ -7,7 +7,10 @@ prints the exponential that only an element's lam has, mu/2 as a rate. docs/erra
 from collections.abc import Callable
 from typing import Any
 
-from intarsia.server.priors import HalfCauchy, Law
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from intarsia.server.priors import STIFF_A, HalfCauchy, Law
 
 Array = Any
 
@@ -94,12 +97,21 @@ def draw_A(be: Any, F: Array, Y: Array, s: Array, Z: Array) -> Array:
     xp = be.xp
     s2 = s**2
     if be.kernels is not None:
-        return be.kernels.draw_A(F.T @ F, F.T @ Y, s2, Z)
+        return be.kernels.draw_A(xp.ascontiguousarray(F), xp.ascontiguousarray(Y), s2, Z)
+    if be.name == "numpy" and ((F**2).sum() > STIFF_A * s2).any():
+        return xp.stack([stiff_row(F, Y[:, q], s[q], Z[q]) for q in range(s.size)])
     Omega = (F.T @ F)[None] / s2[:, None, None] + xp.eye(F.shape[1])
     h = (F.T @ Y).T / s2[:, None]
     L = xp.linalg.cholesky(Omega)
     half = be.triangular_solve(L, h[:, :, None])
     return be.triangular_solve_t(L, half + Z[:, :, None])[:, :, 0]
+
+
+def stiff_row(F: Any, y: Any, s: float, z: Any) -> Any:
+    """A row of A from the triangle of [F/s, y/s; I, 0] (QR): Cholesky's factor and right-hand side, but no squares to round."""
+    R = F.shape[1]
+    T: Any = np.linalg.qr(np.block([[F / s, y[:, None] / s], [np.eye(R), np.zeros((R, 1))]]), mode="r")
+    return solve_triangular(T[:R, :R], T[:R, R] + np.sign(np.diag(T)[:R]) * z)
 
 
 def draw_sigma2(be: Any, sigma2: Array, rss: Array, m: float, alpha: float, law: Law, noise: dict[str, Array]) -> Array:
