@@ -4,8 +4,7 @@
     python -m benchmarks.sim2 --sets 1        # a look
 
 The data sets are those of `benchmarks.sim2_gpu`. A run goes on where an earlier one stopped: finished data sets are kept in
-benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.chains.sample` with all its
-defaults (null: the machine was busy, or the run was held up).
+benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.chains.sample` with all its defaults.
 """
 
 import argparse

@@ -21,11 +21,11 @@ from numba import njit
 
 from intarsia.inverse_normal import CENTRE, FAR, TAIL
 from intarsia.server import priors
+from intarsia.server.conditionals import STIFF_A
 
 Array = Any
 
 HALF_CAUCHY = 0, 1.0, 0.0  # the `law_code` of C⁺(0,1)
-STIFF_A = priors.STIFF_A
 
 
 def law_code(law: priors.Law) -> tuple[int, float, float]:
@@ -157,17 +157,16 @@ def _pick(
     value: Array,
     mix: Array,
     u: float,
-    x: Array,
-    weight: Array,
+    room: Array,
 ) -> float:
-    """One local scale among fresh candidates and the present one, by importance weight.
+    """One local scale among fresh candidates and the present one, by importance weight; `room` (3, T + 1) is to work in.
 
     With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
     """
     T = value.size
     c = math.e / math.sqrt(max(most, 1e-300))
     top = -np.inf
-    log_weight = x[T + 1 :]
+    x, weight, log_weight = room[0], room[1], room[2]
     for k in range(T + 1):
         if k == T:
             x[k] = lam
@@ -258,9 +257,9 @@ def _borderline(
         if np.isnan(packed[j, 0, 0]):
             return np.full(K, np.nan), np.full((m, R), np.nan)
         np.dot(XkT, packed[j], a[j])
-    new, x, weight = lam.copy(), np.empty(2 * T + 2), np.empty(T + 1)
-    da, zz, coef = np.empty(R), np.empty(R), np.empty((R, K))
-    change, rho, pivot = np.zeros((R, K)), np.zeros((R, K)), np.ones((R, K))
+    new, room = lam.copy(), np.empty((3, T + 1))
+    own, da, zz, coef = np.empty(R), np.empty(R), np.empty(R), np.empty((R, K))
+    change, rho, pivot = np.empty((R, K)), np.empty((R, K)), np.empty((R, K))
     for i in range(K):
         least, most = np.inf, 0.0
         for r in range(R):
@@ -275,12 +274,12 @@ def _borderline(
             da[r] = d[r] ** 2 * a_ii / keep
             zz[r] = z**2 / max(a_ii * keep, 1e-300)
             most = max(most, da[r])
-            pivot[r, i] = a_ii
+            own[r] = a_ii
         if least > 1e-8:
-            new[i] = _pick(da, zz, most, lam[i], law, value[i], mix[i], pick[i], x, weight)
+            new[i] = _pick(da, zz, most, lam[i], law, value[i], mix[i], pick[i], room)
         for r in range(R):
             change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
-            pivot[r, i] = 1 + change[r, i] * pivot[r, i]
+            pivot[r, i] = 1 + change[r, i] * own[r]
             rho[r, i] = change[r, i] / pivot[r, i]
             if change[r, i] != 0.0:
                 _eliminate(a[r], coef[r], i, (i + 1) // 8 * 8)
@@ -481,15 +480,23 @@ def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
 
 
 @njit(cache=True, error_model="numpy")
+def _weighed(Xt: Array, lam: Array) -> tuple[Array, Array]:
+    """diag(lam) Xᵀ and X diag(lam²) Xᵀ."""
+    P, m = Xt.shape
+    Xl = np.empty((P, m))
+    for p in range(P):
+        for i in range(m):
+            Xl[p, i] = Xt[p, i] * lam[p]
+    return Xl, np.dot(Xl.T, Xl)
+
+
+@njit(cache=True, error_model="numpy")
 def grams(Xt: Array, scale: Array) -> Array:
     """`backend.NumpyBackend.grams` of a small problem."""
-    (P, m), R = Xt.shape, scale.shape[1]
-    out, Xl = np.empty((R, m, m)), np.empty((P, m))
+    R, m = scale.shape[1], Xt.shape[1]
+    out = np.empty((R, m, m))
     for r in range(R):
-        for p in range(P):
-            for i in range(m):
-                Xl[p, i] = Xt[p, i] * scale[p, r]
-        out[r] = np.dot(Xl.T, Xl)
+        out[r] = _weighed(Xt, scale[:, r].copy())[1]
     return out
 
 
@@ -739,17 +746,6 @@ def _solve_one(G: Array, d2: float, b: Array) -> Array:
         for k in range(i):
             x[k] -= L[i, k] * x[i]
     return x
-
-
-@njit(cache=True, error_model="numpy")
-def _weighed(Xt: Array, lam: Array) -> tuple[Array, Array]:
-    """diag(lam) Xᵀ and X diag(lam²) Xᵀ."""
-    P, m = Xt.shape
-    Xl = np.empty((P, m))
-    for p in range(P):
-        for i in range(m):
-            Xl[p, i] = Xt[p, i] * lam[p]
-    return Xl, np.dot(Xl.T, Xl)
 
 
 @njit(cache=True, error_model="numpy")

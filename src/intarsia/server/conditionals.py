@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from intarsia.server.priors import STIFF_A, HalfCauchy, Law
+from intarsia.server.priors import HalfCauchy, Law
 
 Array = Any
+
+STIFF_A = 1e8  # size of FᵀF/s² above which rounding in it comes near the identity that is the prior of A
 
 
 def whiten(be: Any, A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:

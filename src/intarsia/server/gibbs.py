@@ -188,6 +188,7 @@ def _draw_B(
     X, Q, R = data.X, plan.Q, plan.R
     Z, K = noise["Z"], plan.borderline
     G, XZ = be.weigh(X, lam, Z)
+    # Ten times as much as the present d_j² leaves the proposals room.
     factor = be.factor(G, X, lam, 1e1 * whiten_top(be, A, tau, xp.sqrt(sigma2 / alpha)), many=True)
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(tuning.doubt - xp.log(-xp.log(noise["border.take"])), K)

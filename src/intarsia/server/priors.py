@@ -16,8 +16,6 @@ Spec = dict[str, tuple[str, float]]  # name -> (kind of variate, its parameter)
 # The half-Cauchy has mass 1e-15 outside; beyond, squares and their inverses would leave double precision.
 LOW, HIGH = 1e-30, 1e30
 
-STIFF_A = 1e8  # size of FᵀF/s² above which rounding in it comes near the identity that is the prior of A
-
 
 def _clip(xp: Any, eta: Array) -> Array:
     return xp.clip(eta, LOW, HIGH)
