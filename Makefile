@@ -20,8 +20,8 @@ $(VENV)/.created:
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install -q -e '.'
-	$(BIN)/python -m intarsia.server.warm
-	$(BIN)/python -c 'import intarsia.site.stream_compiled'
+	$(BIN)/python -m intarsia.server.sampler.precompile
+	$(BIN)/python -c 'import intarsia.site.sketch.stream_compiled'
 	@touch $@
 
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed

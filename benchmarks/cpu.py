@@ -26,8 +26,8 @@ from scipy.linalg import blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from benchmarks.one_chain import one_chain, period, sweep
-from intarsia.server import gibbs
-from intarsia.server.plan import part
+from intarsia.server.sampler import gibbs
+from intarsia.server.sampler.plan import part
 
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from intarsia.federation.flare import kit
-from intarsia.federation.flare.run import server_command, session, site_command, wait_for_sites
-from intarsia.federation.flare.study import run_study, study_folder
-from intarsia.federation.folder import dump
-from intarsia.site.office import SiteOffice
+from intarsia.carriers.flare import certificates as kit
+from intarsia.carriers.flare.engine import server_command, session, site_command, wait_for_sites
+from intarsia.carriers.flare.study import run_study, study_folder
+from intarsia.server.study.folder import dump
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 
 NAMES = ("clinic", "mri", "lab")
@@ -83,18 +83,18 @@ def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     fingerprint = kit.server_init(server, "localhost", args.port, args.port + 1, ("127.0.0.1",))
     if not args.gigabyte:
         tables(root, args.n, args.features)
-    offices = {}
+    folders = {}
     for name in NAMES:
-        offices[name] = SiteOffice.create(root / name, name, str(root / f"{name}.parquet"), "id", RESPONSES[name])
+        folders[name] = SiteFolder.create(root / name, name, str(root / f"{name}.parquet"), "id", RESPONSES[name])
         signed, _ = kit.approve(server, kit.join_request(root / name, name))
         kit.join_finish(root / name, signed, fingerprint)
-    study = _study(offices, 1000 if args.gigabyte else args.m)
+    study = _study(folders, 1000 if args.gigabyte else args.m)
     path = root / "study.toml"
     path.write_text(dump(study), encoding="utf-8")
-    for office in offices.values():
-        office.accept(path)
+    for site_folder in folders.values():
+        site_folder.accept(path)
     if args.gigabyte:
-        _large(offices, study)
+        _large(folders, study)
     out: dict[str, Any] = {"provision_seconds": round(time.monotonic() - began, 1)}
     commands = {"server": server_command(server)} | {name: site_command(root / name, name) for name in NAMES}
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -149,10 +149,10 @@ def _quiet(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _study(offices: dict[str, SiteOffice], m: int) -> Study:
+def _study(folders: dict[str, SiteFolder], m: int) -> Study:
     roster = []
-    for name, office in offices.items():
-        identity = office.identity()
+    for name, site_folder in folders.items():
+        identity = site_folder.identity()
         entry: dict[str, Any] = {"name": name, "features": ["*"], "exchange_key": identity.exchange_key}
         entry |= {"signing_key": identity.signing_key}
         if RESPONSES[name]:
@@ -162,15 +162,15 @@ def _study(offices: dict[str, SiteOffice], m: int) -> Study:
     return Study.from_dict({"id": "bench", "run": new_run(), "sketch": {"m": m}, "fit": fit, "site": roster})
 
 
-def _large(offices: dict[str, SiteOffice], study: Study) -> None:
-    """Messages as if the clinic had 125,000 columns: ready on the desks, as after a first, interrupted run."""
+def _large(folders: dict[str, SiteFolder], study: Study) -> None:
+    """Messages as if the clinic had 125,000 columns: ready in the run folders, as after a first, interrupted run."""
     from intarsia.wire.alignment import AlignmentReport
     from intarsia.wire.messages import Sketch
 
     rng = np.random.default_rng(0)
     n, mac = 20_000, "ab" * 32
-    for name, office in offices.items():
-        desk = office.site().desk(study)
+    for name, site_folder in folders.items():
+        store = site_folder.site().run_store(study)
         P = 125_000 if name == "clinic" else 10
         sketch = Sketch(
             site=name, features=tuple(f"{name}_{j}" for j in range(P)), responses=tuple(RESPONSES[name]),
@@ -178,8 +178,8 @@ def _large(offices: dict[str, SiteOffice], study: Study) -> None:
             n=n, m=study.sketch.m, kind="orthonormal", precision="float64", study_hash=study.hash,
             key_fingerprint="00" * 16, order_mac=mac,
         )  # fmt: skip
-        desk.put("alignment", AlignmentReport(name, study.hash, "strict", n, mac).to_bytes())
-        desk.put("sketch", sketch.to_bytes())
+        store.put("alignment", AlignmentReport(name, study.hash, "strict", n, mac).to_bytes())
+        store.put("sketch", sketch.to_bytes())
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ CASES = {
 
 def make(be: Any, case: Case, block: int) -> Any:
     """Data of the case, made on the device when they are large: a random design with 50 signals."""
-    from intarsia.server import gibbs
+    from intarsia.server.sampler import gibbs
 
     if case.P * case.m < 2**25:
         rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def make(be: Any, case: Case, block: int) -> Any:
 
 def full_sweeps(plan: Any, data: Any, case: Case, be: Any) -> float:
     """Milliseconds of a sweep when every one is full."""
-    from intarsia.server import accelerated, gibbs
+    from intarsia.server.sampler import accelerated, gibbs
 
     class Full(gibbs.Plan):
         every = 1  # type: ignore[assignment]
@@ -79,7 +79,7 @@ def full_sweeps(plan: Any, data: Any, case: Case, be: Any) -> float:
 
 
 def measure(name: str, case: Case) -> dict[str, Any]:
-    from intarsia.server import accelerated, backend, gibbs
+    from intarsia.server.sampler import accelerated, backend, gibbs
 
     be = backend.get("jax")
     began = time.perf_counter()

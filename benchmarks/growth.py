@@ -102,8 +102,8 @@ def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) 
 def sketching(path: str, m: int, seconds: float, rounds: int = 3) -> dict[str, Any]:
     """Seconds to sketch the table in a file, Φ and its factor made anew: the median of a few."""
     from benchmarks.sketch import KEY, TERMS
-    from intarsia.site import sketch as site_sketch
-    from intarsia.site.table import Table
+    from intarsia.site.data.table import Table
+    from intarsia.site.sketch import sketch as site_sketch
 
     times, began = [], time.perf_counter()
     while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 20):

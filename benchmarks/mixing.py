@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.one_chain import one_chain, sweep
 from benchmarks.sampler import SIM2, sketched
-from intarsia.server import gibbs, moves, plan
-from intarsia.server.diagnostics import entries
+from intarsia.server.results.diagnostics import entries
+from intarsia.server.sampler import gibbs, moves, plan
 
 RESULT = Path(__file__).parent / "results" / "mixing.json"
 

@@ -1,4 +1,4 @@
-"""One chain of the sampler as it really runs (`intarsia.server.chain`), sweep by sweep, for the benchmarks."""
+"""One chain of the sampler as it really runs (`intarsia.server.sampler.chain`), sweep by sweep, for the benchmarks."""
 
 import json
 import tempfile
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server import gibbs
-from intarsia.server.chain import Chain
+from intarsia.server.sampler import gibbs
+from intarsia.server.sampler.chain import Chain
 
 NEVER = 10**9  # sweeps between kept draws: none is kept here
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import child
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server.diagnostics import entries
+from intarsia.server.results.diagnostics import entries
 
 EARLY = 1.05  # R̂ above which the effective sample size is not to be believed
 
@@ -59,9 +59,7 @@ def paper(rows: int, P: int, Q: int, draws: int, warmup: int, budget: float) -> 
         state = paper_kron.sweep(X, Y, state, rng)
         times.append(time.process_time() - begin)
         yield {"ms_per_sweep": 1e3 * median(times)}
-    chains = [
-        paper_kron.run(X, Y, rng, draws=draws, warmup=warmup, structured=True, seconds=budget / 4).C for _ in range(2)
-    ]
+    chains = [paper_kron.run(X, Y, rng, draws=draws, warmup=warmup, structured=True, seconds=budget / 4).C for _ in range(2)]
     kept = min(len(C) for C in chains)
     yield effective(np.stack([C[:kept] for C in chains]), median(times))
 

@@ -28,12 +28,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from intarsia.lab.baselines import paper_kron
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.chains import sample
-from intarsia.server.diagnostics import entries
-from intarsia.server.gibbs import Model
+from intarsia.server.results.diagnostics import entries
+from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.gibbs import Model
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch import sketch
-from intarsia.site.table import Table
+from intarsia.site.sketch.sketch import sketch
 
 RESULT = Path(__file__).parent / "results" / "sampler.json"
 KEY = SketchKey(bytes(range(32)))  # a benchmark has no secrets

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.one_chain import one_chain, sweep
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server import backend, conditionals
+from intarsia.server.sampler import backend, conditionals
 
 RESULT = Path(__file__).parent / "results" / "shortcuts.json"
 SHARES, RESIDUALS = (1e-2, 1e-4, 1e-6), (1e-4, 1e-8)

@@ -46,8 +46,8 @@ def make(rho: float, s: int, seed: int, n: int, P: int, Q: int, m: int) -> dict[
 def judge(job: tuple[str, int, int, dict[str, Any]]) -> dict[str, Any]:
     """Errors, intervals, selection and diagnostics of one data set's draws."""
     from intarsia.lab import metrics
-    from intarsia.server.diagnostics import diagnose
-    from intarsia.server.selection import select
+    from intarsia.server.results.diagnostics import diagnose
+    from intarsia.server.results.selection import select
 
     path, first, last, made = job
     C = np.array(np.load(path, mmap_mode="r")[first:last])
@@ -70,7 +70,7 @@ def judge(job: tuple[str, int, int, dict[str, Any]]) -> dict[str, Any]:
 
 def fit(sets: list[dict[str, Any]], args: argparse.Namespace) -> tuple[np.ndarray, dict[str, float]]:
     """Draws (data set × chain, draw, P, Q), all chains of all data sets in one compiled run."""
-    from intarsia.server import accelerated, backend, gibbs
+    from intarsia.server.sampler import accelerated, backend, gibbs
 
     be = backend.get("jax")
     plan = accelerated.on_device(gibbs.plan(gibbs.Model(), sets[0]["X"], sets[0]["Y"]), be.device())
@@ -131,7 +131,7 @@ def main() -> None:
     args = parser.parse_args()
     cells = list(itertools.product(RHO, SPARSE))[: args.cells]
     jobs = [make(rho, min(s, args.P), seed, args.n, args.P, args.Q, args.m) for rho, s in cells for seed in range(args.sets)]
-    from intarsia.server import backend
+    from intarsia.server.sampler import backend
 
     device = backend.get("jax").device()
     print(f"{len(jobs)} data sets, {device}", flush=True)

@@ -28,11 +28,11 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from threadpoolctl import threadpool_limits
 
-from intarsia.site import sketch as site_sketch
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.partial import Design, default_threads
-from intarsia.site.stream import fill, gaussian_columns, stride
-from intarsia.site.table import Table
+from intarsia.site.sketch import sketch as site_sketch
+from intarsia.site.sketch.partial import Design, default_threads
+from intarsia.site.sketch.stream import fill, gaussian_columns, stride
 
 RESULT = Path(__file__).parent / "results" / "sketch.json"
 TERMS = {"study": "bench", "run": "bench"}

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.growth import cpu
 from benchmarks.sketch import KEY, TERMS
-from intarsia.site import sketch as site_sketch
-from intarsia.site.partial import default_threads
-from intarsia.site.stream import fill, stride
+from intarsia.site.sketch import sketch as site_sketch
+from intarsia.site.sketch.partial import default_threads
+from intarsia.site.sketch.stream import fill, stride
 
 RESULT = Path(__file__).parent / "results" / "storage.json"
 SIZE = {"Q": 0, "ms_per_sweep": None}  # no sampling here

@@ -7,7 +7,7 @@ import pandas as pd
 
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
-from intarsia.site.party import Site
+from intarsia.site.site import Site
 from intarsia.wire.study import Study
 
 NAMES = ("clinic", "mri", "lab")
@@ -38,9 +38,7 @@ def frames(n: int = 400, seed: int = 0) -> dict[str, pd.DataFrame]:
 RESPONSES: dict[str, list[str]] = {"clinic": ["alt", "ast"], "mri": [], "lab": ["hdl"]}
 
 
-def sites(
-    tables: dict[str, Any], *, identities: bool = False, key: SketchKey | None = KEY, **options: Any
-) -> list[Site]:
+def sites(tables: dict[str, Any], *, identities: bool = False, key: SketchKey | None = KEY, **options: Any) -> list[Site]:
     return [
         Site(
             name,

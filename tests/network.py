@@ -13,8 +13,8 @@ import pandas as pd
 import psutil
 from tests.federation import KEY, NAMES, RESPONSES
 
-from intarsia.federation.folder import dump
-from intarsia.site.office import SiteOffice
+from intarsia.server.study.folder import dump
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
 
@@ -102,7 +102,7 @@ class Network:
         path = self.root / f"{study.id}-{study.hash[:8]}.toml"
         path.write_text(dump(study))
         for name in NAMES:
-            SiteOffice.load(self.root / name).accept(path)
+            SiteFolder.load(self.root / name).accept(path)
         return path
 
     def folder(self, study: Study) -> Path:
@@ -125,4 +125,3 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
 
 def server_files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
-

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server.draws import Draws
-from intarsia.server.posterior import Posterior
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.posterior import Posterior
 from intarsia.wire.messages import Joined
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 # Public name -> module. Loaded on first use, so that `import intarsia` stays light.
 _PUBLIC = {
     "IntarsiaError": "intarsia.errors",
-    "fit": "intarsia.federation.local",
-    "Site": "intarsia.site.party",
+    "fit": "intarsia.carriers.in_process",
+    "Site": "intarsia.site.site",
     "Study": "intarsia.wire.study",
     "join": "intarsia.wire.messages",
     "Sketch": "intarsia.wire.messages",
-    "sketch": "intarsia.site.sketch",
-    "Table": "intarsia.site.table",
+    "sketch": "intarsia.site.sketch.sketch",
+    "Table": "intarsia.site.data.table",
     "SketchKey": "intarsia.site.key",
     "ReducedRankHorseshoe": "intarsia.regression",
 }
@@ -21,13 +21,13 @@ __all__ = sorted([*_PUBLIC, "__version__"])
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from intarsia.carriers.in_process import fit as fit
     from intarsia.errors import IntarsiaError as IntarsiaError
-    from intarsia.federation.local import fit as fit
     from intarsia.regression import ReducedRankHorseshoe as ReducedRankHorseshoe
+    from intarsia.site.data.table import Table as Table
     from intarsia.site.key import SketchKey as SketchKey
-    from intarsia.site.party import Site as Site
-    from intarsia.site.sketch import sketch as sketch
-    from intarsia.site.table import Table as Table
+    from intarsia.site.site import Site as Site
+    from intarsia.site.sketch.sketch import sketch as sketch
     from intarsia.wire.messages import Sketch as Sketch
     from intarsia.wire.messages import join as join
     from intarsia.wire.study import Study as Study

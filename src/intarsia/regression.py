@@ -21,10 +21,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
-from intarsia.server.diagnostics import Diagnosis, diagnose
-from intarsia.server.draws import Draws
-from intarsia.server.posterior import Posterior
-from intarsia.server.selection import Selection, select
+from intarsia.server.results.diagnostics import Diagnosis, diagnose
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.selection import Selection, select
 from intarsia.wire.messages import Joined, Sketch, join
 
 Array = NDArray[np.float64]
@@ -174,7 +174,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
 
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
-        from intarsia.server.chains import sample
+        from intarsia.server.sampler.chains import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
@@ -196,7 +196,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.errors_in_variables import sample
+        from intarsia.server.sampler.errors_in_variables import sample
 
         return sample(
             X,
@@ -215,7 +215,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
 
     def _model(self, Q: int) -> Any:
-        from intarsia.server.gibbs import Model
+        from intarsia.server.sampler.gibbs import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)
@@ -231,9 +231,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         sites: dict[str, Any] | None = None,
     ) -> None:
         names = getattr(self, "feature_names_in_", features)
-        self.posterior_ = Posterior.from_draws(
-            draws, features=names, responses=responses, intercept=intercept, **(sites or {})
-        )
+        self.posterior_ = Posterior.from_draws(draws, features=names, responses=responses, intercept=intercept, **(sites or {}))
         coef = self.posterior_.mean().values.T
         level = np.zeros(draws.Q) if intercept is None else intercept.mean(axis=(0, 1))
         self.coef_ = coef[0] if flat else coef
@@ -255,9 +253,9 @@ def _moments(X: Array) -> tuple[Array, Array]:
 
 def _sketched(X: Array, Y: Array, m: int) -> tuple[Array, Array]:
     """The orthonormal sketch of columns already scaled, under a key nobody keeps."""
+    from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch import sketch
-    from intarsia.site.table import Table
+    from intarsia.site.sketch.sketch import sketch
 
     P = X.shape[1]
     names = [f"x{j}" for j in range(P)] + [f"y{j}" for j in range(Y.shape[1])]

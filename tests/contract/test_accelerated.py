@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server import accelerated, chains, diagnostics, gibbs
+from intarsia.server.results import diagnostics
+from intarsia.server.sampler import accelerated, chains, gibbs
 
 pytest.importorskip("jax")
 
@@ -62,7 +63,7 @@ def test_unknown_backends_and_missing_jax_say_so(problem, monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest):
-        if name.startswith(("intarsia.server.backend_jax", "jax")):
+        if name.startswith(("intarsia.server.sampler.backend_jax", "jax")):
             raise ModuleNotFoundError("no jax", name="jax")
         return real(name, *rest)
 

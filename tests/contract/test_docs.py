@@ -35,7 +35,7 @@ key.save("study.key")
 """,
     "tutorial-files.md": """
 import numpy as np, pandas as pd
-from intarsia.federation.folder import dump
+from intarsia.server.study.folder import dump
 from intarsia.wire.study import Study
 rng = np.random.default_rng(0)
 def frame(n, names, start=0):
@@ -63,7 +63,7 @@ def with_python() -> list[Path]:
 @pytest.mark.parametrize("page", ["README.md", "tutorial-python.md", "selection.md", "sketch.md", "tutorial-files.md"])
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """Block after block in one namespace, in an empty folder; only the length of the default run is cut."""
-    from intarsia.federation import local
+    from intarsia.carriers import in_process as local
 
     path = ROOT / page if page == "README.md" else ROOT / "docs" / page
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.draws import Draws, create
+from intarsia.server.results.draws import Draws, create
 
 
 @pytest.fixture

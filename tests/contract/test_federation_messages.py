@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intarsia.carriers.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
-from intarsia.federation.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack

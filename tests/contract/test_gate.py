@@ -263,14 +263,10 @@ def test_no_id_and_no_key_is_in_the_ledger(tmp_path):
 
 
 def a_card(**changes):
-    columns = (
-        column("sex", distinct=2, smallest_level=2000, attacked="exact", right=1.0, right_rare=1.0, theory_unknown=0.0),
-    )
+    columns = (column("sex", distinct=2, smallest_level=2000, attacked="exact", right=1.0, right_rare=1.0, theory_unknown=0.0),)
     given = facts(own_columns=columns, **changes)
     policy = Policy(overrides=(Override("few-values", "sex is public in this register"),))
-    return site_card(
-        study(), "clinic", given, judge(given, policy), key_fingerprint="0f" * 16, ledger_head=(3, "ab" * 32)
-    )
+    return site_card(study(), "clinic", given, judge(given, policy), key_fingerprint="0f" * 16, ledger_head=(3, "ab" * 32))
 
 
 def test_card_says_what_must_be_said():
@@ -321,9 +317,7 @@ def test_private_card_has_both_guarantees():
     private = study(epsilon=1.0, delta=1e-6, row_bound={"clinic": 10.0, "lab": 2.0})
     g = dp.guarantee(1.0, 1e-6, 200, dict(private.privacy.row_bound))
     given = facts(kind="gaussian", differential_privacy=True)
-    card = site_card(
-        private, "clinic", given, judge(given, Policy()), key_fingerprint="0f" * 16, guarantee=g, longest=0.3
-    )
+    card = site_card(private, "clinic", given, judge(given, Policy()), key_fingerprint="0f" * 16, guarantee=g, longest=0.3)
     d = card["differential_privacy"]
     assert d["against_server"] == {"epsilon": 1.0, "delta": 1e-6}
     assert d["against_a_party_that_knows_phi"]["mu"] == pytest.approx(np.sqrt(5000 * g.t) * 0.3)

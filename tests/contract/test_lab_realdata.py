@@ -101,9 +101,7 @@ def test_cross_validation_is_out_of_sample():
     """Pure noise: a fit that saw its test rows would explain some of it."""
     rng = np.random.default_rng(1)
     zero = np.zeros(200, dtype=np.int64)
-    data = RealData(
-        "noise", rng.standard_normal((60, 200)), rng.standard_normal((60, 2)), [], [], zero, zero[:2], ["all"]
-    )
+    data = RealData("noise", rng.standard_normal((60, 200)), rng.standard_normal((60, 2)), [], [], zero, zero[:2], ["all"])
     ridge = cross_validate(data, [("ridge", None)], Settings(), split=0, seed=0)[0]
     assert -0.5 < ridge["r2"] < 0.1
     assert ridge["mse_y"] == pytest.approx(1 - ridge["r2"])
@@ -130,9 +128,7 @@ def test_figure6_draws_chosen_edges_or_says_there_are_none(study, chosen):
 def test_sketches_come_back_in_the_columns_own_order():
     data = simulate(Scenario(n=60, P=12, Q=4, s=3, K=3, layout="spread"), np.random.default_rng(3))
     plain = {"scale": False, "kind": "gaussian", "seed": 5}
-    apart = federated_sketch(
-        data.X, data.Y, 20, feature_sites=data.feature_sites, response_sites=data.response_sites, **plain
-    )
+    apart = federated_sketch(data.X, data.Y, 20, feature_sites=data.feature_sites, response_sites=data.response_sites, **plain)
     together = federated_sketch(data.X, data.Y, 20, **plain)
     np.testing.assert_allclose(apart.X, together.X, atol=1e-12)
     np.testing.assert_allclose(apart.Y, together.Y, atol=1e-12)

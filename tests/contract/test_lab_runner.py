@@ -152,8 +152,7 @@ def test_seeds_are_recorded_and_depend_on_names_alone(counted, tmp_path):
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     paths = [
-        runner.run("sim2", "smoke", tmp_path / str(workers), workers=workers, methods=CHEAP, replicates=2)
-        for workers in (1, 2)
+        runner.run("sim2", "smoke", tmp_path / str(workers), workers=workers, methods=CHEAP, replicates=2) for workers in (1, 2)
     ]
     serial, parallel = (
         sorted((r["replicate"], r["method"], r["mse"], r["coverage"], r["seed"]) for r in runner.read_rows(path))
@@ -163,9 +162,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
     assert len(serial) == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("nope", {}), ("sim1", {"size": "huge"}), ("sim1", {"methods": ["magic"]})]
-)
+@pytest.mark.parametrize(("name", "arguments"), [("nope", {}), ("sim1", {"size": "huge"}), ("sim1", {"methods": ["magic"]})])
 def test_unknown_names_are_refused(name, arguments, tmp_path):
     with pytest.raises(InputError, match="not known"):
         runner.run(name, folder=tmp_path, workers=1, **arguments)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server import posterior as module
-from intarsia.server.diagnostics import diagnose
-from intarsia.server.draws import Draws
-from intarsia.server.posterior import Posterior, effective_rank, singular_values
-from intarsia.server.selection import select
+from intarsia.server.results import posterior as module
+from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.posterior import Posterior, effective_rank, singular_values
+from intarsia.server.results.selection import select
 
 FEATURES = [f"roi {i}" for i in range(7)]
 SITES = ["clinic"] * 3 + ["mri"] * 4

@@ -8,13 +8,13 @@ import pytest
 from intarsia.cli import main
 from intarsia.errors import InputError, PrivacyError
 from intarsia.privacy.ledger import Ledger
-from intarsia.site.columns import profile
+from intarsia.site.data.columns import profile
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.noise import clipping, longest_column, private_sketch, public_bound
 from intarsia.site.preflight import preflight
 from intarsia.site.self_attack import attack_as_server, real_phi
-from intarsia.site.sketch import design, sketch
-from intarsia.site.table import Table
+from intarsia.site.sketch.private import clipping, longest_column, private_sketch, public_bound
+from intarsia.site.sketch.sketch import design, sketch
 from intarsia.wire.study import Study
 
 N = 300
@@ -118,9 +118,7 @@ def test_self_attack_uses_the_real_phi():
     phi = design(key, study="demo", run=plan.run, n=N, m=75, kind="orthonormal", cohort="ab" * 16)
     sent = sketch(opened, key, study="demo", run=plan.run, m=75, order=order, order_mac="ab" * 16).message
     x = status[order]
-    np.testing.assert_allclose(
-        sent.X[:, list(sent.features).index("status")], real_phi(phi) @ x / x.std(ddof=1), atol=1e-9
-    )
+    np.testing.assert_allclose(sent.X[:, list(sent.features).index("status")], real_phi(phi) @ x / x.std(ddof=1), atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
@@ -216,9 +214,7 @@ def test_private_preflight_and_sketch():
 
 
 def test_clipping_is_counted():
-    bound = public_bound(
-        table().features + table().responses, "clinic", {"clinic": 100.0}, PRIVATE["centres"], PRIVATE["scales"]
-    )
+    bound = public_bound(table().features + table().responses, "clinic", {"clinic": 100.0}, PRIVATE["centres"], PRIVATE["scales"])
     cut, means = clipping(table(), bound)
     assert cut == 0
     data, _ = columns()
@@ -236,17 +232,13 @@ def test_clipping_is_counted():
 def test_missing_public_constants_are_named(changes, words):
     given = PRIVATE | changes
     with pytest.raises(InputError, match=words):
-        public_bound(
-            ["x0", "x1", "x2", "x3", "x4", "x5", "y"], "clinic", given["row_bound"], given["centres"], given["scales"]
-        )
+        public_bound(["x0", "x1", "x2", "x3", "x4", "x5", "y"], "clinic", given["row_bound"], given["centres"], given["scales"])
 
 
 def test_no_noise_no_private_sketch():
     bound = public_bound(["x0"], "clinic", {"clinic": 1.0}, PRIVATE["centres"], PRIVATE["scales"])
     with pytest.raises(PrivacyError, match="noise"):
-        private_sketch(
-            table(), SketchKey.new(), study="s", run="r", m=10, w=0.0, clip=bound, site="clinic", study_hash="0" * 64
-        )
+        private_sketch(table(), SketchKey.new(), study="s", run="r", m=10, w=0.0, clip=bound, site="clinic", study_hash="0" * 64)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import intarsia
 from intarsia import ReducedRankHorseshoe
 from intarsia.errors import InputError
-from intarsia.server.posterior import Posterior
+from intarsia.server.results.posterior import Posterior
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch import sketch
-from intarsia.site.table import Table
+from intarsia.site.sketch.sketch import sketch
 from intarsia.wire.messages import join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -177,9 +177,7 @@ def test_unfinished_chains_warn(data):
         ReducedRankHorseshoe(**{**SHORT, "draws": 10}).fit(X, Y)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"draws": 3}, {"chains": 0}, {"rank": 0}, {"sketch": 2.5}, {"warmup": -1}, {"thin": 0}]
-)
+@pytest.mark.parametrize("bad", [{"draws": 3}, {"chains": 0}, {"rank": 0}, {"sketch": 2.5}, {"warmup": -1}, {"thin": 0}])
 def test_parameters_are_checked(data, bad):
     X, Y, _C = data
     with pytest.raises(InputError, match=next(iter(bad))):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.federation import NAMES, frames, sites, study
 
+from intarsia.carriers.in_process import carrier
 from intarsia.errors import FederationError, StudyError
-from intarsia.federation import protocol
-from intarsia.federation.folder import StudyFolder, dump
-from intarsia.federation.local import carrier
-from intarsia.federation.protocol import Reply
+from intarsia.server.study import protocol
+from intarsia.server.study.folder import StudyFolder, dump
+from intarsia.server.study.protocol import Reply
 from intarsia.wire.container import pack
 from intarsia.wire.messages import Sketch
 

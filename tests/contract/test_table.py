@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.site.table import Table
+from intarsia.site.data.table import Table
 
 N = 60
 SECRET = "SecretCell"

@@ -183,7 +183,7 @@ def test_prints(browser, page):
 def test_monitor_follows_a_study(browser, tmp_path):
     """From waiting, through chains that move and a restarted monitor, to the report."""
     import intarsia
-    from intarsia.federation.folder import StudyFolder
+    from intarsia.server.study.folder import StudyFolder
 
     parties = sites(frames())
     plan = study(parties, fit={"draws": 60, "warmup": 40, "chains": 2, "thin": 1, "seed": 1})

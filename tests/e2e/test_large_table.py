@@ -14,7 +14,7 @@ PROGRAM = """
 import json, sys
 from benchmarks.sketch import high_mb
 from intarsia import SketchKey, Table, sketch
-from intarsia.site import stream
+from intarsia.site.sketch import stream
 import pyarrow.parquet
 stream._compiled()  # what is compiled counts as an import
 table = Table.open(sys.argv[1], responses="c000")

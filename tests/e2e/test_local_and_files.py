@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tests.federation import FIT, KEY, NAMES, RESPONSES, frames, sites, study
 
+from intarsia.carriers.files import fit_files
+from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, MessageError, StudyError
-from intarsia.federation.files import fit_files
-from intarsia.federation.folder import StudyFolder, dump
-from intarsia.federation.local import fit, study_for
+from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
-from intarsia.site.model import SiteModel
-from intarsia.site.office import SiteOffice
-from intarsia.site.party import Site
+from intarsia.site.prediction import SiteModel
+from intarsia.site.site import Site
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.coefficients import Coefficients
 
 
@@ -94,9 +94,7 @@ def test_the_draws_of_a_prediction_are_the_joint_draws(result) -> None:  # type:
     from intarsia.site.masks import from_fixed, total_mask
     from intarsia.wire.prediction import PartialPrediction, add_parts
 
-    parts = {
-        s.name: PartialPrediction.from_bytes(s.predict_part(result.study, "draws", new[s.name])) for s in result.sites
-    }
+    parts = {s.name: PartialPrediction.from_bytes(s.predict_part(result.study, "draws", new[s.name])) for s in result.sites}
     clinic = result.sites[0]
     total = add_parts(parts, "clinic")
     X, tokens = clinic._new(result.study, "draws", new["clinic"], None)
@@ -162,13 +160,13 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
     KEY.save(tmp_path / "study.key")
     for name, frame in frames().items():
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        office = tmp_path / name
-        run("site", "init", office, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id",
+        site_folder = tmp_path / name
+        run("site", "init", site_folder, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id",
             "--responses", ",".join(RESPONSES[name]))  # fmt: skip
-        toml = (office / "site.toml").read_text().replace("# key =", "key =").replace('"study.key"', '"../study.key"')
-        (office / "site.toml").write_text(toml)
-        run("site", "accept", office, tmp_path / "study.toml")
-        run("site", "sketch", office, "-o", tmp_path / f"{name}.sketch")
+        toml = (site_folder / "site.toml").read_text().replace("# key =", "key =").replace('"study.key"', '"../study.key"')
+        (site_folder / "site.toml").write_text(toml)
+        run("site", "accept", site_folder, tmp_path / "study.toml")
+        run("site", "sketch", site_folder, "-o", tmp_path / f"{name}.sketch")
     out = tmp_path / "server"
     # Not all sites yet: refused by name, kept, and completed by the same command.
     with pytest.raises(FederationError, match="lacks the sketch of lab"):
@@ -178,7 +176,7 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
     for name in NAMES:
         run("site", "receive", tmp_path / name, StudyFolder.open(out).file("coefficients", name),
             "-o", tmp_path / f"{name}-coefficients.csv")  # fmt: skip
-        model = SiteOffice.load(tmp_path / name).site().model(study())
+        model = SiteFolder.load(tmp_path / name).site().model(study())
         for theirs, ours in zip(model.rows(), result.models[name].rows(), strict=True):
             assert theirs == ours
     capsys.readouterr()
@@ -221,11 +219,11 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
         run("site", "combine", tmp_path / name, *shares, "-o", tmp_path / f"{name}.confirmation")
     for name in NAMES:
         run("site", "seal", tmp_path / name, *(tmp_path / f"{n}.confirmation" for n in NAMES))
-    offices = [SiteOffice.load(tmp_path / name) for name in NAMES]
+    folders = [SiteFolder.load(tmp_path / name) for name in NAMES]
     from intarsia.wire.study import Study
 
     s = Study.load(tmp_path / "study.toml")
-    assert len({office.site().key(s).fingerprint for office in offices}) == 1
+    assert len({site_folder.site().key(s).fingerprint for site_folder in folders}) == 1
     for name in NAMES:
         responses = json.dumps(RESPONSES[name])
         site_toml = tmp_path / name / "site.toml"
@@ -250,14 +248,14 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
 
 
 def test_a_changed_study_file_is_noticed_at_the_site(tmp_path: Path) -> None:
-    office = SiteOffice.create(tmp_path / "clinic", "clinic")
+    site_folder = SiteFolder.create(tmp_path / "clinic", "clinic")
     (tmp_path / "study.toml").write_text(dump(study()))
-    office.accept(tmp_path / "study.toml")
+    site_folder.accept(tmp_path / "study.toml")
     tampered = study(m=300)
     with pytest.raises(StudyError, match=r"has accepted no study with hash .* was changed, or not accepted"):
-        office.accepted(tampered.hash)
-    assert office.accepted(study().hash).sketch.m == 60
-    assert isinstance(office.site(), Site)
+        site_folder.accepted(tampered.hash)
+    assert site_folder.accepted(study().hash).sketch.m == 60
+    assert isinstance(site_folder.site(), Site)
 
 
 def test_sketches_made_without_a_study_file(tmp_path: Path) -> None:

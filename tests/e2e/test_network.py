@@ -13,8 +13,8 @@ from tests.federation import NAMES, RESPONSES, frames, sites
 from tests.federation import study as any_study
 from tests.network import Network, wait_until
 
-from intarsia.federation.local import fit
-from intarsia.site.office import SiteOffice
+from intarsia.carriers.in_process import fit
+from intarsia.site.site_folder import SiteFolder
 
 pytestmark = pytest.mark.network
 
@@ -38,7 +38,7 @@ def local():  # type: ignore[no-untyped-def]
 
 
 def rows(network: Network, name: str, s) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
-    return SiteOffice.load(network.root / name).site().model(s).rows()
+    return SiteFolder.load(network.root / name).site().model(s).rows()
 
 
 def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> None:  # type: ignore[no-untyped-def]
@@ -60,8 +60,8 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
     network.command("predict", "run", network.folder(s), "june", "--server", network.server, "--timeout", 60)
     expected = local.predict(new, "june")
     for name in ("clinic", "lab"):
-        desk = SiteOffice.load(network.root / name).site().desk(s)
-        table = pd.read_csv(desk.path("prediction-june.csv"))
+        store = SiteFolder.load(network.root / name).site().run_store(s)
+        table = pd.read_csv(store.path("prediction-june.csv"))
         ours = pd.DataFrame(expected[name].rows())
         pd.testing.assert_frame_equal(table, ours, check_dtype=False, rtol=0, atol=1e-12)
     # The command again changes nothing and asks nobody.
@@ -118,7 +118,7 @@ def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
     network.accept(s)
     tampered = study(run="b" * 32, m=99)
     path = network.root / "tampered.toml"
-    from intarsia.federation.folder import dump
+    from intarsia.server.study.folder import dump
 
     path.write_text(dump(tampered))
     done = network.command("study", "run", path, "--server", network.server, "--timeout", 30, check=False)
@@ -182,7 +182,7 @@ def serve_and_listen(network: Network, folder: Path) -> str:
 
 def evil_job(where: Path, marker: Path, *, code: bool) -> Path:
     """A job whose client part runs something else than our class: shipped code, or a class that is merely installed."""
-    from intarsia.federation.flare.run import write_job
+    from intarsia.carriers.flare.engine import write_job
 
     arguments = {"study": "x", "action": "collect", "ticket": "t", "request": "", "timeout": 5}
     job = write_job(where, NAMES, arguments)
@@ -205,7 +205,7 @@ def evil_job(where: Path, marker: Path, *, code: bool) -> Path:
 
 
 def test_a_job_that_carries_code_is_refused_by_server_and_sites(network: Network, tmp_path: Path) -> None:
-    from intarsia.federation.flare.run import session, wait_for_sites
+    from intarsia.carriers.flare.engine import session, wait_for_sites
 
     marker = tmp_path / "marker"
     job = evil_job(tmp_path / "a", marker, code=True)

@@ -20,9 +20,9 @@ from tests.federation import FIT, NAMES, RESPONSES, frames
 from tests.network import Network, server_files
 from tests.tap import Tap
 
-from intarsia.federation.flare.run import server_command
+from intarsia.carriers.flare.engine import server_command
 from intarsia.site.identity import Identity
-from intarsia.site.office import SiteOffice
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
@@ -93,11 +93,11 @@ class Audited:
     def secrets(self) -> dict[str, list[bytes]]:
         out: dict[str, list[bytes]] = {"key": [], "id": [], "value": [], "mean": []}
         for name, frame in self.tables.items():
-            site = SiteOffice.load(self.network.root / name).site()
-            desk = site.desk(self.study)
+            site = SiteFolder.load(self.network.root / name).site()
+            store = site.run_store(self.study)
             own = site.identity
             assert own is not None
-            keys = [desk.get("study.secret"), desk.get("share.secret")]
+            keys = [store.get("study.secret"), store.get("share.secret")]
             keys += [own.exchange.private_bytes_raw(), own.signing.private_bytes_raw()]
             for raw in keys:
                 assert raw is not None
@@ -147,8 +147,8 @@ def test_nothing_secret_is_sent_stored_or_logged(audited: Audited, what: str) ->
 def test_what_a_site_sends_is_hardly_more_than_its_sketch(audited: Audited) -> None:
     """All bytes of the connection, the engine's heartbeats and headers included, against our messages."""
     for name in NAMES:
-        site = SiteOffice.load(audited.network.root / name).site()
-        log = site.desk(audited.study).path("sent.jsonl")
+        site = SiteFolder.load(audited.network.root / name).site()
+        log = site.run_store(audited.study).path("sent.jsonl")
         assert log is not None
         ours = sum(json.loads(line)["bytes"] for line in log.read_text().splitlines())
         assert {json.loads(line)["step"] for line in log.read_text().splitlines()} == {
@@ -173,7 +173,7 @@ def test_no_process_but_the_sites_opens_the_key_or_the_table(audited: Audited) -
 
 def test_each_site_got_its_own_rows_only(audited: Audited) -> None:
     for name in NAMES:
-        model = SiteOffice.load(audited.network.root / name).site().model(audited.study)
+        model = SiteFolder.load(audited.network.root / name).site().model(audited.study)
         assert all(label.startswith(f"{name}_") for label in model.coefficients.features)
         down = b"".join(audited.taps[name].down)
         for other in set(NAMES) - {name}:

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intarsia.carriers.in_process import fit
 from intarsia.cli import main
 from intarsia.errors import InputError
-from intarsia.federation.local import fit
 from intarsia.privacy.card import verify
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
-from intarsia.site.party import Site
+from intarsia.site.site import Site
 from intarsia.wire.study import Study
 
 KEY = SketchKey(bytes(range(32)))
@@ -80,7 +80,7 @@ def test_private_study(tmp_path: Path) -> None:
 def test_the_servers_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites, _, who = parties(2_000, tmp_path)
     plan = study(60, 8.0, who)
-    from intarsia.federation.folder import dump
+    from intarsia.server.study.folder import dump
 
     (tmp_path / "study.toml").write_text(dump(plan))
     paths = []

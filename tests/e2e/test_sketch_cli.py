@@ -107,7 +107,9 @@ def test_a_study_is_sketched_behind_the_privacy_gate(folder: Path, capsys: pytes
 
 def test_a_private_study_gets_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SketchKey.new().save("study.key")
-    private = STUDY.replace("m = 25", 'm = 25\nkind = "gaussian"') + """
+    private = (
+        STUDY.replace("m = 25", 'm = 25\nkind = "gaussian"')
+        + """
 [privacy]
 epsilon = 5.0
 delta = 1e-6
@@ -119,6 +121,7 @@ genome = 3.0
 [privacy.scales.clinic]
 "*" = 10.0
 """
+    )
     Path("study.toml").write_text(private)
     common = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient", "--json"]
     for name in ("a", "b"):

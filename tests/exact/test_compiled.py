@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtri
 from test_jax_backend import CASES, close, problem
 
-from intarsia.server import adapt, backend, gibbs
+from intarsia.server.sampler import adapt, backend, gibbs
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
 BE = backend.get("numpy")

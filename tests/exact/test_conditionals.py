@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import cumulative_trapezoid
 from scipy.stats import kstest, multivariate_normal
 
-from intarsia.server import backend, conditionals, gibbs, moves, priors
+from intarsia.server.sampler import backend, conditionals, gibbs, moves, priors
 
 BE = backend.get("numpy")
 RNG = np.random.default_rng
@@ -108,9 +108,7 @@ def test_factor_solves_and_weighs_like_a_dense_matrix(scale, m):
         condition = d[j] ** 2 * sv[0] ** 2
         lost = 1e-15 * condition if (d**2).max() * (sv**2).sum() < backend.STIFF else 1e-14
         np.testing.assert_allclose(got, exact, atol=1e-13 + 10 * lost)
-    dense = sum(
-        np.log(1 + d[j] ** 2 * sv**2).sum() + ((U.T @ V[:, j]) ** 2 / (1 + d[j] ** 2 * sv**2)).sum() for j in range(2)
-    )
+    dense = sum(np.log(1 + d[j] ** 2 * sv**2).sum() + ((U.T @ V[:, j]) ** 2 / (1 + d[j] ** 2 * sv**2)).sum() for j in range(2))
     np.testing.assert_allclose(factor.log_marginal(d, rotated), dense, rtol=1e-7)
 
 
@@ -134,9 +132,7 @@ def test_collapsed_steps_follow_the_marginal_likelihood(alpha, m, P, R):
     data = gibbs.prepare(BE, X, Y)
     law = priors.HalfCauchy(scale)
     factor = BE.factor(BE.gram(data.X * lam), data.X, lam, 1e3)
-    collapsed = moves.Collapsed(
-        BE, factor, factor.rotate(data.Y), A, data.rss0, data.m, alpha, priors.HalfCauchy(), law
-    )
+    collapsed = moves.Collapsed(BE, factor, factor.rotate(data.Y), A, data.rss0, data.m, alpha, priors.HalfCauchy(), law)
     for i in range(4):
         steps = np.zeros(4)
         steps[i] = 0.4
@@ -163,9 +159,7 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     chosen = np.array([1, 3, 4, 8])
     tuning = gibbs.initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
     noise = gibbs.draw_noise(plan, rng)
-    B, F, lam, tau, sigma2, *_ = gibbs._draw_B(
-        BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise
-    )
+    B, F, lam, tau, sigma2, *_ = gibbs._draw_B(BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise)
     np.testing.assert_allclose(F, X @ B, atol=1e-10)
     assert (lam[chosen] != state.lam[chosen]).any()
     assert (np.delete(lam, chosen) == np.delete(state.lam, chosen)).all()
@@ -235,8 +229,7 @@ def draw_law(law, k, mu, steps=60, size=20_000, seed=0, wrong=lambda mu: mu):
     kinds = {"uniform": lambda a: 1 - rng.random(size), "normal": lambda a: rng.standard_normal(size)}
     for _ in range(steps):
         noise = {
-            name: rng.standard_gamma(a, size) if kind == "gamma" else kinds[kind](a)
-            for name, (kind, a) in law.noise(k).items()
+            name: rng.standard_gamma(a, size) if kind == "gamma" else kinds[kind](a) for name, (kind, a) in law.noise(k).items()
         }
         eta = law.draw(np, eta, k, wrong(np.full(size, mu)), noise)
     return eta
@@ -259,7 +252,7 @@ def test_scale_draws_follow_their_conditional(law, k, mu):
 
 
 def test_the_papers_exponential_mean_for_a_rate_is_caught():
-    """"Exp(2/mu)" read as a rate, as the authors' code does (docs/errata.md)."""
+    """ "Exp(2/mu)" read as a rate, as the authors' code does (docs/errata.md)."""
     eta = draw_law(priors.HalfCauchy(), 1.0, 30.0, wrong=lambda mu: 4 / mu)
     assert kstest(np.log(eta), exact_cdf(priors.HalfCauchy(), 1.0, 30.0)).pvalue < 1e-12
 

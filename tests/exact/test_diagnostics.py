@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError
-from intarsia.server import diagnostics
-from intarsia.server.diagnostics import RunningMoments, diagnose, entries, rhat
-from intarsia.server.draws import Draws
-from intarsia.server.verdict import Diagnosis
+from intarsia.server.results import diagnostics
+from intarsia.server.results.diagnostics import RunningMoments, diagnose, entries, rhat
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.verdict import Diagnosis
 
 arviz.Numba.disable_numba()  # its compiled spread of a constant is an array, not a number
 

@@ -13,9 +13,7 @@ T = st.floats(1e-4, 2.0)
 EPSILON = st.floats(0.01, 12.0)
 
 
-@pytest.mark.parametrize(
-    ("m", "expected"), [(50, (26.9, 9.7, 3.3)), (250, (52.8, 19.2, 6.6)), (1000, (100.0, 36.4, 12.6))]
-)
+@pytest.mark.parametrize(("m", "expected"), [(50, (26.9, 9.7, 3.3)), (250, (52.8, 19.2, 6.6)), (1000, (100.0, 36.4, 12.6))])
 def test_needed_noise(m, expected):
     found = [1 / dp.calibrate(epsilon, 1e-6, m) for epsilon in (1, 3, 10)]
     assert found == pytest.approx(expected, abs=0.055)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from intarsia.server import accelerated, adapt, backend, gibbs
+from intarsia.server.sampler import accelerated, adapt, backend, gibbs
 
 jax = pytest.importorskip("jax")
 
-from intarsia.server.backend_jax import by_panels  # noqa: E402
+from intarsia.server.sampler.backend_jax import by_panels  # noqa: E402
 
 NUMPY, JAX = backend.get("numpy"), backend.get("jax")
 CASES = {
@@ -42,7 +42,7 @@ def close(a, b, tolerance=1e-10):
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     """Forty sweeps with adaptation; each starts from NumPy's state, so that rounding cannot add up to another decision."""
     if "factored" in name:  # as systems of middle size are: Cholesky factors in place of eigenvalues
-        monkeypatch.setattr("intarsia.server.backend_jax.SMALL", 0)
+        monkeypatch.setattr("intarsia.server.sampler.backend_jax.SMALL", 0)
     X, Y, plan = problem(**CASES[name])
     rng = np.random.default_rng(1)
     warmup = 40
@@ -77,7 +77,7 @@ LARGE, SMALL = (gibbs.FULL, gibbs.LIGHT, gibbs.SHORT), (gibbs.DEEP, gibbs.LIGHT,
 @pytest.mark.parametrize(("costly", "kinds"), [(0, LARGE), (2e7, SMALL)], ids=["large", "small"])
 def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, kinds):
     """A round of full, light and shorter sweeps that share G where they can, against NumPy's with the same random numbers."""
-    monkeypatch.setattr("intarsia.server.plan.COSTLY", costly)
+    monkeypatch.setattr("intarsia.server.sampler.plan.COSTLY", costly)
     X, Y, plan = problem(P=40)
     assert {plan.kind(i) for i in range(plan.every)} == set(kinds)
     with JAX.precision():
@@ -139,7 +139,7 @@ def test_a_stiff_system_is_still_factored():
 
 
 def test_a_long_product_in_parts_is_the_product(monkeypatch):
-    monkeypatch.setattr("intarsia.server.backend_jax.WIDE", 0)
+    monkeypatch.setattr("intarsia.server.sampler.backend_jax.WIDE", 0)
     rng = np.random.default_rng(4)
     X, Z, lam = rng.standard_normal((7, 320)), rng.standard_normal((320, 2)), np.exp(rng.normal(size=320))
     with JAX.precision():
@@ -152,7 +152,7 @@ def test_a_long_product_in_parts_is_the_product(monkeypatch):
 
 def test_the_signs_of_a_device_s_singular_vectors_do_not_matter(monkeypatch):
     """cuSOLVER gives other signs than LAPACK; the same noise must still give the same state."""
-    from intarsia.server import conditionals
+    from intarsia.server.sampler import conditionals
 
     rng = np.random.default_rng(6)
     A, tau, s = rng.standard_normal((4, 3)), rng.random(3) + 0.1, rng.random(4) + 0.1

@@ -105,9 +105,7 @@ def test_one_row_against_quadrature():
     assert orthonormal_nats(nu, 1, 1, centred=False) == pytest.approx(expected, rel=1e-8)
 
 
-def _monte_carlo_gaussian(
-    n: int, m: int, c: int, outer: int, inner: int, rng: np.random.Generator
-) -> tuple[float, float]:
+def _monte_carlo_gaussian(n: int, m: int, c: int, outer: int, inner: int, rng: np.random.Generator) -> tuple[float, float]:
     """I(ΦX; X) by simulation: ln p(Z | X) exactly, ln p(Z) as a mean over Φ (Z given Φ has columns N(0, ΦΦᵀ))."""
     K = np.array([(G := rng.standard_normal((m, n))) @ G.T / n for _ in range(inner)])
     logdet, inverse = np.linalg.slogdet(K)[1], np.linalg.inv(K)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError, MessageError
-from intarsia.site import sketch as module
-from intarsia.site.bound import Bound
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.local import Local
-from intarsia.site.partial import Partial
-from intarsia.site.sketch import design, factor, finish, gaussian_columns, partial, sketch
-from intarsia.site.table import Table
+from intarsia.site.sketch import sketch as module
+from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.partial import Partial
+from intarsia.site.sketch.sketch import design, factor, finish, gaussian_columns, partial, sketch
 
 KEY = SketchKey(bytes(range(32)))
 N, M, P = 400, 50, 17

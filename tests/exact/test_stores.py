@@ -6,9 +6,10 @@ import pytest
 
 from intarsia.errors import AlignmentError, FederationError, MessageError
 from intarsia.site.align import tokenise
+from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch import design, finish, sketch
+from intarsia.site.sketch.sketch import design, finish, sketch
 from intarsia.site.stores import (
     Store,
     StorePlan,
@@ -18,7 +19,6 @@ from intarsia.site.stores import (
     places,
     row_sums,
 )
-from intarsia.site.table import Table
 from intarsia.wire.container import unpack
 from intarsia.wire.study import Study
 
@@ -74,9 +74,7 @@ def test_masked_stores_give_the_sketch_of_one_table(kind: str) -> None:
     one = sketch(whole, KEY, kind=kind, order=order, order_mac="ab" * 32, **TERMS)
     pilot = add_column_sums(plan, [column_sums(plan, s) for s in stores])
     sums = add_row_sums(plan, [row_sums(plan, s, pilot) for s in stores], pilot)
-    two = finish(
-        sums, plan.design, key_fingerprint=KEY.fingerprint, study_hash="0" * 64, order_mac="ab" * 32, missing="mean"
-    )
+    two = finish(sums, plan.design, key_fingerprint=KEY.fingerprint, study_hash="0" * 64, order_mac="ab" * 32, missing="mean")
     np.testing.assert_allclose(two.message.X, one.message.X, atol=1e-9)
     np.testing.assert_allclose(two.message.Y, one.message.Y, atol=1e-9)
     np.testing.assert_allclose(two.local.x_mean, one.local.x_mean, rtol=1e-12)

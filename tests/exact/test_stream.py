@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from intarsia.site import stream
-from intarsia.site.stream import CHUNK, gaussian_at, gaussian_columns, gaussianise, stride
+from intarsia.site.sketch import stream
+from intarsia.site.sketch.stream import CHUNK, gaussian_at, gaussian_columns, gaussianise, stride
 
 SUBKEY = bytes(range(32))
 # Changing any of these changes Φ: sites with different versions would no longer have the same sketch.
@@ -77,7 +77,7 @@ def test_golden_values_do_not_depend_on_the_processors_vector_units() -> None:
     """The same hash with NumPy's plain loops as with those for AVX2 and AVX-512."""
     program = (
         "import hashlib, numpy as np\n"
-        "from intarsia.site.stream import CHUNK, gaussian_columns\n"
+        "from intarsia.site.sketch.stream import CHUNK, gaussian_columns\n"
         "block = gaussian_columns(bytes(range(32)), 11, CHUNK - 30, CHUNK + 30)\n"
         "print(hashlib.sha256(np.ascontiguousarray(block, '<f8').tobytes()).hexdigest())"
     )
@@ -119,7 +119,7 @@ def words_everywhere() -> np.ndarray:
 
 
 def test_the_compiled_transform_gives_the_same_bits() -> None:
-    compiled = pytest.importorskip("intarsia.site.stream_compiled").gaussianise
+    compiled = pytest.importorskip("intarsia.site.sketch.stream_compiled").gaussianise
     words = words_everywhere()
     wanted, found = np.empty(words.size), np.empty(words.size)
     gaussianise(words, wanted)
@@ -131,7 +131,7 @@ def test_the_compiled_transform_gives_the_same_bits() -> None:
 
 
 def test_large_pieces_are_made_by_the_compiled_transform(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = pytest.importorskip("intarsia.site.stream_compiled").gaussianise
+    compiled = pytest.importorskip("intarsia.site.sketch.stream_compiled").gaussianise
     assert stream._compiled() is compiled
     large = gaussian_columns(SUBKEY, 700, 5, 105)
     monkeypatch.setattr(stream, "_compiled", lambda: gaussianise)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import StudyError
-from intarsia.federation.folder import dump
+from intarsia.server.study.folder import dump
 from intarsia.wire.study import Study
 
 TEXT = """\

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from intarsia.server import backend, gibbs
+from intarsia.server.sampler import backend, gibbs
 
 BE = backend.get("numpy")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from intarsia.server.chains import sample
-from intarsia.server.gibbs import Model
+from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.gibbs import Model
 
 
 def nuts(X, Y, local, draws=4000, seed=0):
@@ -26,7 +26,7 @@ def nuts(X, Y, local, draws=4000, seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("local", ["row", "element"])
 def test_means_and_sds_agree_with_nuts(local):
-    from intarsia.server.diagnostics import diagnose
+    from intarsia.server.results.diagnostics import diagnose
 
     rng = np.random.default_rng(7)
     X = rng.standard_normal((30, 5))

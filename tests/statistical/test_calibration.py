@@ -13,7 +13,7 @@ from scipy.stats import kstest
 from test_joint import wrong_tau
 
 from intarsia.errors import ConvergenceError
-from intarsia.server import adapt, conditionals, gibbs
+from intarsia.server.sampler import adapt, conditionals, gibbs
 
 FAILURE = 1e-4
 

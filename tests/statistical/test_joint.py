@@ -10,7 +10,7 @@ import pytest
 from joint import Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server import conditionals, gibbs, moves, priors
+from intarsia.server.sampler import conditionals, gibbs, moves, priors
 
 FAILURE = 1e-4
 LIGHT, SCHEDULE = (gibbs.LIGHT,), (gibbs.FULL, gibbs.SHORT, gibbs.SHORT, gibbs.LIGHT)

@@ -7,7 +7,7 @@ import pytest
 from joint import Setting
 from scipy.stats import ks_2samp
 
-from intarsia.server import accelerated, backend, conditionals, gibbs
+from intarsia.server.sampler import accelerated, backend, conditionals, gibbs
 
 jax = pytest.importorskip("jax")
 
@@ -54,7 +54,7 @@ def test_the_sweep_on_jax_keeps_the_joint_law(local):
 
 
 def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
-    monkeypatch.setattr("intarsia.server.plan.COSTLY", 0)
+    monkeypatch.setattr("intarsia.server.sampler.plan.COSTLY", 0)
     setting = in_blocks()
     kinds = [setting.plan.kind(i) for i in (2, 3, 4)]
     assert kinds == [gibbs.SHORT, gibbs.LIGHT, gibbs.SHORT]

@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.chains import sample
-from intarsia.server.selection import select
+from intarsia.server.results.selection import select
+from intarsia.server.sampler.chains import sample
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 BRIEF = {"draws": 150, "warmup": 150}
 
 
-def rates(
-    scenario: Scenario, m: int, data_sets: int, seed: int, draws: int = 300, warmup: int = 300
-) -> dict[str, float]:
+def rates(scenario: Scenario, m: int, data_sets: int, seed: int, draws: int = 300, warmup: int = 300) -> dict[str, float]:
     """Sums over data sets of chosen, wrong and true features, and of chosen and wrong coefficients."""
     total = dict.fromkeys(("chosen", "wrong", "true", "entries", "wrong_entries", "expected"), 0.0)
     for number in range(data_sets):

@@ -25,9 +25,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     send.set_defaults(run=run_send)
     read = sub.add_parser("read", help="at a site: coefficients in the site's own units, as a table")
     read.add_argument("file", type=Path, help="the coefficients file from the server")
-    read.add_argument(
-        "--local", type=Path, required=True, help="the .local file that `intarsia sketch` left at the site"
-    )
+    read.add_argument("--local", type=Path, required=True, help="the .local file that `intarsia sketch` left at the site")
     read.add_argument("-o", "--out", type=Path, required=True, help="table to write (.csv or .jsonl)")
     read.add_argument("--model", type=Path, help="also keep the model for later predictions")
     add_json(read)
@@ -35,9 +33,9 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_send(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare.run import run_job, session
-    from intarsia.federation.flare.study import alone
-    from intarsia.federation.folder import StudyFolder
+    from intarsia.carriers.flare.engine import run_job, session
+    from intarsia.carriers.flare.study import alone
+    from intarsia.server.study.folder import StudyFolder
 
     folder = StudyFolder.open(args.folder)
     with alone(folder), session(args.server) as opened:
@@ -48,7 +46,7 @@ def run_send(args: argparse.Namespace) -> None:
 def run_read(args: argparse.Namespace) -> None:
     from intarsia.errors import MessageError
     from intarsia.site.local import Local
-    from intarsia.site.model import SiteModel, Units
+    from intarsia.site.prediction import SiteModel, Units
     from intarsia.wire.coefficients import Coefficients
 
     coefficients = Coefficients.from_bytes(args.file)

@@ -14,9 +14,7 @@ An interrupted fit goes on where it was when the same command is given again."""
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument(
-        "sketches", nargs="*", type=Path, help="one sketch of each site (those already in -o are known)"
-    )
+    parser.add_argument("sketches", nargs="*", type=Path, help="one sketch of each site (those already in -o are known)")
     parser.add_argument("--study", type=Path, help="study.toml; without it the options below say what to fit")
     parser.add_argument("-o", "--out", type=Path, required=True, help="the study folder")
     parser.add_argument("--workers", type=int, help="processes for the sampler")
@@ -32,7 +30,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from intarsia.federation.files import fit_files, study_of_sketches
+    from intarsia.carriers.files import fit_files, study_of_sketches
     from intarsia.progress import Bar
 
     study: Any = args.study

@@ -44,7 +44,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare.study import run_prediction
+    from intarsia.carriers.flare.study import run_prediction
 
     outcome = run_prediction(args.folder, args.server, args.request, timeout=args.timeout)
     emit(args, outcome, [f"{args.request}: the sites with responses have their predictions"])
@@ -68,7 +68,7 @@ def run_finish(args: argparse.Namespace) -> None:
 
 def run_sum(args: argparse.Namespace) -> None:
     from intarsia.errors import FederationError
-    from intarsia.federation.folder import StudyFolder
+    from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.container import write
     from intarsia.wire.prediction import PartialPrediction, add_parts
 

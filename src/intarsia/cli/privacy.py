@@ -49,9 +49,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         sub.set_defaults(run=run)
         return sub
 
-    p = add(
-        "plan", "the trade of sketch size m against leakage, membership and accuracy; recommends an m", _PLAN, _plan
-    )
+    p = add("plan", "the trade of sketch size m against leakage, membership and accuracy; recommends an m", _PLAN, _plan)
     p.add_argument("--n", type=int, required=True, help="subjects")
     p.add_argument("--features", type=int, required=True, help="features of all sites together (P)")
     p.add_argument("--responses", type=int, required=True, help="responses of all sites together (Q)")
@@ -124,9 +122,7 @@ def _plan(args: argparse.Namespace) -> int:
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
         print(f"  - {reason}")
-    print(
-        f"  (s = {found.nonzero} features expected to matter, rank {found.rank}; state yours with --nonzero and --rank)"
-    )
+    print(f"  (s = {found.nonzero} features expected to matter, rank {found.rank}; state yours with --nonzero and --rank)")
     return 0
 
 
@@ -174,9 +170,7 @@ def _plot(found: Any, path: str) -> None:
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"Cannot write the picture {path}: {error}. Use a name ending in .png, .svg or .pdf."
-        ) from None
+        raise InputError(f"Cannot write the picture {path}: {error}. Use a name ending in .png, .svg or .pdf.") from None
     plt.close(figure)
 
 
@@ -186,11 +180,11 @@ def _plot(found: Any, path: str) -> None:
 def _attack(args: argparse.Namespace) -> int:
     from intarsia.privacy.gate import Facts, facts_table, judge
     from intarsia.privacy.policy import Policy
-    from intarsia.site.columns import profile
+    from intarsia.site.data.columns import profile
+    from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
     from intarsia.site.self_attack import attack_as_server, attack_columns
-    from intarsia.site.sketch import design
-    from intarsia.site.table import Table
+    from intarsia.site.sketch.sketch import design
     from intarsia.wire.study import Study
 
     table = Table.open(
@@ -215,9 +209,7 @@ def _attack(args: argparse.Namespace) -> int:
     columns, complete = attack_columns(table, phi, found, None, precision, args.seconds)
     varying = [c.name for c in columns if c.distinct < 2]
     if varying:
-        raise InputError(
-            f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them."
-        )
+        raise InputError(f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them.")
     server = attack_as_server(table, phi, None, precision)
     facts = Facts(
         n=table.n, m=m, kind=kind, columns=len(columns), own_columns=tuple(columns), precision=precision,

@@ -69,7 +69,7 @@ def run_monitor(args: argparse.Namespace) -> None:
 
 
 def run_init(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare.kit import server_init
+    from intarsia.carriers.flare.certificates import server_init
 
     extra = ("127.0.0.1",) if args.host == "localhost" else ()
     digest = server_init(args.dir, args.host, args.port, args.admin_port, extra)
@@ -81,14 +81,14 @@ def run_init(args: argparse.Namespace) -> None:
 
 
 def run_approve(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare.kit import approve
+    from intarsia.carriers.flare.certificates import approve
 
     signed, digest = approve(args.dir, args.request)
     emit(args, {"signed": str(signed), "fingerprint": digest}, [f"return {signed}", f"fingerprint {digest}"])
 
 
 def run_start(args: argparse.Namespace) -> int:
-    from intarsia.federation.flare.run import server_command, supervise
+    from intarsia.carriers.flare.engine import server_command, supervise
 
     command, env = server_command(args.dir)
     if args.monitor:

@@ -53,9 +53,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
 
-def _add(
-    sub: argparse._SubParsersAction, name: str, text: str, run: object, out: bool = False
-) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+def _add(sub: argparse._SubParsersAction, name: str, text: str, run: object, out: bool = False) -> argparse.ArgumentParser:  # type: ignore[type-arg]
     parser: argparse.ArgumentParser = sub.add_parser(name, help=text, description=text)
     parser.add_argument("dir", type=Path, help="the site's folder")
     if name not in ("init", "show", "accept", "join", "serve"):
@@ -67,16 +65,12 @@ def _add(
 
 
 def run_init(args: argparse.Namespace) -> None:
-    from intarsia.site.office import SiteOffice
+    from intarsia.site.site_folder import SiteFolder
 
     responses = [label.strip() for label in args.responses.split(",") if label.strip()]
-    table = (
-        args.table
-        if Path(args.table).is_absolute() or not Path(args.table).exists()
-        else str(Path(args.table).resolve())
-    )
-    office = SiteOffice.create(args.dir, args.name, table, args.id, responses)
-    identity = office.identity()
+    table = args.table if Path(args.table).is_absolute() or not Path(args.table).exists() else str(Path(args.table).resolve())
+    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, responses)
+    identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
     data = {"name": args.name, "fingerprint": identity.fingerprint, "public": str(public)}
@@ -90,9 +84,9 @@ def run_init(args: argparse.Namespace) -> None:
 
 
 def run_show(args: argparse.Namespace) -> None:
-    from intarsia.site.office import SiteOffice
+    from intarsia.site.site_folder import SiteFolder
 
-    identity = SiteOffice.load(args.dir).identity()
+    identity = SiteFolder.load(args.dir).identity()
     keys = {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
     lines = [identity.toml().rstrip(), f"# fingerprint {identity.fingerprint}"]
     emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, **keys}, lines)
@@ -100,9 +94,9 @@ def run_show(args: argparse.Namespace) -> None:
 
 def run_accept(args: argparse.Namespace) -> None:
     from intarsia.cli.study import explain
-    from intarsia.site.office import SiteOffice
+    from intarsia.site.site_folder import SiteFolder
 
-    study = SiteOffice.load(args.dir).accept(args.study)
+    study = SiteFolder.load(args.dir).accept(args.study)
     emit(args, {"study": study.id, "hash": study.hash}, [*explain(study), "accepted"])
 
 
@@ -141,7 +135,7 @@ def run_sketch(args: argparse.Namespace) -> None:
     signature = site.signature(study, raw)
     if signature is not None:
         _write(args.out.with_name(args.out.name + ".sig"), signature)
-    preflight = site.desk(study).path("preflight.json")
+    preflight = site.run_store(study).path("preflight.json")
     print(f"what the privacy check found is in {preflight}")
 
 
@@ -158,12 +152,12 @@ def run_receive(args: argparse.Namespace) -> None:
 
 
 def run_join(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare import kit
-    from intarsia.site.office import SiteOffice
+    from intarsia.carriers.flare import certificates as kit
+    from intarsia.site.site_folder import SiteFolder
 
-    office = SiteOffice.load(args.dir)
+    site_folder = SiteFolder.load(args.dir)
     if args.approved is None:
-        request = kit.join_request(args.dir, office.name)
+        request = kit.join_request(args.dir, site_folder.name)
         print(f"send {request} to the server's operator (it holds no private key);")
         print("then: intarsia site join DIR --approved FILE --fingerprint SHA256:…")
         return
@@ -174,31 +168,31 @@ def run_join(args: argparse.Namespace) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    from intarsia.federation.flare.run import site_command, supervise
-    from intarsia.site.office import SiteOffice
+    from intarsia.carriers.flare.engine import site_command, supervise
+    from intarsia.site.site_folder import SiteFolder
 
-    office = SiteOffice.load(args.dir)
-    command, env = site_command(args.dir, office.name)
+    site_folder = SiteFolder.load(args.dir)
+    command, env = site_command(args.dir, site_folder.name)
     log = args.dir / "network" / "serve.log"
 
     def say(text: str) -> None:
-        print(f"site {office.name} {text}", flush=True)
+        print(f"site {site_folder.name} {text}", flush=True)
 
     return supervise(command, env, log, say, site=True, patience=args.patience)
 
 
 def _both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """The site and the accepted study the command is about."""
-    from intarsia.site.office import SiteOffice
+    from intarsia.site.site_folder import SiteFolder
     from intarsia.wire.study import Study
 
-    office = SiteOffice.load(args.dir)
+    site_folder = SiteFolder.load(args.dir)
     studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
     wanted = [s for s in studies if args.study is None or args.study in (s.id, s.hash[: len(args.study)])]
     if len(wanted) != 1:
         have = ", ".join(f"{s.id} ({s.hash[:8]})" for s in studies) or "none; run `intarsia site accept`"
         raise InputError(f"Say which study with --study: {len(wanted)} fit. Accepted here: {have}.")
-    return office.site(), wanted[0]
+    return site_folder.site(), wanted[0]
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -52,9 +52,9 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch import sketch
-    from intarsia.site.table import Table
+    from intarsia.site.sketch.sketch import sketch
 
     started = time.perf_counter()
     key = SketchKey.load(args.key)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     claim = None if check is None else check.reserve()
     with _bar(args.json) as bar:
         if check is not None and check.noise is not None:
-            from intarsia.site.noise import private_sketch
+            from intarsia.site.sketch.private import private_sketch
 
             terms = {name: value for name, value in terms.items() if name != "kind"}
             result: Any = private_sketch(table, key, w=check.noise.w, clip=check.clip, order=order, order_mac=mac,

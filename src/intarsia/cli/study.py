@@ -25,9 +25,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     new = sub.add_parser("new", help="write a commented study.toml")
     new.add_argument("path", type=Path, help="the file to write")
     new.add_argument("--id", required=True, help="the study's short name")
-    new.add_argument(
-        "--m", type=int, default=200, help="rows of the sketch (default 200; at most a tenth of n is wise)"
-    )
+    new.add_argument("--m", type=int, default=200, help="rows of the sketch (default 200; at most a tenth of n is wise)")
     new.add_argument(
         "--site",
         action="append",
@@ -102,9 +100,7 @@ def explain(study: Study) -> list[str]:
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
     else:
-        lines.append(
-            "Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom."
-        )
+        lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
     for site in study.sites:
         has = f"features {_some(site.features)}" if site.features else "no features"
@@ -120,9 +116,7 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if p.epsilon is None:
-        lines.append(
-            f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee."
-        )
+        lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
     return lines
@@ -135,8 +129,7 @@ def run_again(args: argparse.Namespace) -> None:
     text = args.path.read_text(encoding="utf-8")
     new = old.again()
     changed = "".join(
-        line if not line.lstrip().startswith("run") else line.replace(old.run, new.run)
-        for line in text.splitlines(keepends=True)
+        line if not line.lstrip().startswith("run") else line.replace(old.run, new.run) for line in text.splitlines(keepends=True)
     )
     study = Study.parse(changed, str(args.out))
     if study.run == old.run:
@@ -146,8 +139,8 @@ def run_again(args: argparse.Namespace) -> None:
 
 
 def run_status(args: argparse.Namespace) -> None:
-    from intarsia.federation.folder import StudyFolder
-    from intarsia.federation.protocol import status
+    from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.protocol import status
 
     folder = StudyFolder.open(args.folder)
     rows = status(folder)
@@ -169,7 +162,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.federation.flare.study import run_study
+    from intarsia.carriers.flare.study import run_study
     from intarsia.progress import Bar
 
     with Bar() as bar:
@@ -222,9 +215,7 @@ def _block(site: dict[str, str], features: list[str], responses: list[str]) -> s
     if "exchange_key" in site:
         lines += [f'exchange_key = "{site["exchange_key"]}"', f'signing_key = "{site["signing_key"]}"']
     else:
-        lines += [
-            "# Lines that `intarsia site init` prints, so that the sites can agree on the key through the server:"
-        ]
+        lines += ["# Lines that `intarsia site init` prints, so that the sites can agree on the key through the server:"]
         lines += ['# exchange_key = "…"', '# signing_key = "…"']
     return "\n".join(lines) + "\n"
 

@@ -11,15 +11,15 @@ from typing import Any
 from intarsia.demo.hospitals import SITES, write_regions
 from intarsia.demo.run import M, Say, finish, prepare
 from intarsia.errors import FederationError
-from intarsia.federation.folder import StudyFolder
 from intarsia.progress import Bar
+from intarsia.server.study.folder import StudyFolder
 
 
 def run(out: Path, *, n: int = 2000, m: int = M, fit_options: Mapping[str, Any] | None = None, workers: int | None = None,
         say: Say = print, bar: Bar | None = None, patience: float = 120.0) -> dict[str, Any]:  # fmt: skip
     """Set up a federation, start server and hospitals, run the study, stop everything."""
-    from intarsia.federation.flare import kit
-    from intarsia.federation.flare.study import run_study, study_folder
+    from intarsia.carriers.flare import certificates as kit
+    from intarsia.carriers.flare.study import run_study, study_folder
 
     kit.require_engine()
     began = time.perf_counter()

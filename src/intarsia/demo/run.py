@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from intarsia.carriers.pipes import Hospital
 from intarsia.demo.hospitals import RESPONSES, SITES, Hospitals, simulate, write_regions, write_table, write_truth
-from intarsia.demo.office import Hospital
 from intarsia.errors import InputError
-from intarsia.federation import protocol
-from intarsia.federation.fitting import fit
-from intarsia.federation.folder import StudyFolder, dump
-from intarsia.federation.protocol import Payload, Reply
 from intarsia.progress import Bar
 from intarsia.report import write
-from intarsia.site.office import SiteOffice
+from intarsia.server.study import protocol
+from intarsia.server.study.fit import fit
+from intarsia.server.study.folder import StudyFolder, dump
+from intarsia.server.study.protocol import Payload, Reply
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 
 MARK = ".intarsia-demo"
@@ -42,10 +42,10 @@ def prepare(out: Path, n: int, m: int, fit_options: Mapping[str, Any], say: Say)
     for site in SITES:
         folder = out / "sites" / site
         responses = list(RESPONSES.get(site, ()))
-        office = SiteOffice.create(folder, site, "data.csv", "patient", responses)
+        site_folder = SiteFolder.create(folder, site, "data.csv", "patient", responses)
         write_table(folder / "data.csv", data.ids[site], data.columns[site], data.values[site])
         features = [c for c in data.columns[site] if c not in responses]
-        identity = office.identity()
+        identity = site_folder.identity()
         entry: dict[str, Any] = {"name": site, "features": features}
         entry |= {"responses": responses} if responses else {}
         entry |= {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
@@ -64,7 +64,7 @@ def prepare(out: Path, n: int, m: int, fit_options: Mapping[str, Any], say: Say)
     study = Study.from_dict(content)
     (out / "study.toml").write_text(dump(study), encoding="utf-8")
     for site in SITES:
-        SiteOffice.load(out / "sites" / site).accept(out / "study.toml")
+        SiteFolder.load(out / "sites" / site).accept(out / "study.toml")
     say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {m})")
     return data, study
 

@@ -128,9 +128,7 @@ def figure6(study: RealData, analysis: Analysis, most: int = 60) -> plt.Figure:
     pairs = study.edges()
     edges, strength = [pairs[i] for i in chosen], analysis.strength[chosen]
     fig = plt.figure(figsize=(11, 7.6))
-    grid = fig.add_gridspec(
-        3, 2, width_ratios=(0.34, 0.66), wspace=0.0, hspace=0.08, left=0.0, right=1.0, top=0.93, bottom=0.09
-    )
+    grid = fig.add_gridspec(3, 2, width_ratios=(0.34, 0.66), wspace=0.0, hspace=0.08, left=0.0, right=1.0, top=0.93, bottom=0.09)
     brain_view([fig.add_subplot(grid[i, 0]) for i in range(3)], study, edges, strength)
     connectogram(fig.add_subplot(grid[:, 1]), study, edges, strength)
     colours = network_colours(study.regions or [])

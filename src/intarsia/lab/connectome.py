@@ -108,9 +108,7 @@ class Connectome:
     responses: tuple[str, ...] = RESPONSES
 
 
-def simulate_connectome(
-    n: int = 126, active: int = 30, explained: float = 0.6, seed: int = 0, every: int = 1
-) -> Connectome:
+def simulate_connectome(n: int = 126, active: int = 30, explained: float = 0.6, seed: int = 0, every: int = 1) -> Connectome:
     """The study; `explained` is the share of each response's variance that the edges explain.
 
     `every=5` keeps each fifth region only: a small study for a quick look.

@@ -49,9 +49,7 @@ def figure2(frame: pd.DataFrame) -> plt.Figure:
                     continue
                 x = np.arange(len(groups)) + (0.06 if name == "intarsia" else -0.06)
                 error = [g.std(ddof=1) / np.sqrt(len(g)) if len(g) > 1 else 0.0 for g in groups]
-                ax.errorbar(
-                    x, [g.mean() for g in groups], error, color=colour, ls=line, marker=marker, ms=4, lw=1.2, capsize=2
-                )
+                ax.errorbar(x, [g.mean() for g in groups], error, color=colour, ls=line, marker=marker, ms=4, lw=1.2, capsize=2)
         ax.set_xticks(range(len(sizes) + 1), [f"m={m}" for m in sizes] + ["all data"])
         ax.set_title(f"s = {s}")
         ax.set_yscale("log")

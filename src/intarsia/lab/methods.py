@@ -105,7 +105,7 @@ def measures(model: Baseline, data: Dataset, settings: Settings) -> Row:
 
 def chain_measures(model: Posterior) -> Row:
     """ESS by coda's and by ArviZ's definition, efficiency, R̂ that 99 % of the coefficients stay under, noise level."""
-    from intarsia.server.diagnostics import diagnose
+    from intarsia.server.results.diagnostics import diagnose
 
     coda, diagnosis = metrics.ess_coda(model.C_), diagnose(model.C_)
     bulk = np.nan_to_num(np.asarray(diagnosis.ess_bulk))

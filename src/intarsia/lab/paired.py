@@ -17,8 +17,7 @@ BASE = {"intarsia": "centralized", "BayesVFLReg": "centralized-paper"}
 def pairs(frame: pd.DataFrame, measure: str, other: str = THEIRS) -> pd.DataFrame:
     """The measure of our default and of the other method, side by side for each data set and sketch size (0: all the data)."""
     ours, theirs = (
-        frame[frame["method"].isin((name, BASE.get(name, name)))].assign(m=lambda f: f["m"].fillna(0))
-        for name in (OURS, other)
+        frame[frame["method"].isin((name, BASE.get(name, name)))].assign(m=lambda f: f["m"].fillna(0)) for name in (OURS, other)
     )
     keys = ["cell", "replicate"] + (["m"] if other in BASE else [])
     return ours.merge(theirs[[*keys, measure]], on=keys, suffixes=("", "_other")).dropna(subset=[measure, f"{measure}_other"])

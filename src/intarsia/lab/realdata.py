@@ -97,9 +97,7 @@ def _load_folder(name: str, folder: Path) -> RealData:
     features = list(X.columns)
     if (folder / "rois.csv").exists():
         table = pd.read_csv(folder / "rois.csv")
-        regions = [
-            Region(row.label, str(row.power_network), row.x_mni, row.y_mni, row.z_mni) for row in table.itertuples()
-        ]
+        regions = [Region(row.label, str(row.power_network), row.x_mni, row.y_mni, row.z_mni) for row in table.itertuples()]
         label = dict(zip(table["roi"], table["label"]))
         features = ["--".join(label[part] for part in column.split("-")) for column in X.columns]
     return RealData(
@@ -122,13 +120,11 @@ class Analysis:
 def analyse(data: RealData, m: int, draws: int = 500, warmup: int = 500, chains: int = 2, seed: int = 0) -> Analysis:
     """Fit our default to an m-row sketch of all subjects (standardised columns) and choose the edges."""
     from intarsia.lab.baselines.paper import Ours
-    from intarsia.server.selection import select
+    from intarsia.server.results.selection import select
 
     X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0)
     Y = (data.Y - data.Y.mean(axis=0)) / data.Y.std(axis=0)
-    model = Ours(
-        m=min(m, len(X) - 2), draws=draws, warmup=warmup, chains=chains, seed=seed, response_sites=data.response_sites
-    )
+    model = Ours(m=min(m, len(X) - 2), draws=draws, warmup=warmup, chains=chains, seed=seed, response_sites=data.response_sites)
     model.fit(X, Y, sites=data.feature_sites)
     chosen = select(model.C_)
     mean, sd = model.C_.mean(axis=(0, 1)), model.C_.std(axis=(0, 1))

@@ -140,9 +140,7 @@ def plan(
                 if _key({"cell": cell.label, "replicate": replicate, "method": method, "m": m}) not in done
             )
             if wanted:
-                tasks.append(
-                    (experiment.name, size, index, replicate, wanted, {**(options or {}), "replicate": replicate})
-                )
+                tasks.append((experiment.name, size, index, replicate, wanted, {**(options or {}), "replicate": replicate}))
     return tasks
 
 

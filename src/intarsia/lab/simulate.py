@@ -53,9 +53,7 @@ class Scenario:
     def __post_init__(self) -> None:
         for name, allowed in (("design", DESIGNS), ("sparsity", SPARSITY), ("noise", NOISES), ("layout", LAYOUTS)):
             if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"Scenario {name}={getattr(self, name)!r} is not known; use one of {', '.join(allowed)}."
-                )
+                raise InputError(f"Scenario {name}={getattr(self, name)!r} is not known; use one of {', '.join(allowed)}.")
         if not 0 <= self.s <= self.P:
             raise InputError(f"Scenario asks for s={self.s} non-zero features of P={self.P}; s must lie in 0..P.")
         if not 0 <= self.rho < 1:

@@ -41,9 +41,9 @@ def federated_sketch(
     """
     import pyarrow as pa
 
+    from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch import sketch
-    from intarsia.site.table import Table
+    from intarsia.site.sketch.sketch import sketch
     from intarsia.wire.messages import join
 
     P, Q = X.shape[1], Y.shape[1]

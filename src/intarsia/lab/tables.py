@@ -178,9 +178,7 @@ def table2(frame: pd.DataFrame) -> Table:
         "Alg. 3, BIC chooses the mixture's covariance as mclust does; EII forces one equal sphere.",
         "Own rule: intarsia's Bayesian FDR, locus' inclusion probabilities, the support of srrr and elasticnet.",
     ]
-    return Table(
-        "Table 2: false discovery rate, Simulation 2", ("method", "design", "rule", *_sim2_columns()), rows, notes
-    )
+    return Table("Table 2: false discovery rate, Simulation 2", ("method", "design", "rule", *_sim2_columns()), rows, notes)
 
 
 def sim2_measure(frame: pd.DataFrame, measure: str, digits: int = 4) -> Table:

@@ -106,14 +106,14 @@ class Device:
     """An accelerator, with what was compiled for it."""
 
     def __init__(self) -> None:
-        from intarsia.server import backend
+        from intarsia.server.sampler import backend
 
         self.be = backend.get("jax")
         self._runners: dict[tuple[Any, ...], Any] = {}
 
     def sample(self, fits: list[Fit]) -> str:
         """Run the chains of fits of one method and shape side by side; leaves their draws, returns what ran them."""
-        from intarsia.server import accelerated, gibbs
+        from intarsia.server.sampler import accelerated, gibbs
 
         be, settings = self.be, fits[0].setting()
         data, seed = fits[0].data()
@@ -145,7 +145,7 @@ class Device:
 
 
 def _patient(plan: Any, data: Any, be: Any) -> Any:
-    from intarsia.server import accelerated
+    from intarsia.server.sampler import accelerated
 
     class Patient(accelerated.Runner):
         """One chain that diverges does not end the others: its data set is left out afterwards."""

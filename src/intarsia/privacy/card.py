@@ -24,8 +24,7 @@ Signer = Callable[[bytes], bytes]
 NOT_CLAIMED = (
     "Nothing is claimed against a party that knows the key, beyond the line for a party that knows Φ.",
     "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
-    "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server "
-    "learns them.",
+    "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server learns them.",
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
 )
@@ -53,16 +52,13 @@ def site_card(
         "exposed_columns": [
             {k: row[k] for k in ("name", "distinct", "attacked", "right_rare", "theory_unknown")}
             for row in facts_table(facts)
-            if row["attacked"] in ("exact", "partly")
-            or (row["theory_unknown"] is not None and row["theory_unknown"] < 0.5)
+            if row["attacked"] in ("exact", "partly") or (row["theory_unknown"] is not None and row["theory_unknown"] < 0.5)
         ][:200],
         "findings": [
             {"rule": f.rule, "level": f.level, "text": f.text, "override": f.override.reason if f.override else None}
             for f in verdict.findings
         ],
-        "overrides": [
-            {"rule": o.rule, "reason": o.reason, "columns": list(o.columns)} for o in verdict.policy.overrides
-        ],
+        "overrides": [{"rule": o.rule, "reason": o.reason, "columns": list(o.columns)} for o in verdict.policy.overrides],
         "policy": {k: v for k, v in verdict.policy.as_dict().items() if k != "overrides"},
         "key_fingerprint": key_fingerprint,
         "ledger": None if ledger_head is None else {"entries": ledger_head[0], "head": ledger_head[1]},
@@ -211,7 +207,5 @@ def verify(text: str | bytes, signing_key: str | None = None) -> dict[str, Any]:
             raise InvalidSignature
         public.verify(signature, body)
     except InvalidSignature:
-        raise MessageError(
-            "The privacy card's signature does not hold: it was changed, or another site signed it."
-        ) from None
+        raise MessageError("The privacy card's signature does not hold: it was changed, or another site signed it.") from None
     return card

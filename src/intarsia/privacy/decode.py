@@ -43,9 +43,7 @@ class Levels:
         rest = np.delete(values, top)
         weights = np.delete(counts, top) / (n - counts[top])
         mean = float(rest @ weights)
-        return cls(
-            values[[top]], counts[[top]] / n, float(1 - counts[top] / n), mean, float((rest - mean) ** 2 @ weights)
-        )
+        return cls(values[[top]], counts[[top]] / n, float(1 - counts[top] / n), mean, float((rest - mean) ** 2 @ weights))
 
     @property
     def mean(self) -> float:
@@ -114,9 +112,7 @@ def decode_amp(Phi: Array, b: Array, levels: Levels, iterations: int = 200, damp
     return x
 
 
-def decode_lp(
-    Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0
-) -> Array | None:
+def decode_lp(Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0) -> Array | None:
     """The x in [low, high]ⁿ with Φx = b and the least sum (of distances from `low`); None when time ran out.
 
     `tolerance` is the rounding of the sketch: without it a column rounded to float32 has no feasible x at all.
@@ -128,9 +124,7 @@ def decode_lp(
     A = np.hstack([Phi / scale, np.eye(m)])
     bounds = np.vstack([np.tile([low, high], (n, 1)), np.tile([-tolerance / scale, tolerance / scale], (m, 1))])
     cost = np.concatenate([np.ones(n), np.zeros(m)])
-    found = linprog(
-        cost, A_eq=A, b_eq=b / scale, bounds=bounds, method="highs", options={"time_limit": max(0.1, seconds)}
-    )
+    found = linprog(cost, A_eq=A, b_eq=b / scale, bounds=bounds, method="highs", options={"time_limit": max(0.1, seconds)})
     return found.x[:n] if found.x is not None else None
 
 

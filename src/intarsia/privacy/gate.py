@@ -110,9 +110,7 @@ def _excused(finding: Finding, policy: Policy) -> Finding:
     override = policy.overridden(finding.rule, finding.columns)
     if override is None:
         return finding
-    return Finding(
-        finding.rule, OVERRIDDEN, finding.text, finding.number, finding.limit, finding.columns, override=override
-    )
+    return Finding(finding.rule, OVERRIDDEN, finding.text, finding.number, finding.limit, finding.columns, override=override)
 
 
 def _ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
@@ -120,14 +118,11 @@ def _ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
     fits = int(policy.max_ratio * facts.n) - facts.history_m
     if ratio > policy.max_ratio:
         remedy = f"Use m of at most {fits}" if fits >= 2 else "This cohort's allowance is spent"
-        text = (
-            f"ratio: Σm/n = {ratio:.3f}{past} is above the limit {policy.max_ratio:g}. {remedy}, or override 'ratio'."
-        )
+        text = f"ratio: Σm/n = {ratio:.3f}{past} is above the limit {policy.max_ratio:g}. {remedy}, or override 'ratio'."
         return [Finding("ratio", REFUSE, text, ratio, policy.max_ratio)]
     if ratio > policy.warn_ratio:
         text = (
-            f"ratio: Σm/n = {ratio:.3f}{past} is above {policy.warn_ratio:g}: a leaked key would expose more than "
-            "rare columns."
+            f"ratio: Σm/n = {ratio:.3f}{past} is above {policy.warn_ratio:g}: a leaked key would expose more than rare columns."
         )
         return [Finding("ratio", WARN, text, ratio, policy.warn_ratio)]
     return [Finding("ratio", OK, f"ratio: Σm/n = {ratio:.3f}{past}.", ratio, policy.warn_ratio)]
@@ -165,10 +160,7 @@ def _columns(facts: Facts, policy: Policy) -> list[Finding]:
         out.append(Finding("constant", REFUSE, text, columns=constant))
     duplicate = names(c for c in own if c.duplicate_of)
     if duplicate:
-        text = (
-            f"duplicate: {_list(duplicate)} repeats another column, which helps whoever decodes it. Leave one of "
-            "the two out."
-        )
+        text = f"duplicate: {_list(duplicate)} repeats another column, which helps whoever decodes it. Leave one of the two out."
         out.append(Finding("duplicate", REFUSE, text, columns=duplicate))
     rare = [c for c in own if c.distinct >= 2 and _rarest(c) < policy.min_level]
     if rare:
@@ -191,10 +183,7 @@ def _columns(facts: Facts, policy: Policy) -> list[Finding]:
         out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, names(dominant)))
     few = names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
     if few:
-        text = (
-            f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n "
-            "is large."
-        )
+        text = f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n is large."
         out.append(Finding("few-values", WARN, text, columns=few))
     return out
 

@@ -109,9 +109,7 @@ def leakage(n: int, m: int, columns: int, kind: Kind = "orthonormal") -> Leakage
         lower = upper = orthonormal_nats(n, m, columns)
     else:
         raise InputError(f"Unknown sketch kind {kind!r}. Use 'orthonormal' or 'gaussian'.")
-    return Leakage(
-        kind, n, m, columns, lower / LN2, upper / LN2, kind == "orthonormal", attacker_r2=known_phi_r2(n, m, kind)
-    )
+    return Leakage(kind, n, m, columns, lower / LN2, upper / LN2, kind == "orthonormal", attacker_r2=known_phi_r2(n, m, kind))
 
 
 def known_phi_r2(n: int, m: int, kind: Kind = "orthonormal") -> float:

@@ -269,8 +269,7 @@ class Ledger:
             at = entries[count - 1].hash if 0 < count <= len(entries) else START
             if count > len(entries) or not hmac.compare_digest(at, value):
                 raise PrivacyError(
-                    f"The ledger does not contain the state a card states ({count} entries): lines were removed "
-                    "or replaced."
+                    f"The ledger does not contain the state a card states ({count} entries): lines were removed or replaced."
                 )
         return len(entries)
 

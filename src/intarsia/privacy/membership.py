@@ -89,9 +89,7 @@ class MembershipResult:
     candidates: int
 
 
-def attack_membership(
-    Z: Array, members: Array, others: Array, covariance: Array, kind: Kind, n: int
-) -> MembershipResult:
+def attack_membership(Z: Array, members: Array, others: Array, covariance: Array, kind: Kind, n: int) -> MembershipResult:
     """Run the attack with both whitenings. Rows are centred and scaled as the sketched columns were."""
     m, c = Z.shape
     known = np.linalg.pinv(covariance, hermitian=True)

@@ -66,10 +66,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         items = "".join(f"<li class={escape(f['level'])}>{escape(f['text'])}</li>" for f in card["findings"])
         parts += ["<h2>What the gate found</h2><ul>", items, "</ul>"]
     if card.get("overrides"):
-        rows = [
-            (o["rule"], o["reason"] + (f" ({', '.join(o['columns'])})" if o["columns"] else ""))
-            for o in card["overrides"]
-        ]
+        rows = [(o["rule"], o["reason"] + (f" ({', '.join(o['columns'])})" if o["columns"] else "")) for o in card["overrides"]]
         parts += ["<h2>Rules that were overridden</h2>", _table(rows)]
     parts += ["<h2>What is not claimed</h2><ul>", *(f"<li>{escape(t)}</li>" for t in card["not_claimed"]), "</ul>"]
     prints = [

@@ -164,9 +164,7 @@ def _recommend(
     quiet = int(policy.warn_ratio * n) - history
     hard = int(policy.max_ratio * n) - history
     if hard < 2:
-        raise InputError(
-            f"This cohort's allowance is spent: Σm = {history} of n = {n} is already used. Find other subjects."
-        )
+        raise InputError(f"This cohort's allowance is spent: Σm = {history} of n = {n} is already used. Find other subjects.")
     reasons = []
     safe = _largest(lambda m: membership_auc(n, m, columns, kind) <= policy.max_auc, 2, hard)
     m = max(2, min(quiet, hard, ENOUGH * needed))
@@ -185,9 +183,7 @@ def _recommend(
         m = min(needed, hard)
         reasons.append(f"s·ln P = {needed} asks for more than Σm/n = {policy.warn_ratio:g} allows without a warning")
     if m < needed:
-        reasons.append(
-            f"even the limit Σm/n = {policy.max_ratio:g} (m = {hard}) is below s·ln P = {needed}: expect weak results"
-        )
+        reasons.append(f"even the limit Σm/n = {policy.max_ratio:g} (m = {hard}) is below s·ln P = {needed}: expect weak results")
     else:
         reasons.append(f"m is {m / needed:.1f} times s·ln P = {needed}")
     return m, tuple(reasons)

@@ -107,9 +107,7 @@ def _override(raw: Any) -> Override:
     if isinstance(raw, Override):
         return raw
     if not isinstance(raw, Mapping) or set(raw) - {"rule", "reason", "columns"} or not {"rule", "reason"} <= set(raw):
-        raise InputError(
-            "An override is written as rule = …, reason = … and, if it is for some columns only, columns = […]."
-        )
+        raise InputError("An override is written as rule = …, reason = … and, if it is for some columns only, columns = […].")
     columns = raw.get("columns", ())
     if not isinstance(raw["rule"], str) or not isinstance(raw["reason"], str) or isinstance(columns, str):
         raise InputError("An override's rule and reason are text, its columns a list of labels.")

@@ -9,7 +9,7 @@ from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
-from intarsia.server.verdict import ESS, RHAT, RHAT_FOLDED
+from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED
 
 TRACES = 6
 

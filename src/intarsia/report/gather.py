@@ -105,8 +105,8 @@ def gather(
     top: int = MOST_ROWS,
 ) -> Material:
     """Compute what is missing (diagnostics, selection, quantiles of the listed features)."""
-    from intarsia.server.diagnostics import diagnose
-    from intarsia.server.selection import select
+    from intarsia.server.results.diagnostics import diagnose
+    from intarsia.server.results.selection import select
 
     if top < 1:
         raise InputError(f"top is {top}; expected the number of features to list, at least 1.")
@@ -139,9 +139,9 @@ def gather(
 def from_folder(folder: str | Path, **options: Any) -> Material:
     """The material of a study folder at the server: study.toml, sketches, posterior.nc, events."""
     from intarsia.errors import StudyError
-    from intarsia.federation.folder import StudyFolder
     from intarsia.privacy.card import study_card
-    from intarsia.server.posterior import Posterior
+    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.messages import join
 
     where = StudyFolder.open(folder)

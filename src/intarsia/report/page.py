@@ -22,7 +22,7 @@ from intarsia.report.html import Html, about, el, join, text
 def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
     """Write the report of a posterior, a study folder, or a fitted study, and return its path.
 
-    `posterior` is an `intarsia.server.posterior.Posterior`, the path of a study folder or of a posterior.nc, or what
+    `posterior` is an `intarsia.server.results.posterior.Posterior`, the path of a study folder or of a posterior.nc, or what
     `intarsia.fit` returned. Options: title, study, joined (the sketches, for the model checks), card, truth (P × Q, for
     simulations), regions (a CSV of code, network, x, y, z, for features that join regions), probability, top.
     """
@@ -37,7 +37,7 @@ def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
 
 def collect(source: Any, **options: Any) -> Material:
     """The material behind a report, from whatever holds a posterior."""
-    from intarsia.server.posterior import Posterior
+    from intarsia.server.results.posterior import Posterior
 
     if isinstance(source, str | os.PathLike):
         place = Path(source)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import IntarsiaError
-from intarsia.federation.folder import StudyFolder
-from intarsia.federation.protocol import status
 from intarsia.report.gather import read_events
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import status
 
 QUIET = 60.0  # seconds without news after which a running chain is called silent
 SHOWN = 30  # events
@@ -106,7 +106,7 @@ def chains(checkpoint: Path, expected: int, now: float | None = None) -> list[di
 
 
 def _rhat(seen: list[dict[str, Any]]) -> float | None:
-    from intarsia.server.diagnostics import rhat_from_moments
+    from intarsia.server.results.diagnostics import rhat_from_moments
 
     started = [row for row in seen if row["kept"] >= 10 and "mean" in row]
     if len(started) < 2:

@@ -126,9 +126,7 @@ def _own(study: Study, identity: Identity) -> None:
 
 def _pinned(name: str, key: str | None) -> str:
     if key is None:
-        raise KeyFileError(
-            f"study.toml pins no keys for site {name!r}; agree on a key by file, or add its public keys."
-        )
+        raise KeyFileError(f"study.toml pins no keys for site {name!r}; agree on a key by file, or add its public keys.")
     return key
 
 
@@ -147,9 +145,7 @@ def _mac(study: Study, name: str, key: bytes, transcript: bytes) -> bytes:
 
 def _open(study: Study, identity: Identity, bundle: ShareBundle) -> bytes:
     try:
-        share = _SUITE.decrypt(
-            bundle.sealed[identity.name], identity.exchange, _context(study, bundle.site, identity.name)
-        )
+        share = _SUITE.decrypt(bundle.sealed[identity.name], identity.exchange, _context(study, bundle.site, identity.name))
     except (InvalidTag, ValueError):
         share = b""
     if len(share) != 32 or not hmac.compare_digest(bundle.commitment, _commit(study, bundle.site, share)):

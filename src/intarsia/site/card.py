@@ -1,4 +1,4 @@
-"""A site's own privacy card: made with its sketch, signed with its identity, kept on the study's desk to be shown."""
+"""A site's own privacy card: made with its sketch, signed with its identity, kept in the run folder of the study to be shown."""
 
 import hashlib
 import json
@@ -11,9 +11,7 @@ from intarsia.site.identity import Identity
 from intarsia.site.preflight import Preflight
 
 
-def card_files(
-    check: Preflight, sketch: bytes, identity: Identity | None, longest: float | None = None
-) -> dict[str, bytes]:
+def card_files(check: Preflight, sketch: bytes, identity: Identity | None, longest: float | None = None) -> dict[str, bytes]:
     """`card.json` (signed when the site has an identity) and `card.html`. Make them after the run was reserved."""
     card = site_card(
         check.study, check.site, check.facts, check.verdict, key_fingerprint=check.key_fingerprint,

@@ -71,8 +71,7 @@ class SketchKey:
                 file.write(text)
         except FileExistsError:
             raise KeyFileError(
-                f"{target} exists already and is kept: a lost key cannot be made again. "
-                "Choose another name or ask to overwrite."
+                f"{target} exists already and is kept: a lost key cannot be made again. Choose another name or ask to overwrite."
             ) from None
         except OSError as error:
             why = error.strerror or type(error).__name__

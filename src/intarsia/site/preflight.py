@@ -21,13 +21,13 @@ from intarsia.privacy.gate import Facts, Verdict, judge
 from intarsia.privacy.leakage import Kind
 from intarsia.privacy.ledger import Entry, Ledger
 from intarsia.privacy.policy import Policy
-from intarsia.site.bound import Bound
-from intarsia.site.columns import Profile, profile
+from intarsia.site.data.columns import Profile, profile
+from intarsia.site.data.table import Table, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.noise import public_bound
 from intarsia.site.self_attack import attack_columns
-from intarsia.site.sketch import design
-from intarsia.site.table import Table, check_order
+from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.private import public_bound
+from intarsia.site.sketch.sketch import design
 from intarsia.wire.study import Study
 
 
@@ -98,9 +98,7 @@ def preflight(
     if ledger is not None and hasher is not None:
         hasher.update(repr((found.names, key.fingerprint, order_mac)).encode())
         content = hasher.hexdigest()
-    return Preflight(
-        site, study, facts, judge(facts, policy), guarantee, clip, ledger, tokens, content, key.fingerprint
-    )
+    return Preflight(site, study, facts, judge(facts, policy), guarantee, clip, ledger, tokens, content, key.fingerprint)
 
 
 def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
@@ -121,15 +119,11 @@ def _private(study: Study, site: str, found: Profile) -> tuple[dp.Guarantee, Bou
     p = study.privacy
     missing = [name for name in study.names if name not in p.row_bound]
     if missing:
-        raise InputError(
-            f"Differential privacy needs row_bound for every site; {', '.join(missing)} has none in study.toml."
-        )
+        raise InputError(f"Differential privacy needs row_bound for every site; {', '.join(missing)} has none in study.toml.")
     assert p.epsilon is not None
     assert p.delta is not None
     listed = {s.name: (*s.features, *s.responses) for s in study.sites}
     countable = not any("*" in label for labels in listed.values() for label in labels)
     counts = {name: len(labels) for name, labels in listed.items()} if countable else None
-    guarantee = dp.guarantee(
-        p.epsilon, p.delta, study.sketch.m, {name: p.row_bound[name] for name in study.names}, counts
-    )
+    guarantee = dp.guarantee(p.epsilon, p.delta, study.sketch.m, {name: p.row_bound[name] for name in study.names}, counts)
     return guarantee, public_bound(found.names, site, p.row_bound, p.centres, p.scales)

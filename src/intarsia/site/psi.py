@@ -52,9 +52,7 @@ class PsiSender:
         self._server = self.psi.server.CreateWithNewKey(True)
 
     def setup(self, receiver_n: int) -> bytes:
-        made = self._server.CreateSetupMessage(
-            FALSE_POSITIVES, int(receiver_n), _items(self.tokens), self.psi.DataStructure.RAW
-        )
+        made = self._server.CreateSetupMessage(FALSE_POSITIVES, int(receiver_n), _items(self.tokens), self.psi.DataStructure.RAW)
         return bytes(made.SerializeToString())
 
     def respond(self, request: bytes) -> bytes:

@@ -20,10 +20,10 @@ from intarsia.privacy.gate import ColumnFacts
 from intarsia.privacy.known_rows import attack_known_rows, known_rows_r2
 from intarsia.privacy.membership import attack_membership, whitening_from_sketch
 from intarsia.privacy.singleton import match_phi, singleton_search
-from intarsia.site.columns import Profile
-from intarsia.site.partial import Design
-from intarsia.site.stream import gaussian_columns
-from intarsia.site.table import Table
+from intarsia.site.data.columns import Profile
+from intarsia.site.data.table import Table
+from intarsia.site.sketch.partial import Design
+from intarsia.site.sketch.stream import gaussian_columns
 
 Array = NDArray[np.float64]
 LARGEST_PHI = 40_000_000  # entries of Φ held for the self-attack (320 MB); beyond that, theory alone
@@ -33,7 +33,7 @@ HELD_BACK = 400
 
 def real_phi(phi: Design) -> Array:
     """The m×n matrix Φ itself. It must not leave the function that asked for it."""
-    from intarsia.site.sketch import factor
+    from intarsia.site.sketch.sketch import factor
 
     G = gaussian_columns(phi.subkey, phi.m, 0, phi.n)
     if phi.kind == "gaussian":
@@ -184,6 +184,4 @@ def _known_rows(out: ServerAttacks, Z: Array, sent: Array, n: int, m: int) -> Se
         scores.append(np.corrcoef(guess[:, 0], truth[:HELD_BACK])[0, 1])
     if not scores:
         return out
-    return replace(
-        out, known_rows_theory=known_rows_r2(n, m, c - 1), known_rows_measured=float(max(np.mean(scores), 0) ** 2)
-    )
+    return replace(out, known_rows_theory=known_rows_r2(n, m, c - 1), known_rows_measured=float(max(np.mean(scores), 0) ** 2))

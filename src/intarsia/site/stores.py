@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from intarsia.errors import AlignmentError, FederationError, InputError, MessageError
 from intarsia.site.align import Tokens
+from intarsia.site.data.moments import Moments
+from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.masks import Fixed, from_fixed, to_fixed, total_mask
-from intarsia.site.moments import Moments
-from intarsia.site.partial import Design, Partial
-from intarsia.site.sketch import partial
-from intarsia.site.table import Table
+from intarsia.site.sketch.partial import Design, Partial
+from intarsia.site.sketch.sketch import partial
 from intarsia.wire.alignment import halves
 from intarsia.wire.container import pack, unpack
 
@@ -79,9 +79,7 @@ def places(tokens: Mapping[str, Tokens], keep: NDArray[np.bool_] | None = None) 
     order = np.lexsort((low, high))
     twice = int(((np.diff(high[order]) == 0) & (np.diff(low[order]) == 0)).sum())
     if twice:
-        raise AlignmentError(
-            f"{twice} subjects are in two stores of this site. Each subject is counted in one store only."
-        )
+        raise AlignmentError(f"{twice} subjects are in two stores of this site. Each subject is counted in one store only.")
     rank = np.full(len(order), -1, dtype=np.int64)
     chosen = order if keep is None else order[keep]
     rank[chosen] = np.arange(len(chosen))
@@ -130,7 +128,7 @@ def row_sums(plan: StorePlan, store: Store, pilot: NDArray[np.float64]) -> bytes
 
 
 def add_row_sums(plan: StorePlan, messages: Sequence[bytes], pilot: NDArray[np.float64]) -> Partial:
-    """The site's partial sums over all its stores, ready for `intarsia.site.sketch.finish`."""
+    """The site's partial sums over all its stores, ready for `intarsia.site.sketch.sketch.finish`."""
     sums = _add(plan, "rows", messages)
     covered = np.rint(sums["covered"]).astype(np.int64)
     if (covered > 1).any():
@@ -141,9 +139,7 @@ def add_row_sums(plan: StorePlan, messages: Sequence[bytes], pilot: NDArray[np.f
     infinite = np.rint(sums["infinite"]).astype(np.int64)
     moments = Moments(pilot, plan.design.n, missing, infinite, sums["total"], sums["square"])
     H = sums["H"] if missing.any() else None
-    return Partial(
-        plan.design.tag, plan.features, plan.responses, sums["S"], sums["g"], None, H, moments, covered.astype(bool)
-    )
+    return Partial(plan.design.tag, plan.features, plan.responses, sums["S"], sums["g"], None, H, moments, covered.astype(bool))
 
 
 def _hide(plan: StorePlan, store: Store, stage: str, arrays: Mapping[str, Any]) -> bytes:

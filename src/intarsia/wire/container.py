@@ -121,8 +121,7 @@ def _parse(data: bytes, what: str) -> tuple[str, dict[str, Any], list[Any], int]
         raise MessageError(f"{what} is not an intarsia message: it does not begin with the mark {MAGIC.decode()}.")
     if version != VERSION:
         raise MessageError(
-            f"{what} has container version {version}, this intarsia reads version {VERSION}. "
-            "Use the same intarsia at all sites."
+            f"{what} has container version {version}, this intarsia reads version {VERSION}. Use the same intarsia at all sites."
         )
     start = _PREFIX.size + length
     if length > MAX_HEADER or start + _DIGEST > len(data):

@@ -117,8 +117,7 @@ class Sketch:
         header, arrays = unpack(source, "sketch", limit=limit)
         if type(header.get("schema")) is not int or header["schema"] != SCHEMA:
             raise MessageError(
-                f"The sketch has another schema than {SCHEMA}, the one this intarsia reads. "
-                "Use the same intarsia at all sites."
+                f"The sketch has another schema than {SCHEMA}, the one this intarsia reads. Use the same intarsia at all sites."
             )
         if set(header) != _FIELDS or set(arrays) != {"X", "Y"}:
             raise MessageError("The sketch does not have exactly the fields of its schema: it is damaged or not ours.")

@@ -196,9 +196,7 @@ class Checker:
         low = 0.0 if positive else None
         return {name: self.number(value, (*at, key), name, low=low, open_low=positive) for name in value}
 
-    def nested_numbers(
-        self, table: Mapping[str, Any], at: Path, key: str, positive: bool = False
-    ) -> dict[str, dict[str, float]]:
+    def nested_numbers(self, table: Mapping[str, Any], at: Path, key: str, positive: bool = False) -> dict[str, dict[str, float]]:
         value = table.get(key, {})
         if not isinstance(value, dict):
             self.fail((*at, key), f"{key} must be a table of tables, written [privacy.{key}.SITE]")

@@ -124,9 +124,7 @@ class FileSignature:
         body = _object(str(outer["body"]).encode(), ("kind", "site", "study_hash", "digest"))
         if body["kind"] != "file" or not check_name(body["site"]):
             raise MessageError("This is not a signature of a file.")
-        found = cls(
-            body["site"], _hash(body["study_hash"]), _hash(body["digest"]), decode(outer["signature"], 64, "signature")
-        )
+        found = cls(body["site"], _hash(body["study_hash"]), _hash(body["digest"]), decode(outer["signature"], 64, "signature"))
         if found.body() != str(outer["body"]).encode():
             raise MessageError("The signature is not in its canonical form.")
         return found

@@ -42,7 +42,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Fit:
-    """The model and the sampler (the arguments of `intarsia.server.chains.sample`) and the selection rule."""
+    """The model and the sampler (the arguments of `intarsia.server.sampler.chains.sample`) and the selection rule."""
 
     rank: int | None = None
     local: str = "row"
@@ -302,9 +302,7 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     table, at, d = check.table(content, "privacy"), ("privacy",), Privacy()
     check.known(table, at, tuple(f.name for f in fields(Privacy)))
     epsilon = check.number(table, at, "epsilon", low=0.0, open_low=True) if "epsilon" in table else None
-    delta = (
-        check.number(table, at, "delta", low=0.0, high=1.0, open_low=True, open_high=True) if "delta" in table else None
-    )
+    delta = check.number(table, at, "delta", low=0.0, high=1.0, open_low=True, open_high=True) if "delta" in table else None
     policy = Privacy(
         warn_ratio=check.number(table, at, "warn_ratio", default=d.warn_ratio, low=0.0),
         max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, low=0.0, open_low=True),

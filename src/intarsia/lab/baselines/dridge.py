@@ -16,9 +16,7 @@ from intarsia.errors import ConvergenceError
 from intarsia.lab.baselines.base import Array, Baseline
 
 
-def consensus_ridge(
-    parts: Sequence[Array], Y: Array, lam: Array, rounds: int = 3000, tol: float = 1e-8
-) -> tuple[Array, int]:
+def consensus_ridge(parts: Sequence[Array], Y: Array, lam: Array, rounds: int = 3000, tol: float = 1e-8) -> tuple[Array, int]:
     """Ridge coefficients (P×Q, sites stacked) by ADMM on the dual; also the number of rounds.
 
     lam has one penalty for each response. A site sends its n×Q iterate v_k to the others each round, nothing else.

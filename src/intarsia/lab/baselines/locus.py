@@ -177,9 +177,7 @@ class Locus(Baseline):
 
     name = "locus"
 
-    def __init__(
-        self, active: float | None = None, tol: float = 0.1, iterations: int = 2000, alpha: float = 0.05
-    ) -> None:
+    def __init__(self, active: float | None = None, tol: float = 0.1, iterations: int = 2000, alpha: float = 0.05) -> None:
         self.active, self.tol, self.iterations, self.alpha = active, tol, iterations, alpha
 
     def _fit(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> None:

@@ -66,8 +66,8 @@ class Posterior(Baseline):
         return Sketched((X - X.mean(axis=0)) / x_scale, (Y - Y.mean(axis=0)) / y_scale, x_scale, y_scale)
 
     def _sample(self, data: Sketched) -> None:
-        from intarsia.server.chains import sample
-        from intarsia.server.gibbs import Model
+        from intarsia.server.sampler.chains import sample
+        from intarsia.server.sampler.gibbs import Model
 
         start = time.process_time()
         with warnings.catch_warnings():
@@ -90,7 +90,7 @@ class Posterior(Baseline):
         self.selected_ = self._select()
 
     def _select(self) -> NDArray[np.bool_]:
-        from intarsia.server.selection import select
+        from intarsia.server.results.selection import select
 
         return np.asarray(select(self.C_).selected)
 

@@ -170,9 +170,7 @@ class SRRR(Baseline):
         self.ranks, self.adaptive, self.gamma, self.criterion = ranks, adaptive, gamma, criterion
         self.grid, self.smallest, self.folds, self.seed = grid, smallest, folds, seed
 
-    def _paths(
-        self, data: Moments, rank: int, weights: Array, start: Array, grid: Array | None = None
-    ) -> list[PathPoint]:
+    def _paths(self, data: Moments, rank: int, weights: Array, start: Array, grid: Array | None = None) -> list[PathPoint]:
         if grid is None:
             # The penalty at which the last row leaves, over rotations: the norm of a row of XᵀYA is at most that of
             # XᵀY.

@@ -22,9 +22,7 @@ HARDER = Experiment(
     name="harder",
     title="Harder designs (n=1000, Q=5, s=30, m=200, K=3)",
     cells={
-        "smoke": tuple(
-            Cell(cell.label, cell.scenario.with_(n=80, P=30, Q=3, s=4), (30,)) for cell in CELLS[:3] if cell.scenario
-        ),
+        "smoke": tuple(Cell(cell.label, cell.scenario.with_(n=80, P=30, Q=3, s=4), (30,)) for cell in CELLS[:3] if cell.scenario),
         "quick": CELLS,
         "full": CELLS,
     },

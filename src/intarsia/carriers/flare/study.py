@@ -1,0 +1,85 @@
+"""A study over the network, from study.toml to delivered coefficients; any interruption, then the same call again."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from intarsia.carriers.flare.engine import run_job, session
+from intarsia.errors import FederationError
+from intarsia.server.study.fit import fit
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import status
+from intarsia.wire.study import Study
+
+Say = Callable[[str], None]
+
+
+def study_folder(server: Path, study: Study) -> Path:
+    return server / "studies" / f"{study.id}-{study.hash[:12]}"
+
+
+def run_study(
+    source: Path,
+    server: Path,
+    *,
+    timeout: int = 600,
+    wait: float = 60.0,
+    workers: int | None = None,
+    until: str = "deliver",
+    say: Say = print,
+    progress: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
+    """Collect (a job), fit (here, outside the engine), deliver (a job). What is done already is not done again."""
+    study = Study.load(source)
+    if not (server / "admin").is_dir():
+        raise FederationError(f"{server} is not a server's folder; make one with `intarsia server init`.")
+    folder = StudyFolder.create(study_folder(server, study), source)
+    result: dict[str, Any] = {"study": study.id, "folder": str(folder.path), "hash": study.hash, "jobs": []}
+    with alone(folder):
+        steps = {str(row["step"]): bool(row["done"]) for row in status(folder)}
+        if not steps["sketch"]:
+            say("collecting: key agreement, alignment, sketches")
+            with session(server, wait) as opened:
+                result["jobs"].append(run_job(opened, folder, "collect", timeout=timeout, wait=wait))
+        if until == "collect":
+            return result
+        say("fitting")
+        started = time.monotonic()
+        summary = fit(folder, workers=workers, progress=progress)
+        result |= summary | {"fit_seconds": round(time.monotonic() - started, 3)}
+        if until == "fit" or steps["deliver"]:
+            return result
+        say("delivering each site's own coefficients")
+        with session(server, wait) as opened:
+            result["jobs"].append(run_job(opened, folder, "deliver", timeout=timeout, wait=wait))
+    shutil.rmtree(folder.path / "incoming", ignore_errors=True)
+    return result
+
+
+def run_prediction(folder: Path, server: Path, request: str, *, timeout: int = 600, wait: float = 60.0) -> dict[str, Any]:
+    """Joint prediction of the new subjects that every site has put into its predict/ folder under this name."""
+    opened_folder = StudyFolder.open(folder)
+    with alone(opened_folder), session(server, wait) as opened:
+        return run_job(opened, opened_folder, "predict", request=request, timeout=timeout, wait=wait)
+
+
+@contextmanager
+def alone(folder: StudyFolder) -> Iterator[None]:
+    """One command a study at a time; the lock dies with the process that holds it."""
+    import fcntl
+
+    where = folder.path / ".lock"
+    descriptor = os.open(where, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise FederationError(f"Another command is working on {folder.path}. Wait for it, or stop it.") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,146 @@
+"""A whole study in one process: the default of the Python API, of tests and of demonstrations.
+
+The sites are objects and the carrier is a function call; every message is still packed, checked and unpacked, and the
+server's part sees nothing but messages, so the result is the one the other carriers give.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import IntarsiaError, StudyError
+from intarsia.server.study import protocol
+from intarsia.server.study.fit import fit as run_fit
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import Payload, Reply
+from intarsia.site.answer import answer
+from intarsia.site.key import SketchKey
+from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.site import Site
+from intarsia.wire.study import Study, new_run
+
+
+@dataclass
+class StudyResult:
+    """What a study in one process leaves: the labelled posterior, each site's model, and joint predictions."""
+
+    study: Study
+    sites: tuple[Site, ...] = field(repr=False)
+    posterior: Any = field(repr=False)
+    models: dict[str, SiteModel] = field(repr=False)
+    summary: dict[str, Any]
+
+    @property
+    def selected(self) -> list[str]:
+        return list(self.summary["selected"])
+
+    @property
+    def converged(self) -> bool:
+        return bool(self.summary["converged"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All coefficients, each in its site's units (`models[site].rows()` of all sites)."""
+        return [{"site": name, **row} for name, model in self.models.items() for row in model.rows()]
+
+    def predict(self, new: Mapping[str, Any], request: str = "prediction") -> dict[str, Prediction]:
+        """Joint predictions for new subjects: `new[site]` is that site's table of them."""
+        missing = [site.name for site in self.sites if site.name not in new]
+        if missing:
+            raise StudyError(f"The new subjects' data of {', '.join(missing)} are missing; every site takes part.")
+        from intarsia.wire.prediction import PartialPrediction, add_parts
+
+        parts = {}
+        for site in self.sites:
+            raw = site.predict_part(self.study, request, new[site.name])
+            parts[site.name] = PartialPrediction.from_bytes(raw)
+        owners = sorted({owner for part in parts.values() for owner in part.parts})
+        by_name = {site.name: site for site in self.sites}
+        return {
+            owner: by_name[owner].predict_finish(self.study, request, new[owner], add_parts(parts, owner).to_bytes())
+            for owner in owners
+        }
+
+
+def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:
+    """A study between these sites; options are tables of study.toml, such as fit={"draws": 500}."""
+    roster: list[dict[str, Any]] = []
+    for site in sites:
+        table = site.table()
+        entry: dict[str, Any] = {
+            "name": site.name,
+            "features": list(table.features),
+            "responses": list(table.responses),
+        }
+        if site.identity is not None:
+            entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
+        roster.append(entry)
+    return Study.from_dict({"id": id, "run": new_run(), "sketch": {"m": m}, "site": roster, **options})
+
+
+def fit(
+    sites: Sequence[Site],
+    study: Study | str | Path | None = None,
+    *,
+    m: int | None = None,
+    folder: str | Path | None = None,
+    workers: int | None = None,
+    progress: Callable[..., Any] | None = None,
+) -> StudyResult:
+    """Run a study between sites in this process: align, sketch, sample, deliver.
+
+    Give a study (or the path of its study.toml), or only m, the number of sketch rows. With `folder` everything the
+    server keeps is left there, and an interrupted fit goes on.
+    """
+    if study is None:
+        if m is None:
+            raise StudyError("Give a study, or m, the number of sketch rows.")
+        study = study_for(sites, m)
+    study = study if isinstance(study, Study) else Study.load(study)
+    names = [site.name for site in sites]
+    if sorted(names) != sorted(study.names):
+        raise StudyError(f"The study lists {', '.join(study.names)}; the sites given are {', '.join(names)}.")
+    if folder is not None:
+        return _run(sites, study, StudyFolder.create(folder, study), workers, progress)
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as temporary:
+        return _run(sites, study, StudyFolder.create(temporary, study), workers, progress)
+
+
+def _run(
+    sites: Sequence[Site], study: Study, folder: StudyFolder, workers: int | None, progress: Callable[..., Any] | None
+) -> StudyResult:
+    from intarsia.server.results.posterior import Posterior
+
+    if not protocol.agrees(folder) and not all(site.has_key(study) for site in sites):
+        # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
+        key = SketchKey.new()
+        for site in sites:
+            if site.has_key(study):
+                raise StudyError("Some sites brought a key and some did not; give all the same one, or none.")
+            site.set_key(study, key)
+    ask = carrier(sites, study)
+    protocol.collect(folder, ask)
+    summary = run_fit(folder, workers=workers, progress=progress)
+    protocol.deliver(folder, ask)
+    posterior = Posterior.load(folder.path / "posterior.nc")
+    models = {site.name: site.model(study) for site in sites}
+    return StudyResult(study, tuple(sites), posterior, models, summary)
+
+
+def carrier(sites: Sequence[Site], study: Study) -> protocol.Ask:
+    """Bring messages to sites in this process. Errors are not scrubbed: caller and sites are the same person."""
+    by_name = {site.name: site for site in sites}
+
+    def ask(step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
+        replies = {}
+        for name, payload in payloads.items():
+            raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
+            try:
+                replies[name] = Reply(answer(by_name[name], study, step, raw))
+            except IntarsiaError as error:
+                error.args = (f"Site {name!r}: {error}",)
+                raise
+        return replies
+
+    return ask

@@ -1,0 +1,1 @@
+"""What the draws say: posterior, diagnostics, verdict, selection."""

@@ -1,0 +1,162 @@
+"""What a sampler run leaves: draws of C, σ² and τ, in memory or memory-mapped from a folder.
+
+The folder holds one .npy file an array and `draws.json`. The .npy files are plain little-endian arrays without objects,
+so opening them never runs code, and a posterior larger than the memory can be summarised in chunks from disk.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError, MessageError
+
+FORMAT = 1
+_JSON = "draws.json"
+_ARRAYS = {"C": 4, "sigma2": 3, "tau": 3, "shrinkage": 1}  # name -> number of dimensions
+
+
+@dataclass
+class Draws:
+    """Draws after warm-up and thinning.
+
+    C (chain, draw, P, Q), sigma2 (chain, draw, Q), tau (chain, draw, R); `shrinkage` (P,) is the posterior mean of each
+    feature's shrinkage factor kappa, or None; `info` says how the run went (seconds, warmup, thin, seed, model, …).
+    """
+
+    C: NDArray[np.float64]
+    sigma2: NDArray[np.float64]
+    tau: NDArray[np.float64]
+    shrinkage: NDArray[np.float64] | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self.C, self.sigma2, self.tau, self.shrinkage, InputError)
+
+    @property
+    def chains(self) -> int:
+        return self.C.shape[0]
+
+    @property
+    def draws(self) -> int:
+        """Draws a chain."""
+        return self.C.shape[1]
+
+    @property
+    def P(self) -> int:
+        return self.C.shape[2]
+
+    @property
+    def Q(self) -> int:
+        return self.C.shape[3]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the folder, array by array; `draws.json` last, so that a half-written folder is recognised as such."""
+        where = Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        names = [name for name in _ARRAYS if getattr(self, name) is not None]
+        for name in names:
+            target = where / f"{name}.npy"
+            source = getattr(self, name)
+            if isinstance(source, np.memmap) and target.exists() and os.path.samefile(str(source.filename), target):
+                source.flush()
+                continue
+            np.save(target, np.asarray(source, dtype="<f8"), allow_pickle=False)
+        write_header(where, self.info, names)
+        return where
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, mmap: bool = True) -> "Draws":
+        """Open a saved folder; C, the large array, stays on disk unless `mmap=False`."""
+        where = Path(folder)
+        header = _header(where)
+        arrays: dict[str, NDArray[np.float64]] = {}
+        for name in header["arrays"]:
+            arrays[name] = _array(where / f"{name}.npy", name, mmap=mmap and name == "C")
+        missing = {"C", "sigma2", "tau"} - set(arrays)
+        if missing:
+            raise MessageError(f"The draws folder lacks {', '.join(sorted(missing))}; expected C, sigma2 and tau. Save it again.")
+        _check(arrays["C"], arrays["sigma2"], arrays["tau"], arrays.get("shrinkage"), MessageError)
+        return cls(arrays["C"], arrays["sigma2"], arrays["tau"], arrays.get("shrinkage"), header["info"])
+
+
+def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: int) -> "np.memmap[Any, np.dtype[np.float64]]":
+    """A memory-mapped C to be filled by the sampler; `Draws(...).save(folder)` then only adds the rest."""
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    return np.lib.format.open_memmap(where / "C.npy", mode="w+", dtype="<f8", shape=(chains, draws, P, Q))
+
+
+def write_header(folder: Path, info: Mapping[str, Any], arrays: list[str]) -> None:
+    """Write `draws.json` in one move."""
+    text = json.dumps({"format": FORMAT, "arrays": arrays, "info": plain(info)}, indent=1, sort_keys=True)
+    part = folder / f"{_JSON}.part"
+    part.write_text(text + "\n", encoding="utf-8")
+    os.replace(part, folder / _JSON)
+
+
+def _header(where: Path) -> dict[str, Any]:
+    try:
+        header = json.loads((where / _JSON).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MessageError(f"No {_JSON} in {where}: not a folder of draws, or a run that has not finished.") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        raise MessageError(f"{_JSON} in {where} cannot be read as JSON; expected the file a finished run writes.") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else None
+        raise MessageError(f"Draws format {found!r} in {where}; this version reads format {FORMAT}.")
+    names, info = header.get("arrays"), header.get("info")
+    if not isinstance(names, list) or any(name not in _ARRAYS for name in names) or not isinstance(info, dict):
+        raise MessageError(f"{_JSON} in {where} names arrays this version does not know; expected {', '.join(_ARRAYS)}.")
+    return header
+
+
+def _array(path: Path, name: str, *, mmap: bool) -> NDArray[np.float64]:
+    try:
+        array = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        raise MessageError(f"{path.name} is missing, truncated or not a plain .npy array.") from None
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != _ARRAYS[name]:
+        raise MessageError(f"{path.name} must be a float64 array of {_ARRAYS[name]} dimensions.")
+    return array
+
+
+def _check(
+    C: NDArray[np.float64],
+    sigma2: NDArray[np.float64],
+    tau: NDArray[np.float64],
+    shrinkage: NDArray[np.float64] | None,
+    error: type[Exception],
+) -> None:
+    if C.ndim != 4:
+        raise error(f"C has {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
+    chains, draws, P, Q = C.shape
+    if sigma2.shape != (chains, draws, Q):
+        raise error(f"sigma2 has shape {sigma2.shape}; expected {(chains, draws, Q)} to go with C {C.shape}.")
+    if tau.ndim != 3 or tau.shape[:2] != (chains, draws):
+        raise error(f"tau has shape {tau.shape}; expected ({chains}, {draws}, R) to go with C {C.shape}.")
+    if shrinkage is not None and shrinkage.shape != (P,):
+        raise error(f"shrinkage has shape {shrinkage.shape}; expected {(P,)}, one a feature.")
+
+
+def plain(value: Any) -> Any:
+    """The same value in what JSON knows; NaN and infinity become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)

@@ -1,0 +1,296 @@
+"""The labelled posterior: C = BAᵀ with its features, responses and sites, as an ArviZ-compatible `xarray.DataTree`.
+
+Summaries and predictions are computed in chunks and never copy the draws, so a posterior whose draws are memory-mapped
+from disk costs no more memory than one that is small.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError, MessageError
+from intarsia.server.results.draws import Draws, plain
+
+Array = NDArray[np.float64]
+
+FORMAT = 1
+_CHUNK = 8_000_000  # numbers in memory at once
+
+
+class Posterior:
+    """Draws of C (chain, draw, feature, response), σ² and τ under their names; `.tree` is the whole of it."""
+
+    def __init__(self, tree: xr.DataTree) -> None:
+        self.tree = tree
+
+    @classmethod
+    def from_draws(
+        cls,
+        draws: Draws,
+        *,
+        features: Sequence[str] | None = None,
+        responses: Sequence[str] | None = None,
+        feature_sites: Sequence[str] | None = None,
+        response_sites: Sequence[str] | None = None,
+        attrs: dict[str, Any] | None = None,
+        intercept: Array | None = None,
+    ) -> "Posterior":
+        """Label draws; nothing is copied. Sites become the coordinates `site` and `response_site`.
+
+        `intercept` (chain, draw, response) is for data in their own units; a sketch has none.
+        """
+        features = _names(features, draws.P, "feature", "x")
+        responses = _names(responses, draws.Q, "response", "y")
+        coords: dict[str, Any] = {
+            "chain": np.arange(draws.chains),
+            "draw": np.arange(draws.draws),
+            "feature": np.asarray(features, dtype=object),
+            "response": np.asarray(responses, dtype=object),
+            "component": np.arange(draws.tau.shape[2]),
+        }
+        for name, dim, sites in (("site", "feature", feature_sites), ("response_site", "response", response_sites)):
+            if sites is not None:
+                labels = _names(sites, len(coords[dim]), name, "", unique=False)
+                coords[name] = (dim, np.asarray(labels, dtype=object))
+        posterior = xr.Dataset(
+            {
+                "C": (("chain", "draw", "feature", "response"), draws.C),
+                "sigma2": (("chain", "draw", "response"), draws.sigma2),
+                "tau": (("chain", "draw", "component"), draws.tau),
+            },
+            coords=coords,
+        )
+        if intercept is not None:
+            posterior["intercept"] = (("chain", "draw", "response"), intercept)
+        values = singular_values(draws.C)
+        index = {name: coords[name] for name in ("chain", "draw")}
+        stats = xr.Dataset(
+            {
+                "effective_rank": (("chain", "draw"), effective_rank(values)),
+                "singular_value": (("chain", "draw", "component"), values),
+            },
+            coords={**index, "component": np.arange(values.shape[2])},
+        )
+        groups = {"/posterior": posterior, "/sample_stats": stats}
+        if draws.shrinkage is not None:
+            groups["/constant_data"] = xr.Dataset(
+                {"shrinkage": ("feature", draws.shrinkage)}, coords={"feature": coords["feature"]}
+            )
+        tree = xr.DataTree.from_dict(groups)
+        info = plain({**draws.info, **(attrs or {})})
+        tree.attrs.update({"intarsia_format": FORMAT, **_flat(info)})
+        return cls(tree)
+
+    @property
+    def C(self) -> xr.DataArray:
+        return self._group("posterior")["C"]
+
+    @property
+    def sigma2(self) -> xr.DataArray:
+        return self._group("posterior")["sigma2"]
+
+    @property
+    def tau(self) -> xr.DataArray:
+        return self._group("posterior")["tau"]
+
+    @property
+    def features(self) -> list[str]:
+        return [str(name) for name in self.C.coords["feature"].values]
+
+    @property
+    def responses(self) -> list[str]:
+        return [str(name) for name in self.C.coords["response"].values]
+
+    def mean(self) -> xr.DataArray:
+        """Posterior mean of C (feature, response)."""
+        return self._like([x.mean(axis=0) for _part, x in self._chunks()])
+
+    def sd(self) -> xr.DataArray:
+        """Posterior standard deviation of C (feature, response)."""
+        return self._like([x.std(axis=0, ddof=1 if len(x) > 1 else 0) for _part, x in self._chunks()])
+
+    def interval(self, probability: float) -> tuple[xr.DataArray, xr.DataArray]:
+        """Equal-tailed credible interval of every coefficient; exact quantiles of all draws."""
+        lower, upper = self.quantile([(1 - _probability(probability)) / 2, (1 + probability) / 2])
+        for side in (lower, upper):
+            side.attrs["probability"] = probability
+        return lower, upper
+
+    def quantile(self, q: Sequence[float]) -> list[xr.DataArray]:
+        """The named quantiles of every coefficient."""
+        parts = [np.quantile(x, list(q), axis=0) for _part, x in self._chunks()]
+        return [self._like([part[i] for part in parts]) for i in range(len(q))]
+
+    def rank_summary(self, probability: float = 0.95) -> dict[str, Any]:
+        """The effective rank of C, and each singular value's mean and interval."""
+        stats = self._group("sample_stats")
+        values = stats["singular_value"].values.reshape(-1, stats["singular_value"].shape[2])
+        rank = stats["effective_rank"].values.ravel()
+        ends = [(1 - _probability(probability)) / 2, (1 + probability) / 2]
+        share = (values**2).mean(axis=0)
+        return {
+            "effective_rank": float(rank.mean()),
+            "effective_rank_interval": [float(v) for v in np.quantile(rank, ends)],
+            "singular_values": values.mean(axis=0).tolist(),
+            "singular_value_intervals": np.quantile(values, ends, axis=0).T.tolist(),
+            "share": (share / max(share.sum(), np.finfo(float).tiny)).tolist(),
+        }
+
+    def predictive_draws(
+        self, X: NDArray[Any], *, noise: bool = True, rng: np.random.Generator | None = None, thin: int = 1
+    ) -> xr.DataArray:
+        """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, σ²) unless `noise=False`.
+
+        With an `intercept` in the posterior (the estimator's), it is added. Every `thin`-th draw is used.
+        """
+        X = self._rows(X)
+        C = self.C.values[:, ::thin]
+        out = np.empty((*C.shape[:2], len(X), C.shape[3]))
+        for chain in range(C.shape[0]):
+            for draw in range(C.shape[1]):
+                out[chain, draw] = X @ C[chain, draw]
+        out += self._intercept()[:, ::thin, None, :]
+        if noise:
+            rng = np.random.default_rng() if rng is None else rng
+            sd = np.sqrt(self.sigma2.values[:, ::thin])
+            out += rng.standard_normal(out.shape) * sd[:, :, None, :]
+        coords = {"chain": self.C.coords["chain"], "draw": self.C.coords["draw"][::thin], "response": self.responses}
+        return xr.DataArray(out, dims=("chain", "draw", "row", "response"), coords=coords, name="Y")
+
+    def predict(self, X: NDArray[Any]) -> tuple[Array, Array]:
+        """Mean and standard deviation (row, response) of the responses at new rows, noise included."""
+        X = self._rows(X)
+        chains, draws, _P, Q = self.C.shape
+        noise = self.sigma2.values.mean(axis=(0, 1))
+        intercept = self._intercept().reshape(chains * draws, 1, Q)
+        mean = np.empty((len(X), Q))
+        variance = np.empty((len(X), Q))
+        step = max(1, _CHUNK // (chains * draws * Q))
+        for start in range(0, len(X), step):
+            rows = X[start : start + step]
+            block = np.concatenate([rows @ chain for chain in self.C.values]) + intercept
+            mean[start : start + step] = block.mean(axis=0)
+            variance[start : start + step] = block.var(axis=0, ddof=1 if len(block) > 1 else 0)
+        return mean, np.sqrt(variance + noise)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write netCDF (.nc, readable by `arviz.from_netcdf`) or, with the zarr library, a .zarr folder."""
+        where = Path(path)
+        if where.suffix == ".zarr":
+            self.tree.to_zarr(where, mode="w", consolidated=False)
+            return where
+        part = where.with_name(where.name + ".part")
+        self.tree.to_netcdf(part, engine="h5netcdf")
+        os.replace(part, where)
+        return where
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Posterior":
+        """Open a saved posterior into memory."""
+        where = Path(path)
+        how: dict[str, Any] = {"engine": "zarr", "consolidated": False} if where.suffix == ".zarr" else {"engine": "h5netcdf"}
+        if not where.exists():
+            raise MessageError(f"No posterior at {where}.")
+        try:
+            with xr.open_datatree(where, **how) as opened:
+                tree = opened.load()
+        except Exception:  # HDF5 and zarr raise whatever the spoilt bytes lead to
+            raise MessageError(f"{where.name} cannot be read as a posterior; expected netCDF-4 or zarr.") from None
+        if tree.attrs.get("intarsia_format") != FORMAT:
+            raise MessageError(f"{where.name} is not a posterior of format {FORMAT}. Fit again with this version.")
+        try:
+            C, sigma2, tau = (tree.children["posterior"].dataset[name] for name in ("C", "sigma2", "tau"))
+            fine = C.dims == ("chain", "draw", "feature", "response") and sigma2.dims == ("chain", "draw", "response")
+            fine = fine and tau.dims[:2] == ("chain", "draw") and {"feature", "response"} <= set(C.coords)
+        except KeyError:
+            fine = False
+        if not fine:
+            raise MessageError(f"{where.name} lacks C, sigma2 or tau with their coordinates. Fit again.")
+        return cls(tree)
+
+    def _group(self, name: str) -> xr.Dataset:
+        return self.tree.children[name].dataset
+
+    def _chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Features in chunks, as (all draws, feature, response)."""
+        C = self.C.values
+        chains, draws, P, Q = C.shape
+        step = max(1, _CHUNK // (chains * draws * Q))
+        for start in range(0, P, step):
+            part = slice(start, min(P, start + step))
+            yield part, np.asarray(C[:, :, part]).reshape(chains * draws, -1, Q)
+
+    def _like(self, parts: list[Array]) -> xr.DataArray:
+        one = self.C.isel(chain=0, draw=0, drop=True)
+        return xr.DataArray(np.concatenate(parts), dims=one.dims, coords=one.coords)
+
+    def _intercept(self) -> Array:
+        posterior = self._group("posterior")
+        if "intercept" in posterior:
+            return np.asarray(posterior["intercept"].values)
+        return np.zeros(self.sigma2.shape)
+
+    def _rows(self, X: NDArray[Any]) -> Array:
+        X = np.asarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.C.shape[2]:
+            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column a feature.")
+        return X
+
+
+def singular_values(C: NDArray[Any]) -> Array:
+    """Singular values of every draw of C (chain, draw, P, Q), largest first; NaN for a draw that is not finite."""
+    chains, draws, P, Q = C.shape
+    values = np.empty((chains, draws, min(P, Q)))
+    step = max(1, _CHUNK // (P * Q))
+    for chain in range(chains):
+        for start in range(0, draws, step):
+            x = np.asarray(C[chain, start : start + step], dtype=np.float64)
+            bad = np.asarray(~np.isfinite(x).all(axis=(1, 2)))
+            if bad.any():
+                x = np.where(bad[:, None, None], 0.0, x)
+            found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
+            found[bad] = np.nan
+            values[chain, start : start + step] = found
+    return values
+
+
+def effective_rank(values: Array) -> Array:
+    """exp of the entropy of the singular values' shares (Roy & Vetterli 2007): R equal ones give R."""
+    share = values / np.maximum(values.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(share == 0, 0.0, share * np.log(share)).sum(axis=-1)
+    return np.exp(entropy)
+
+
+def _names(given: Sequence[str] | None, count: int, what: str, prefix: str, unique: bool = True) -> list[str]:
+    names = [f"{prefix}{i}" for i in range(count)] if given is None else [str(name) for name in given]
+    if len(names) != count:
+        raise InputError(f"{len(names)} {what} names for {count} in the draws; expected one each.")
+    if unique and len(set(names)) != count:
+        raise InputError(f"The {what} names are not unique; {count - len(set(names))} repeat. Rename them.")
+    return names
+
+
+def _probability(probability: float) -> float:
+    if not 0 < probability < 1:
+        raise InputError(f"The interval's probability is {probability}; expected a number between 0 and 1, such as 0.95.")
+    return probability
+
+
+def _flat(info: dict[str, Any]) -> dict[str, Any]:
+    """Attributes as netCDF can hold them: numbers and text; the rest as JSON text."""
+    flat: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, bool):
+            flat[key] = int(value)
+        elif isinstance(value, int | float | str):
+            flat[key] = value
+        elif value is not None:
+            flat[key] = json.dumps(value, sort_keys=True)
+    return flat

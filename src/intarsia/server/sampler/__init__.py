@@ -1,0 +1,1 @@
+"""Priors, full conditionals, moves, the sweep and its chains."""

@@ -1,0 +1,280 @@
+"""The array library behind the sampler. The only module that knows which one it is.
+
+A backend gives `xp` (the array namespace), a few special functions, functional loops and the factorisation of
+G = X diag(lam²) Xᵀ. The NumPy backend reduces G to tridiagonal form once, after which every system I + d²G costs O(m);
+an accelerator prefers batched Cholesky factors. Both solve the same systems, so the same noise gives the same state.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.linalg import blas, lapack, svd
+from scipy.special import ndtr, ndtri
+
+from intarsia.compiling import compiled
+from intarsia.errors import ConvergenceError, InputError
+
+Array = Any  # an array of the backend's library
+
+FEW = 80  # rows up to which half a product is not worth a call of its own
+CACHED = 2**16  # numbers of a part of X that stay in a core's cache
+
+# Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
+STIFF = 1e10
+
+NOT_POSITIVE = (
+    "The linear system of the coefficients is not positive definite: a scale has left the range of "
+    "double precision. Standardise the columns, or fit with noise='half-cauchy'."
+)
+
+
+KERNELS = compiled("intarsia.server.sampler.compiled")
+
+
+class Factor(Protocol):
+    """Systems (I + d_j² G) for several d_j at once, in coordinates rotated by an orthogonal matrix of its own."""
+
+    def rotate(self, V: Array) -> Array: ...
+    def unrotate(self, V: Array) -> Array: ...
+    def log_marginal(self, d: Array, Yr: Array) -> Array: ...
+    def evidence(self, M: Array, Yw: Array) -> Array: ...
+    def solve(self, d: Array, rhs: Array) -> Array: ...
+    def apply(self, V: Array) -> Array: ...
+    def trace(self) -> Array: ...
+
+
+class Tridiagonal:
+    """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
+
+    def __init__(self, G: Array, X: Array, lam: Array, top: float) -> None:
+        self.G, self.X, self.lam, self.top = G, X, lam, top
+        self.dense: Array | None = None
+        m = G.shape[0]
+        if m < 3 or not top * np.trace(G) < STIFF:
+            self._use_svd()
+            return
+        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1)
+        self.reflectors = np.asfortranarray(c[1:, : m - 1])
+
+    def _use_svd(self) -> None:
+        """The safe road when rounding has eaten the identity in I + d²G: singular values never turn negative."""
+        U, s, _ = svd(self.X * self.lam, full_matrices=True)
+        self.diag = np.zeros(U.shape[0])
+        self.diag[: s.size] = s**2
+        self.off = np.zeros(U.shape[0] - 1)
+        self.dense = U
+
+    def _apply(self, V: Array, trans: str) -> Array:
+        if self.dense is not None:
+            return np.asfortranarray((self.dense.T if trans == "T" else self.dense) @ V)
+        out = np.array(V, order="F", copy=True)
+        lower = np.asfortranarray(out[1:])
+        c, _, _ = lapack.dormqr("L", trans, self.reflectors, self.tau, lower, 64 * max(1, lower.shape[1]))
+        out[1:] = c
+        return out
+
+    def rotate(self, V: Array) -> Array:
+        return self._apply(V, "T")
+
+    def unrotate(self, V: Array) -> Array:
+        return self._apply(V, "N")
+
+    def apply(self, V: Array) -> Array:
+        """G V, nothing rotated."""
+        return blas.dsymm(1.0, self.G, V, lower=1)
+
+    def trace(self) -> float:
+        return float(np.trace(self.G))
+
+    def _pttrf(self, d2: float) -> tuple[Array, Array]:
+        if not self.off.any():
+            return 1.0 + d2 * self.diag, self.off[:0]
+        df, ef, info = lapack.dpttrf(1.0 + d2 * self.diag, d2 * self.off)
+        if info != 0:
+            raise ConvergenceError(NOT_POSITIVE)
+        return df, ef
+
+    @staticmethod
+    def checked(found: Any, mark: Any) -> Any:
+        """What a compiled loop found; its mark is NaN where a system is not positive definite."""
+        if np.isnan(mark).any():
+            raise ConvergenceError(NOT_POSITIVE)
+        return found
+
+    def log_marginal(self, d: Array, Yr: Array) -> float:
+        """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
+        if KERNELS is not None:
+            value = KERNELS.log_marginal(self.diag, self.off, d, np.ascontiguousarray(Yr))
+            return float(self.checked(value, value))
+        total = 0.0
+        for j in range(d.size):
+            df, ef = self._pttrf(float(d[j]) ** 2)
+            total += float(np.log(df).sum() + Yr[:, j] @ self._pttrs(df, ef, Yr[:, j]))
+        return total
+
+    def evidence(self, M: Array, Yw: Array) -> float:
+        """log det K + vec(Yw)ᵀ K⁻¹ vec(Yw) for K = I + M Mᵀ ⊗ G, M (Q×R) and Yw (m×Q) rotated."""
+        U, d, _ = np.linalg.svd(M, full_matrices=False)
+        Yr = Yw @ U
+        return self.log_marginal(d, Yr) + float((Yw**2).sum() - (Yr**2).sum())
+
+    def solve(self, d: Array, rhs: Array) -> Array:
+        """Solve for each j: rhs is (R, m, columns), rotated."""
+        if KERNELS is not None:
+            solved = KERNELS.solve(self.diag, self.off, d, np.ascontiguousarray(rhs))
+            return self.checked(solved, solved[:, 0, 0])
+        out = np.empty_like(rhs)
+        for j in range(d.size):
+            df, ef = self._pttrf(float(d[j]) ** 2)
+            out[j] = self._pttrs(df, ef, rhs[j])
+        return out
+
+    @staticmethod
+    def _pttrs(df: Array, ef: Array, b: Array) -> Array:
+        if ef.size == 0:
+            return b / (df if b.ndim == 1 else df[:, None])
+        return lapack.dpttrs(df, ef, b)[0]
+
+
+class NumpyBackend:
+    """NumPy and SciPy on the CPU."""
+
+    name = "numpy"
+    xp: Any = np
+    kernels: Any = KERNELS
+    stiff = STIFF
+    ndtr = staticmethod(ndtr)
+    ndtri = staticmethod(ndtri)
+
+    @staticmethod
+    def gram(Xl: Array) -> Array:
+        """Xl Xlᵀ, its lower triangle."""
+        if not Xl.shape[1]:
+            return np.zeros((Xl.shape[0], Xl.shape[0]), order="F")
+        return blas.dsyrk(1.0, Xl.T, trans=1, lower=1)
+
+    @staticmethod
+    def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+        """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
+        (m, P), R = X.shape, Z.shape[1]
+        if KERNELS is not None and m <= FEW and R and X.size <= 8 * CACHED and X.T.flags.c_contiguous:
+            return KERNELS.weigh(X.T, lam, Z)
+        both = np.zeros((m + R, m + R), order="F")
+        step = max(64, CACHED // m)
+        buffer = np.empty((min(step, P), m + R))
+        for i in range(0, P, step):
+            part = buffer[: min(step, P - i)]
+            np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part[:, :m])
+            part[:, m:] = Z[i : i + step]
+            both = blas.dsyrk(1.0, part.T, beta=1.0, c=both, lower=1, overwrite_c=1)
+        return np.asfortranarray(both[:m, :m]), both[m:, :m].T
+
+    @staticmethod
+    def times(X: Array, V: Array) -> Array:
+        """X V for a few columns V: the library is twice as fast over the long sum with the small matrix first."""
+        return (V.T @ X.T).T
+
+    @staticmethod
+    def cross(X: Array, W: Array) -> Array:
+        """Xᵀ W for a few columns W: in parts that the library's kernels for small matrices take."""
+        Xt, W, step = X.T, np.ascontiguousarray(W), max(16, 2 * CACHED // X.shape[0])
+        out = np.empty((Xt.shape[0], W.shape[1]))
+        for i in range(0, len(out), step):
+            np.matmul(Xt[i : i + step], W, out=out[i : i + step])
+        return out
+
+    @staticmethod
+    def factor(G: Array, X: Array, lam: Array, top: float, *, many: bool = False) -> Tridiagonal:
+        """Factor G = X diag(lam²) Xᵀ (its lower triangle); `top` bounds the d_j² to come, `many` or few."""
+        return Tridiagonal(G, X, lam, top)
+
+    @staticmethod
+    def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
+        return yes(x) if condition else no(x)
+
+    @staticmethod
+    def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
+        """Fold `step` over the leading axis of xs; the outputs are stacked."""
+        outputs = []
+        for i in range(len(xs[0])):
+            carry, out = step(carry, tuple(x[i] for x in xs))
+            outputs.append(out)
+        return carry, np.stack(outputs) if outputs and outputs[0] is not None else None
+
+    @staticmethod
+    def settle(f: Callable[[Array], Array], x: Array) -> Array:
+        """Iterate f from x until nothing changes (f is triangular, so it settles exactly)."""
+        while True:
+            new = f(x)
+            if np.array_equal(new, x):
+                return x
+            x = new
+
+    @staticmethod
+    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
+        """The wanted of a list of indices, where the array library knows lists of any length; and which of those are wanted."""
+        index = index[wanted]
+        return index, np.ones(index.size, dtype=bool)
+
+    @staticmethod
+    def put(x: Array, index: Array, value: Array) -> Array:
+        out = x.copy()
+        out[index] = value
+        return out
+
+    @staticmethod
+    def largest(x: Array, k: int) -> Array:
+        """Indices of the k largest entries, in ascending order of index."""
+        if k >= x.size:
+            return np.arange(x.size)
+        return np.sort(np.argpartition(-x, k - 1)[:k])
+
+    @staticmethod
+    def asarray(x: Array) -> Array:
+        return np.asarray(x, dtype=np.float64)
+
+    @staticmethod
+    def grams(X: Array, scale: Array) -> Array:
+        """X diag(scale_r²) Xᵀ for each column r of `scale`."""
+        if KERNELS is not None and X.shape[0] <= FEW:
+            return KERNELS.grams(X.T, scale)
+        out = np.empty((scale.shape[1], X.shape[0], X.shape[0]))
+        for r in range(scale.shape[1]):
+            G, _ = NumpyBackend.weigh(X, scale[:, r], scale[:, :0])
+            np.add(G, np.tril(G, -1).T, out=out[r])
+        return out
+
+    @staticmethod
+    def spd_solve(make: Callable[[], Array], b: Array) -> Array:
+        """M⁻¹ b for a symmetric M = make() ≥ I, its upper triangle; by eigenvalues where rounding has eaten the identity."""
+        _, x, info = lapack.dposv(make().T, b, lower=1, overwrite_a=1)
+        if info != 0:
+            w, V = np.linalg.eigh(make(), UPLO="U")
+            return V @ ((V.T @ b) / np.maximum(w, 1.0))
+        return x.reshape(b.shape)
+
+    @staticmethod
+    def triangular_solve(L: Array, b: Array) -> Array:
+        """L⁻¹ b for stacked lower factors."""
+        return np.linalg.solve(L, b)
+
+    @staticmethod
+    def triangular_solve_t(L: Array, b: Array) -> Array:
+        """Lᵀ⁻¹ b for stacked lower factors."""
+        return np.linalg.solve(np.swapaxes(L, -1, -2), b)
+
+
+def get(name: str) -> Any:
+    """The backend called `numpy` or `jax`."""
+    if name == "numpy":
+        return NumpyBackend
+    if name == "jax":
+        try:
+            from intarsia.server.sampler.backend_jax import JaxBackend
+        except ModuleNotFoundError as error:
+            if error.name not in ("jax", "jaxlib"):
+                raise
+            raise InputError("backend='jax' needs JAX, which is not installed. Run: pip install 'intarsia[gpu]'.") from None
+        return JaxBackend()
+    raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")

@@ -1,0 +1,384 @@
+"""The sampler for a differentially private study: features that carry noise of known variance (errors in variables).
+
+A private sketch gives Z = X_Φ + W with W_ij ~ N(0, d_j), d_j = w²/n known. Fitting Z as if it were X_Φ shrinks every
+coefficient and is sure of it. Here X_Φ is a latent variable. Given the data, the rows of a gaussian sketch are
+exactly iid N(0, S) with S = XᵀX/n, so the model is complete once S has a prior:
+
+    x_i ~ N(0, S),   z_i = x_i + N(0, D),   y_i = Cᵀx_i + N(0, diag(σ²)),   S ~ IW(ν, (ν−P−1)·T).
+
+T is a few strong factors plus a diagonal; ν, how far S may stray from it, is learned. (With a vague prior, ν = P+2,
+the eigenvalues of S spread, too much of Z is called noise and the correction overshoots: coefficients 10 % too large
+and 83 % coverage at P/m = .3 and a noise of a third of the signal.) Noise on the responses only adds to σ²; it is
+known and taken off at the end.
+
+One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, σ², λ, τ by the same conditionals as without noise, on
+the P×P Cholesky factor of XᵀX, which holds all they need.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, eigvalsh, solve_triangular
+from scipy.special import multigammaln
+from threadpoolctl import threadpool_limits
+
+from intarsia.errors import ConvergenceError, InputError
+from intarsia.server.results.draws import Draws
+from intarsia.server.sampler import backend, conditionals, moves
+from intarsia.server.sampler.chains import Progress
+from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.priors import HalfCauchy, Law, local_law, noise_law
+
+Array = NDArray[np.float64]
+MOST_FACTORS = 10
+DROWNED = 0.5  # noise variance over signal variance beyond which intervals are no longer worth having
+
+
+# --- is there signal left? --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Variance of the noise and of what it hides, averaged over columns; `ratio` is the first over the second."""
+
+    noise: float
+    signal: float
+    ratio: float
+    needed_n: int | None
+
+
+def signal(Z: Array, d: Array, n: int) -> Signal:
+    """How loud the noise is. `needed_n` is the n at which the same study would reach the limit."""
+    m = len(Z)
+    total = float(np.square(Z).mean())
+    noise = float(d.mean())
+    found = total - noise
+    # Less than three standard errors of the total is no signal at all.
+    if found <= 3 * total * np.sqrt(2 / (m * Z.shape[1])):
+        return Signal(noise, max(found, 0.0), np.inf, None)
+    ratio = noise / found
+    return Signal(noise, found, ratio, int(np.ceil(n * ratio / DROWNED)))
+
+
+def check_signal(Z: Array, d: Array, n: int) -> Signal:
+    """Refuse to fit when the noise drowns the features."""
+    found = signal(Z, d, n)
+    if found.ratio > DROWNED:
+        if found.needed_n is None:
+            remedy = "No signal can be told from it: use a larger epsilon, fewer columns, a smaller m or many more subjects."
+        else:
+            remedy = (
+                f"With the same bounds about n = {found.needed_n} subjects would do (now {n}); a larger epsilon, fewer "
+                "columns or a smaller m help too."
+            )
+        raise InputError(
+            f"The privacy noise drowns the features: its variance is {found.noise:.3g} per column against "
+            f"{found.signal:.3g} of signal (ratio {found.ratio:.2f}, limit {DROWNED}). {remedy}"
+        )
+    return found
+
+
+# --- the law of the latent rows ---------------------------------------------------------------------------------------
+
+
+def target(Z: Array, d: Array) -> Array:
+    """T: the few strong factors of Z's rows, plus a diagonal that makes up each column's variance less its noise.
+
+    Only eigenvalues well clear of what noise alone would give count as factors, and at most ten: the rest is left to
+    the data. A sample eigenvalue overstates its factor; the debiasing is that of a spiked covariance (Baik &
+    Silverstein).
+    """
+    m, P = Z.shape
+    total = np.square(Z).mean(axis=0)
+    scaled = Z / np.sqrt(total)
+    gamma = P / m
+    values, vectors = np.linalg.eigh(scaled.T @ scaled / m)
+    k = 0
+    for _ in range(MOST_FACTORS):  # the bulk's level is what is left without the factors
+        bulk = float(values[: P - k].mean())
+        if k + 1 >= P or values[P - 1 - k] < 2 * bulk * (1 + np.sqrt(gamma)) ** 2:
+            break
+        k += 1
+    bulk = float(values[: P - k].mean())
+    top = values[P - k :] / bulk
+    spikes = (top + 1 - gamma + np.sqrt(np.maximum((top + 1 - gamma) ** 2 - 4 * top, 0.0))) / 2
+    F = vectors[:, P - k :] * np.sqrt((spikes - 1) * bulk) * np.sqrt(total)[:, None]
+    wanted = np.maximum(total - d, 0.02 * total)
+    F *= np.sqrt(np.minimum(1.0, 0.95 * wanted / np.maximum(np.square(F).sum(axis=1), 1e-300)))[:, None]
+    return F @ F.T + np.diag(wanted - np.square(F).sum(axis=1))
+
+
+def strength_grid(P: int, m: int) -> Array:
+    """Values of ν − P − 1 that are tried. The upper end leaves a third of the weight to the data: T is an estimate."""
+    return np.geomspace(1.0, 2.0 * m, 40)
+
+
+def strength_weights(roots: Array, m: int, grid: Array) -> Array:
+    """Log probability of each ν given X, S integrated out, prior flat in log; `roots`: the eigenvalues of T⁻¹XᵀX."""
+    P = roots.size
+    logs = np.log(grid[:, None] + roots).sum(axis=1)
+    return _normaliser(P, m, tuple(grid)) - (grid + P + 1 + m) / 2 * logs
+
+
+@lru_cache(8)
+def _normaliser(P: int, m: int, grid: tuple[float, ...]) -> Array:
+    k = np.array(grid)
+    nu = k + P + 1
+    return P * nu / 2 * np.log(k) + np.array([multigammaln((v + m) / 2, P) - multigammaln(v / 2, P) for v in nu])
+
+
+def draw_precision(degrees: float, scatter: Array, normal: Array, chi: Array) -> Array:
+    """S⁻¹ ~ Wishart(degrees, scatter⁻¹) by Bartlett's factor; `chi` are √χ² of degrees, degrees − 1, …"""
+    factor = np.tril(normal, -1) + np.diag(chi)
+    half = solve_triangular(cholesky(scatter, lower=True), factor, lower=True, trans="T")
+    return half @ half.T
+
+
+def draw_latent(Z: Array, Y: Array, C: Array, sigma2: Array, d: Array, precision: Array, normal: Array) -> Array:
+    """X_Φ given everything: rows independent with precision S⁻¹ + D⁻¹ + C diag(1/σ²) Cᵀ, the same for all rows."""
+    whole = precision + (C / sigma2) @ C.T
+    whole[np.diag_indices_from(whole)] += 1 / d
+    L = cholesky(whole, lower=True)
+    pull = (Z / d + (Y / sigma2) @ C.T).T
+    return solve_triangular(L, solve_triangular(L, pull, lower=True) + normal, lower=True, trans="T").T
+
+
+# --- chains -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """One chain's position."""
+
+    X: Array
+    A: Array
+    B: Array
+    lam: Array
+    tau: Array
+    sigma2: Array
+    strength: float
+
+    @property
+    def C(self) -> Array:
+        return self.B @ self.A.T
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What does not change along a chain."""
+
+    Z: Array
+    Y: Array
+    d: Array
+    T: Array
+    local: Law
+    global_: Law
+    noise: Law
+    row: bool
+    rank: int
+
+
+def sweep(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
+    """One sweep; `learn` also draws ν (an eigenvalue problem, so not every time)."""
+    return draw_coefficients(s, draw_features(s, state, rng, learn), rng)
+
+
+def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
+    """ν, S and the latent features given the coefficients. S is not kept: the next sweep draws it from X."""
+    m, P = s.Z.shape
+    G = state.X.T @ state.X
+    strength = state.strength
+    if learn:
+        root = cholesky(s.T, lower=True)
+        inner = solve_triangular(root, solve_triangular(root, G, lower=True).T, lower=True)
+        grid = strength_grid(P, m)
+        weight = strength_weights(np.maximum(eigvalsh((inner + inner.T) / 2), 0.0), m, grid)
+        p = np.exp(weight - weight.max())
+        strength = float(rng.choice(grid, p=p / p.sum()))
+    degrees = strength + P + 1 + m
+    chi = np.sqrt(rng.chisquare(degrees - np.arange(P)))
+    precision = draw_precision(degrees, strength * s.T + G, rng.standard_normal((P, P)), chi)
+    X = draw_latent(s.Z, s.Y, state.C, state.sigma2, s.d, precision, rng.standard_normal((P, m)))
+    return replace(state, X=X, strength=strength)
+
+
+def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> State:
+    """B, A, σ², λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
+    be = backend.get("numpy")
+    X = state.X
+    m, P = X.shape
+    if m > P:
+        R = cholesky(X.T @ X)
+        Xs = R
+        Ys = solve_triangular(R, X.T @ s.Y, trans="T")
+        beyond = np.maximum(np.square(s.Y).sum(axis=0) - np.square(Ys).sum(axis=0), 0.0)
+    else:
+        Xs, Ys, beyond = X, s.Y, np.zeros(s.Y.shape[1])
+    rows, Q = Ys.shape
+    deviation = np.sqrt(state.sigma2)
+    Zn = rng.standard_normal((P, s.rank))
+    if s.row:
+        E = rng.standard_normal((rows, s.rank))
+        B = conditionals.draw_B_row(be, Xs, Ys, state.A, state.lam, state.tau, deviation, Zn, E)
+    else:
+        E = rng.standard_normal((rows, Q))
+        B = conditionals.draw_B_element(be, Xs, Ys, state.A, state.lam, state.tau, deviation, Zn, E)
+    F = Xs @ B
+    A = conditionals.draw_A(be, F, Ys, deviation, rng.standard_normal((Q, s.rank)))
+    rss = np.square(Ys - F @ A.T).sum(axis=0) + beyond
+    sigma2 = conditionals.draw_sigma2(be, state.sigma2, rss, float(m), 1.0, s.noise, variates(s.noise.noise(m), Q, rng))
+    g, u = rng.gamma(moves.rescale_shape(Q), size=s.rank), rng.random(s.rank)
+    A, B, scale = moves.rescale_columns(be, A, B, state.tau, s.global_, g, u)
+    state = replace(state, tau=scale)
+    k = s.rank if s.row else 1
+    lam = conditionals.draw_lam(be, state.lam, B, state.tau, s.local, variates(s.local.noise(k), state.lam.shape, rng))
+    tau = conditionals.draw_tau(be, state.tau, B, lam, s.global_, variates(s.global_.noise(P), s.rank, rng))
+    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(sigma2).all()):
+        raise ConvergenceError("The sampler left the range of double precision. Check the public scales of the columns.")
+    return replace(state, A=A, B=B, lam=lam, tau=tau, sigma2=sigma2)
+
+
+def variates(spec: dict[str, tuple[str, float]], size: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """The random numbers a law asks for."""
+    make: dict[str, Callable[[float], Array]] = {
+        "uniform": lambda _: 1.0 - rng.random(size),
+        "normal": lambda _: rng.standard_normal(size),
+        "gamma": lambda shape: rng.gamma(shape, size=size),
+    }
+    return {name: make[kind](shape) for name, (kind, shape) in spec.items()}
+
+
+def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
+    """Check the input and fix what does not change."""
+    Z, Y, d = np.asarray(Z, float), np.asarray(Y, float), np.asarray(d, float)
+    if Z.ndim != 2 or Y.ndim != 2 or len(Z) != len(Y) or d.shape != (Z.shape[1],):
+        raise InputError(f"Shapes do not fit: features {Z.shape}, responses {Y.shape}, noise variances {d.shape}.")
+    if not (np.isfinite(Z).all() and np.isfinite(Y).all() and np.isfinite(d).all()):
+        raise InputError("The sketches hold values that are not finite.")
+    if not (d > 0).all():
+        bare = int((d <= 0).sum())
+        raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
+    if model.alpha != 1:
+        raise InputError(f"A private study is fitted with alpha = 1; {model.alpha} came.")
+    Q = Y.shape[1]
+    R = Q if model.rank is None else int(model.rank)
+    if not 1 <= R <= Q:
+        raise InputError(f"The rank must lie between 1 and the {Q} responses; {R} came.")
+    row = model.local == "row"
+    scale = np.sqrt(np.square(Y).mean(axis=0))
+    if (scale == 0).any():
+        raise InputError("A response of the sketch is zero throughout. Leave it out.")
+    return Setting(
+        Z,
+        Y,
+        d,
+        target(Z, d),
+        local_law(model.law, R if row else 1),
+        HalfCauchy(),
+        noise_law(model.noise, scale),
+        row,
+        R,
+    )
+
+
+def start(s: Setting, rng: np.random.Generator) -> State:
+    """An over-dispersed start: the features as their best linear guess, coefficients near zero."""
+    (m, P), Q = s.Z.shape, s.Y.shape[1]
+    X = np.linalg.solve(s.T + np.diag(s.d), s.Z.T).T @ s.T
+    A = rng.standard_normal((Q, s.rank))
+    lam = np.exp(rng.standard_normal(P if s.row else (P, s.rank)))
+    tau = np.exp(rng.standard_normal(s.rank) - 2)
+    sigma2 = np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q)
+    return State(X, A, np.zeros((P, s.rank)), lam, tau, sigma2, float(m))
+
+
+def sample(
+    Z: Any,
+    Y: Any,
+    *,
+    feature_noise: Any,
+    n: int,
+    response_noise: Any = None,
+    model: Model | None = None,
+    draws: int = 1000,
+    warmup: int = 500,
+    chains: int = 4,
+    thin: int = 1,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Draws:
+    """Draws of C, σ² and τ from noisy sketches. `feature_noise` and `response_noise` hold the columns' w, no variances.
+
+    σ² is that of the responses without the privacy noise. The same seed gives the same draws, whatever the workers.
+    """
+    model = model or Model()
+    s = setting(Z, Y, np.square(np.asarray(feature_noise, float)) / n, model)
+    loud = check_signal(s.Z, s.d, n)
+    dy = np.zeros(s.Y.shape[1]) if response_noise is None else np.square(np.asarray(response_noise, float)) / n
+    for name, value, least in (("draws", draws, 4), ("warmup", warmup, 0), ("chains", chains, 1), ("thin", thin, 1)):
+        if int(value) != value or value < least:
+            raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    seeds = np.random.SeedSequence(seed).spawn(chains)
+    C = np.empty((chains, draws, s.Z.shape[1], s.Y.shape[1]))
+    sigma2, tau = np.empty((chains, draws, s.Y.shape[1])), np.empty((chains, draws, s.rank))
+    strength = np.empty((chains, draws))
+    clock = _Clock(chains, warmup + draws * thin, warmup, progress)
+
+    def chain(i: int) -> None:
+        rng = np.random.Generator(np.random.PCG64DXSM(seeds[i]))
+        state = start(s, rng)
+        for step in range(warmup + draws * thin):
+            state = sweep(s, state, rng, learn=step % 5 == 0)
+            kept = step - warmup
+            if kept >= 0 and (kept + 1) % thin == 0:
+                at = kept // thin
+                C[i, at], sigma2[i, at], tau[i, at], strength[i, at] = state.C, state.sigma2, state.tau, state.strength
+            clock.tick(i)
+
+    # Threads suffice: nearly all the time is spent inside the linear algebra, which releases the lock.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers or min(chains, default_workers())) as pool:
+        list(pool.map(chain, range(chains)))
+    info = {
+        "seconds": clock.seconds, "warmup": warmup, "thin": thin, "seed": seed, "model": asdict(model),
+        "errors_in_variables": True, "noise_ratio": loud.ratio, "noise_variance": loud.noise,
+        "strength": float(np.exp(np.log(strength).mean())),
+    }  # fmt: skip
+    floor = 1e-3 * sigma2.mean(axis=(0, 1))
+    return Draws(C, np.maximum(sigma2 - dy, floor), tau, None, info)
+
+
+def default_workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Clock:
+    """Counts sweeps over the chains' threads and reports a few times a second."""
+
+    def __init__(self, chains: int, total: int, warmup: int, report: Callable[[Progress], None] | None):
+        self.sweeps, self.total, self.warmup, self.report = [0] * chains, total, warmup, report
+        self.began, self.last, self.lock = time.monotonic(), 0.0, threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def tick(self, chain: int) -> None:
+        self.sweeps[chain] += 1
+        if self.report is None:
+            return
+        with self.lock:
+            done, all_ = sum(self.sweeps), self.total * len(self.sweeps)
+            if self.seconds - self.last < 0.25 and done < all_:
+                return
+            self.last = self.seconds
+            left = self.seconds * (all_ - done) / done
+            self.report(Progress(list(self.sweeps), self.total, self.warmup, self.seconds, left, float("nan")))

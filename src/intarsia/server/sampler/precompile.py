@@ -1,0 +1,28 @@
+"""`python -m intarsia.server.sampler.precompile`: compile the loops of sampler and diagnostics now rather than in the first fit.
+
+They are kept on disk, beside the package or in the user's cache, until the package changes.
+"""
+
+import time
+
+import numpy as np
+
+from intarsia.server.results.diagnostics import entries
+from intarsia.server.sampler import backend
+from intarsia.server.sampler.chains import sample
+
+
+def precompile() -> float:
+    """Seconds it took; next to none when everything is there."""
+    begin = time.perf_counter()
+    if backend.KERNELS is not None:
+        rng = np.random.default_rng(0)
+        for m, P in ((12, 20), (150, 600)):  # a small problem and one whose light sweeps share a factor
+            X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
+            run = sample(X, Y, draws=8, warmup=8, chains=1, thin=1, workers=1)
+        entries(run.C)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    print(f"The loops of sampler and diagnostics are compiled ({precompile():.0f} s).")

@@ -1,0 +1,274 @@
+"""The server's study folder: what has arrived, on disk, each step atomic and repeatable.
+
+The folder is the truth about a study, not the engine: after a crash anywhere the same command looks here and goes on.
+Nothing in it but study.toml and what the sites chose to send.
+
+    study.toml
+    share/ confirmation/ alignment/ sketch/     one file a site, as it came
+    checkpoint/                                 the sampler's own
+    posterior.nc  fit.json                      the fit
+    coefficients/                               one file a site, only its own rows
+    predictions/<request>/…                     masked parts and sums
+    events.jsonl                                what came, what was refused and why
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
+from intarsia.wire.messages import Sketch
+from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.study import Study
+
+KINDS = ("share", "confirmation", "alignment", "sketch")
+
+
+class StudyFolder:
+    """A study's folder at the server."""
+
+    def __init__(self, path: Path, study: Study):
+        self.path = path
+        self.study = study
+
+    @classmethod
+    def open(cls, path: str | Path) -> "StudyFolder":
+        path = Path(path)
+        if not (path / "study.toml").is_file():
+            raise StudyError(f"{path} is not a study folder: it has no study.toml.")
+        return cls(path, Study.load(path / "study.toml"))
+
+    @classmethod
+    def create(cls, path: str | Path, source: str | Path | Study) -> "StudyFolder":
+        """The folder for this study file; an existing one must hold the same study."""
+        path = Path(path)
+        study = source if isinstance(source, Study) else Study.load(source)
+        if (path / "study.toml").exists():
+            folder = cls.open(path)
+            if folder.study.hash != study.hash:
+                raise StudyError(
+                    f"{path} holds another study or run (hash {folder.study.hash[:12]}…, not {study.hash[:12]}…). "
+                    "Use another folder: what was collected for one text is never used for another."
+                )
+            return folder
+        path.mkdir(parents=True, exist_ok=True)
+        text = dump(study).encode() if isinstance(source, Study) else Path(source).read_bytes()
+        write_atomic(path / "study.toml", text)
+        return cls.open(path)
+
+    def file(self, kind: str, name: str) -> Path:
+        return self.path / kind / f"{name}.{kind}"
+
+    def present(self, kind: str) -> tuple[str, ...]:
+        return tuple(name for name in self.study.names if self.file(kind, name).is_file())
+
+    def missing(self, kind: str) -> tuple[str, ...]:
+        return tuple(name for name in self.study.names if not self.file(kind, name).is_file())
+
+    def require(self, kind: str) -> None:
+        """Fail closed, by name, unless every site of the roster has delivered."""
+        missing = self.missing(kind)
+        if missing:
+            have = ", ".join(self.present(kind)) or "none"
+            raise FederationError(
+                f"Study {self.study.id!r} lacks the {kind} of {', '.join(missing)} (present: {have}). A study is not "
+                "run without all its sites; what has arrived is kept. Run the same command again when they are there."
+            )
+
+    def read(self, kind: str, name: str) -> bytes:
+        return self.file(kind, name).read_bytes()
+
+    def accept(self, kind: str, sender: str, raw: bytes | Path) -> bool:
+        """Check what a site sent and keep it; True if it is new, False if the same had come already.
+
+        A path is taken over (moved) once it has passed. A refusal names the site, is noted, and changes nothing.
+        """
+        try:
+            return self._accept(kind, sender, raw)
+        except IntarsiaError as error:
+            self.note("refused", site=sender, kind=kind, why=str(error))
+            raise
+
+    def _accept(self, kind: str, sender: str, raw: bytes | Path) -> bool:
+        if sender not in self.study.names:
+            raise FederationError(
+                f"{sender!r} is not on the roster of study {self.study.id!r} ({', '.join(self.study.names)}). Refused."
+            )
+        target = self.file(kind, sender)
+        if target.is_file():
+            if _digest(raw) == _digest(target):
+                return False
+            raise FederationError(
+                f"Site {sender!r} has sent its {kind} already, and this one is different. A second {kind} in the same "
+                "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study again`)."
+            )
+        try:
+            _CHECKS[kind](self, sender, raw)
+        except MessageError as error:
+            raise FederationError(f"The {kind} of site {sender!r} is refused: {error}") from None
+        target.parent.mkdir(exist_ok=True)
+        if isinstance(raw, Path):
+            with raw.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(raw, target)
+        else:
+            write_atomic(target, raw)
+        self.note("accepted", site=sender, kind=kind, bytes=target.stat().st_size)
+        return True
+
+    def cohorts(self) -> dict[str, Cohort]:
+        """The server's answer to the alignment, for every site."""
+        self.require("alignment")
+        return intersect({name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names})
+
+    def sketches(self) -> list[Sketch]:
+        """All sketches in the order of the roster."""
+        self.require("sketch")
+        return [Sketch.load(self.file("sketch", name)) for name in self.study.names]
+
+    def sketch_facts(self, name: str) -> dict[str, Any]:
+        """What an accepted sketch must have in common with the others, without reading all of its numbers again."""
+        try:
+            return dict(json.loads((self.path / "sketch" / f"{name}.facts").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return _facts(Sketch.load(self.file("sketch", name)))
+
+    def note(self, event: str, **what: Any) -> None:
+        """Append to the event log; one line an event."""
+        line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **what})
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def same_hash(self, what: str, sender: str, found: str, site: str) -> None:
+        if site != sender:
+            raise FederationError(f"Site {sender!r} sent a {what} in the name of {site!r}. Refused.")
+        if found != self.study.hash:
+            raise FederationError(
+                f"The {what} of site {sender!r} was made for another study, run or text of study.toml "
+                f"(hash {found[:12]}…, expected {self.study.hash[:12]}…). Refused; compare the study files."
+            )
+
+
+def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    bundle = ShareBundle.from_bytes(_bytes(raw))
+    folder.same_hash("share", sender, bundle.study_hash, bundle.site)
+
+
+def _check_confirmation(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    confirmation = Confirmation.from_bytes(_bytes(raw))
+    folder.same_hash("confirmation", sender, confirmation.study_hash, confirmation.site)
+
+
+def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    report = AlignmentReport.from_bytes(raw)
+    folder.same_hash("alignment", sender, report.study_hash, report.site)
+    if report.mode != folder.study.alignment.mode:
+        raise FederationError(f"Site {sender!r} aligns in mode {report.mode!r}, the study in {folder.study.alignment.mode!r}.")
+
+
+def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    sketch = Sketch.load(raw)
+    study = folder.study
+    folder.same_hash("sketch", sender, sketch.study_hash, sketch.site)
+    for what, found, expected in (
+        ("m", sketch.m, study.sketch.m),
+        ("kind", sketch.kind, study.sketch.kind),
+        ("precision", sketch.precision, study.sketch.precision),
+    ):
+        if found != expected:
+            raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
+    entry = study.site(sender)
+    for what, labels, claims in (
+        ("feature", sketch.features, entry.claims_feature),
+        ("response", sketch.responses, entry.claims_response),
+    ):
+        foreign = [label for label in labels if not claims(label)]
+        if foreign:
+            raise FederationError(
+                f"Site {sender!r} sent {len(foreign)} {what}(s) that study.toml does not list for it, "
+                f"the first is {foreign[0]!r}."
+            )
+    if not sketch.order_mac and len(study.names) > 1 and not study.terms:
+        raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
+    if not folder.missing("alignment"):
+        n = folder.cohorts()[sender].n
+        if sketch.n != n:
+            raise FederationError(f"The sketch of site {sender!r} is over {sketch.n} subjects, {n} were agreed.")
+        announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
+        if study.alignment.mode == "strict" and not same(announced, sketch.order_mac):
+            raise FederationError(f"The sketch of site {sender!r} is over other subjects than it announced. Refused.")
+    facts = _facts(sketch)
+    for name in folder.present("sketch"):
+        other = folder.sketch_facts(name)
+        if other["key_fingerprint"] != facts["key_fingerprint"]:
+            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
+        if (other["n"], other["order_mac"]) != (facts["n"], facts["order_mac"]):
+            raise FederationError(
+                f"Sites {name!r} ({other['n']} subjects) and {sender!r} ({sketch.n} subjects) do not prove the same "
+                "subjects in the same order. Align again."
+            )
+    write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
+
+
+def _facts(sketch: Sketch) -> dict[str, Any]:
+    return {"n": sketch.n, "order_mac": sketch.order_mac, "key_fingerprint": sketch.key_fingerprint}
+
+
+_CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
+    "share": _check_share,
+    "confirmation": _check_confirmation,
+    "alignment": _check_alignment,
+    "sketch": _check_sketch,
+}
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Whole or not at all, also across a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def dump(study: Study) -> str:
+    """A study as TOML text (for studies made in Python; written ones keep their comments)."""
+    return _toml(study.to_dict())
+
+
+def _toml(content: dict[str, Any], prefix: str = "") -> str:
+    plain = {k: v for k, v in content.items() if not isinstance(v, dict) and not _tables(v)}
+    lines = [f"{_key(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
+    for k, v in content.items():
+        if isinstance(v, dict):
+            lines += ["", f"[{prefix}{_key(k)}]", _toml(v, f"{prefix}{_key(k)}.")]
+        elif _tables(v):
+            for table in v:
+                lines += ["", f"[[{prefix}{_key(k)}]]", _toml(table, f"{prefix}{_key(k)}.")]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _bytes(raw: bytes | Path) -> bytes:
+    return raw.read_bytes() if isinstance(raw, Path) else raw
+
+
+def _digest(raw: bytes | Path) -> str:
+    if isinstance(raw, bytes):
+        return hashlib.sha256(raw).hexdigest()
+    with raw.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""Columns in, in row blocks."""

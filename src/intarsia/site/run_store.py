@@ -1,0 +1,85 @@
+"""Where a site keeps what belongs to one study: its share, the study key, its sketch, scales, coefficients.
+
+On disk the folder and its files are the owner's alone. Each item is written once and whole; a repeated step finds the
+item and sends the same bytes again, so a site never makes a second sketch under the same Φ. `sent.jsonl` lists every
+message that left, for the site's data officer.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from intarsia.errors import InputError
+
+
+class RunStore:
+    """One study at one site, in a folder or (for studies within one process) in memory."""
+
+    def __init__(self, folder: str | Path | None = None):
+        self.folder = None if folder is None else Path(folder)
+        self._memory: dict[str, bytes] = {}
+        self.log: list[dict[str, object]] = []
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def get(self, name: str) -> bytes | None:
+        if self.folder is None:
+            return self._memory.get(name)
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def path(self, name: str) -> Path | None:
+        """The file of an item, when the store is a folder."""
+        return None if self.folder is None else self.folder / name
+
+    def put(self, name: str, content: bytes) -> bytes:
+        """Keep an item; what is there already stays and is returned."""
+        existing = self.get(name)
+        if existing is not None:
+            return existing
+        self.replace(name, content)
+        return content
+
+    def replace(self, name: str, content: bytes) -> None:
+        if self.folder is None:
+            self._memory[name] = content
+            return
+        target = self.folder / name
+        temporary = target.with_name(f".{name}.{os.getpid()}.part")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.folder is None:
+            self._memory[new] = self._memory.pop(old)
+        else:
+            os.replace(self.folder / old, self.folder / new)
+
+    def sent(self, step: str, content: bytes | None = None, size: int = 0, digest: str = "") -> None:
+        """Note a message that leaves the site."""
+        if content is not None:
+            size, digest = len(content), hashlib.sha256(content).hexdigest()
+        entry: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "step": step,
+            "bytes": size,
+            "sha256": digest,
+        }
+        self.log.append(entry)
+        if self.folder is not None:
+            with (self.folder / "sent.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def need(self, name: str, remedy: str) -> bytes:
+        content = self.get(name)
+        if content is None:
+            raise InputError(f"This site has no {name} for the study yet. {remedy}")
+        return content

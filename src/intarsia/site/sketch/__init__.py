@@ -1,0 +1,1 @@
+"""Φ from the key, and the sketch of a table."""

@@ -1,0 +1,43 @@
+"""Rows of bounded norm, for a sketch with a formal privacy guarantee: one person can then change it only so much."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from intarsia.errors import InputError
+from intarsia.site.data.table import Table
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Rows centred and scaled by public constants, then shortened to a norm of at most `bound`: for a private sketch.
+
+    `center` and `scale` have one number a column, features first; a missing value counts as the public centre.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    bound: float
+
+    def __post_init__(self) -> None:
+        fine = np.isfinite(self.center).all() and np.isfinite(self.scale).all() and (self.scale > 0).all()
+        if not fine or not 0 < self.bound < np.inf:
+            raise InputError("A bound needs finite centres, positive scales and a positive row norm.")
+
+    @classmethod
+    def of(cls, table: Table, centers: Mapping[str, float], scales: Mapping[str, float], bound: float) -> "Bound":
+        """From the study's public constants by column; a column without one has centre 0 and scale 1."""
+        names = (*table.features, *table.responses)
+        center = np.array([float(centers.get(name, 0.0)) for name in names])
+        return cls(center, np.array([float(scales.get(name, 1.0)) for name in names]), float(bound))
+
+    def apply(self, Z: np.ndarray, missing: str) -> np.ndarray:
+        if Z.shape[1] != len(self.center) or Z.shape[1] != len(self.scale):
+            raise InputError(f"{Z.shape[1]} columns, {len(self.center)} public centres. Give one a column.")
+        out = (Z - self.center) / self.scale
+        if missing == "mean":
+            out[np.isnan(out)] = 0.0
+        norm = np.sqrt(np.einsum("ij,ij->i", out, out))
+        out *= np.minimum(1.0, self.bound / np.maximum(norm, self.bound))[:, None]
+        return out

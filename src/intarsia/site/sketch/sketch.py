@@ -1,0 +1,264 @@
+"""The sketch of a site's columns (paper, §2.1): X_Φ = ΦX, Y_Φ = ΦY, with Φ from the key the sites share.
+
+`gaussian`, the paper's: Φ = G/√n, entries iid N(0, 1/n). Then ΦΦᵀ is the identity only on average.
+`orthonormal`, the default: G_c = G(I − 11ᵀ/n), LLᵀ = G_c G_cᵀ, Φ = L⁻¹G_c. Then ΦΦᵀ = I and Φ1 = 0 exactly:
+sketched noise stays iid, and the intercept is gone without anybody sending a mean. L depends on the key and n alone, so
+all sites have the same.
+
+    table = Table.open("clinic.parquet", id="patient", responses=["hba1c"])
+    result = sketch(table, SketchKey.load("study.key"), study="diabetes", run="a1b2c3d4", m=200, site="clinic")
+    result.message.save("clinic.sketch")
+"""
+
+import hashlib
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from intarsia.errors import InputError
+from intarsia.site.data.table import Table, block_rows, check_order
+from intarsia.site.key import SketchKey
+from intarsia.site.local import Local
+from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.partial import Design, Partial, Progress, accumulate, default_threads
+from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.wire.messages import Sketch
+
+__all__ = [
+    "Bound", "Local", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch",
+]  # fmt: skip
+
+_FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few designs, by tag
+
+
+@dataclass(frozen=True)
+class SketchResult:
+    """`message` goes to the server; `local` stays."""
+
+    message: Sketch
+    local: Local
+
+
+@runtime_checkable
+class ManyPieces(Protocol):
+    """A source whose rows lie in pieces elsewhere and are summed there (Dask)."""
+
+    def partial(
+        self, table: Table, design: Design, *, positions: Any, gram: bool,
+        bound: Bound | None, progress: Progress | None,
+    ) -> Partial: ...  # fmt: skip
+
+
+def design(key: SketchKey, *, study: str, run: str, n: int, m: int, kind: str = "orthonormal", cohort: str = "") -> Design:
+    """The Φ of one study, run, cohort (`order_mac`), n, m and kind. Change any of them and Φ is unrelated: one-time."""
+    context = json.dumps([int(n), int(m), kind, cohort])
+    return Design(key.derive("sketch", study, run, context=context), int(m), int(n), kind)
+
+
+def partial(
+    table: Table,
+    design: Design,
+    *,
+    start: int = 0,
+    positions: Any = None,
+    rows: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    gram: bool = True,
+    bound: Bound | None = None,
+) -> Partial:
+    """The sums over one store's rows, at places start, start + 1, … of the agreed order or at the given `positions`."""
+    if positions is not None and len(positions) != table.n:
+        raise InputError(f"{len(positions)} places were given for {table.n} rows. Give each row its place, or −1.")
+    where = None if positions is None else np.asarray(positions, dtype=np.int64)
+    rows = rows or min(block_rows(len(table.features) + len(table.responses)), block_rows(design.m))
+
+    def blocks() -> Iterator[tuple[np.ndarray, Any]]:
+        at = 0
+        for Z in table.raw_blocks(rows):
+            here = slice(at, at + len(Z))
+            Z = Z if bound is None else bound.apply(Z, table.missing)
+            yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
+            at += len(Z)
+
+    return accumulate(blocks(), design, table.features, table.responses, gram=gram, threads=threads, progress=progress)
+
+
+def _whole(design: Design, threads: int | None) -> Partial:
+    """The sums over all n subjects without any data: K and g."""
+    step = block_rows(design.m)
+    spans = [range(a, min(a + step, design.n)) for a in range(0, design.n, step)]
+    return accumulate(((np.empty((len(span), 0)), span) for span in spans), design, (), (), threads=threads)
+
+
+def factor(design: Design, sums: Partial | None = None, *, threads: int | None = None) -> np.ndarray:
+    """L of LLᵀ = G_c G_cᵀ = K − ggᵀ/n, from finished sums or, the same, from the key and n alone.
+
+    Close to m = n the matrix is ill-conditioned; above m = n/2 a second pass over the stream makes ΦΦᵀ = I again
+    (LLᵀ of Φ itself, as in CholeskyQR2), so that all sites get the same L to rounding.
+    """
+    if design.tag in _FACTORS:
+        return _FACTORS[design.tag]
+    if sums is None or sums.K is None:
+        sums = _whole(design, threads)
+    assert sums.K is not None
+    try:
+        L = cholesky(sums.K - np.outer(sums.g, sums.g) / design.n, lower=True)
+        if 2 * design.m > design.n:
+            gram, step = np.zeros((design.m, design.m)), block_rows(design.m)
+            for a in range(0, design.n, step):
+                G = gaussian_columns(design.subkey, design.m, a, min(a + step, design.n))
+                Phi = solve_triangular(L, G - sums.g[:, None] / design.n, lower=True)
+                gram += Phi @ Phi.T
+            L = L @ cholesky(gram, lower=True)
+    except LinAlgError:
+        raise InputError(
+            f"m = {design.m} is too close to n = {design.n} for an orthonormal sketch. Choose a smaller m."
+        ) from None
+    _FACTORS[design.tag] = L
+    while len(_FACTORS) > 4:
+        _FACTORS.popitem(last=False)
+    return L
+
+
+def finish(
+    sums: Partial,
+    design: Design,
+    *,
+    key_fingerprint: str,
+    study_hash: str,
+    site: str = "site",
+    precision: str = "float64",
+    order_mac: str = "",
+    labels: str = "names",
+    missing: str = "error",
+    constant: str = "error",
+    center: bool = True,
+    scale: bool = True,
+    bound: Bound | None = None,
+    noise: float = 0.0,
+    threads: int | None = None,
+) -> SketchResult:
+    """The sketch from the sums over all n subjects: columns checked, centred, scaled, multiplied by L⁻¹ or 1/√n."""
+    if sums.tag != design.tag:
+        raise InputError("The partial sums belong to another sketch (key, study, run, n, m or kind differ).")
+    if sums.moments.rows != design.n:
+        raise InputError(
+            f"{sums.moments.rows} of {design.n} subjects are in the sums. Every subject must be in one of the stores; "
+            "add the missing partial sums, or align again."
+        )
+    if noise and design.kind != "gaussian":
+        raise InputError('Noise is added to a gaussian sketch only. Set kind = "gaussian" in the study.')
+    center, scale = center and bound is None, scale and bound is None
+    names, mo, P = (*sums.features, *sums.responses), sums.moments, len(sums.features)
+    mo.check(names, missing=missing, constant=constant)
+    flat = mo.constant()
+    kept = np.flatnonzero(~flat)
+    if not len(kept):
+        raise InputError("Every column is constant: nothing is left to sketch.")
+    seen = sums.g[:, None] if sums.H is None else sums.g[:, None] - sums.H[:, kept]
+    C = sums.S[:, kept] - seen * mo.shift[kept]  # G(Z − 1z̄ᵀ), with missing values at the mean
+    if design.kind == "orthonormal":
+        C = solve_triangular(factor(design, sums, threads=threads), C, lower=True)
+    else:
+        C = (C if center else C + np.outer(sums.g, mo.mean[kept])) / np.sqrt(design.n)
+    scales = mo.sd[kept] if scale else np.ones(len(kept))
+    C /= scales
+    means = mo.mean[kept]
+    if bound is not None:
+        means, scales = bound.center[kept], bound.scale[kept]
+    if noise:
+        # From a key of this moment, known to nobody: noise the peers could recompute would protect nothing.
+        C += gaussian_columns(secrets.token_bytes(32), design.m, 0, C.shape[1]) * (noise / np.sqrt(design.n))
+    own_x = tuple(names[j] for j in kept if j < P)
+    own_y = tuple(names[j] for j in kept if j >= P)
+    p = len(own_x)
+    sent_x, sent_y = _travelling(site, own_x, own_y, labels)
+    message = Sketch(
+        site=site, features=sent_x, responses=sent_y, X=C[:, :p], Y=C[:, p:], n=design.n, m=design.m, kind=design.kind,
+        precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
+        noise=float(noise),
+    )  # fmt: skip
+    local = Local(
+        site=site, features=own_x, responses=own_y, x_mean=means[:p], x_scale=scales[:p],
+        y_mean=means[p:], y_scale=scales[p:], labels=dict(zip(own_x + own_y, sent_x + sent_y)),
+        dropped=tuple(names[j] for j in np.flatnonzero(flat)), n=design.n, study_hash=study_hash,
+    )  # fmt: skip
+    return SketchResult(message, local)
+
+
+def _travelling(
+    site: str, features: tuple[str, ...], responses: tuple[str, ...], labels: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if labels == "names":
+        return features, responses
+    if labels != "opaque":
+        raise InputError(f"labels={labels!r} is not one of names, opaque.")
+    return (tuple(f"{site}.x{j + 1}" for j in range(len(features))),
+            tuple(f"{site}.y{j + 1}" for j in range(len(responses))))  # fmt: skip
+
+
+def study_digest(study: str, run: str, m: int, kind: str, precision: str) -> str:
+    """A study hash for sketches made without a study.toml: equal where the terms are equal."""
+    return hashlib.sha256(json.dumps(["intarsia/1 terms", study, run, m, kind, precision]).encode()).hexdigest()
+
+
+def sketch(
+    table: Any,
+    key: SketchKey,
+    *,
+    study: str,
+    run: str,
+    m: int,
+    kind: str = "orthonormal",
+    order: Sequence[int] | np.ndarray | None = None,
+    site: str = "site",
+    precision: str = "float64",
+    study_hash: str | None = None,
+    order_mac: str = "",
+    labels: str = "names",
+    center: bool = True,
+    scale: bool = True,
+    bound: Bound | None = None,
+    noise: float = 0.0,
+    rows: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> SketchResult:
+    """Sketch a site's table in one pass over its row blocks.
+
+    `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
+    are left out); without it the table's own order is the agreed one. `labels="opaque"` sends numbered labels in place
+    of column names. `center=False`, `scale=False` give the plain ΦX of the paper (an orthonormal sketch is centred by
+    nature). `bound` and `noise` make a differentially private gaussian sketch. Anything `Table.open` takes is a table;
+    one of Dask is sketched where its partitions lie, and only their sums travel.
+    """
+    table = table if isinstance(table, Table) else Table.open(table)
+    if table.has_id:
+        table.ids()  # refuses duplicate and missing ids
+    positions, n = None, table.n
+    if order is not None:
+        chosen = check_order(order, table.n)
+        n = len(chosen)
+        positions = np.full(table.n, -1, dtype=np.int64)
+        positions[chosen] = np.arange(n)
+    phi = design(key, study=study, run=run, n=n, m=m, kind=kind, cohort=order_mac)
+    threads = threads or default_threads()
+    gram = kind == "orthonormal" and phi.tag not in _FACTORS
+    if isinstance(table.source, ManyPieces):
+        sums = table.source.partial(table, phi, positions=positions, gram=gram, bound=bound, progress=progress)
+    else:
+        sums = partial(table, phi, positions=positions, rows=rows, threads=threads, progress=progress, gram=gram,
+                       bound=bound)  # fmt: skip
+    study_hash = study_hash or study_digest(study, run, m, kind, precision)
+    return finish(
+        sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
+        site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing,
+        constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
+    )  # fmt: skip
