@@ -1,0 +1,141 @@
+"""Moves with B integrated out, for row scales: the noise's and the global scale, borderline features; then B itself.
+
+After one factorisation of G = X diag(lam²) Xᵀ the marginal likelihood costs O(mR) per evaluation, and so do B's systems.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
+from intarsia.server.sampler.covariance import Covariance, Rotation
+from intarsia.server.sampler.priors import HalfCauchy, Law
+
+_PRIOR = HalfCauchy()
+LOG_HALF_PI = math.log(math.pi / 2)
+
+
+class Collapsed(NamedTuple):
+    """The posterior density of the noise's scale c (Sigma → c² Sigma) and of tau's, given A and lam, B integrated out."""
+
+    be: Backend
+    factor: Factor
+    Yrot: Array  # the responses, rotated by Sigma's eigenvectors and by the factor
+    A: Array  # rotated by Sigma's eigenvectors
+    rss0: Array  # (Q) what no feature can reach of the rotated responses: sums of squares
+    rows: float
+    power: float
+    tau: Array
+    global_: Law
+    rotation: Rotation
+    covariance: Covariance
+
+    def __call__(self, log_c: Array, log_t: Array) -> Array:
+        """Log density of (log c, log t) at c² Sigma and t tau, up to a constant."""
+        xp = self.be.xp
+        at, tau = self.rotation.scaled(xp.exp(log_c)), self.tau * xp.exp(log_t)
+        s = xp.sqrt(at.variances / self.power)
+        value = -0.5 * self.factor.evidence(self.A / s[:, None] * tau, self.Yrot / s)
+        # power·rows: the likelihood's power acts on its normaliser too.
+        value = value - self.power * self.rows * xp.log(s).sum() - 0.5 * (self.rss0 / s**2).sum()
+        return value + self.covariance.log_density(self.be, at) + self.global_.log_density(xp, xp.log(tau)).sum()
+
+
+def collapsed_scales(be: Backend, target: Collapsed, steps: Array, u: Array) -> tuple[Array, Array, Array]:
+    """Metropolis updates of the noise's and of tau's common scale, one after the other; `steps` (2) are of their logarithms.
+
+    Returns Sigma's variances, tau and what was accepted.
+    """
+    xp = be.xp
+
+    def one(carry: Any, x: Any) -> Any:
+        at, current = carry
+        step, log_u = x
+        proposed = target(*(at + step))
+        accept = log_u < proposed - current
+        return (xp.where(accept, at + step, at), xp.where(accept, proposed, current)), accept
+
+    zero = xp.zeros(2)
+    (at, _), accepted = be.scan(one, (zero, target(*zero)), (xp.diag(steps), xp.log(u)))
+    return target.rotation.variances * xp.exp(2 * at[0]), target.tau * xp.exp(at[1]), accepted
+
+
+def collapsed_local(
+    be: Backend, inverse: Array, projected: Array, d: Array, lam: Array, law: Law, candidates: dict[str, Array]
+) -> Array:
+    """New local scales of a few borderline features, one after the other, with all of B integrated out.
+
+    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks
+    among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
+    importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+    """
+    xp = be.xp
+    d2 = d**2
+    value = candidates["value"]
+    prior_t = xp.log(xp.tan(xp.pi / 2 * value))
+    logistic = xp.log(value) - xp.log1p(-value)
+    from_prior = candidates["mix"] < 0.5
+
+    def one(carry: Any, x: Any) -> Any:
+        a, z, i = carry
+        lam_i, prior_i, logistic_i, mix_i, u_i = x
+        column = a[:, :, i]
+        a_ii = column[:, i]
+        keep = 1 - d2 * lam_i**2 * a_ii
+        usable = keep.min() > 1e-8
+        keep = xp.maximum(keep, 1e-8)
+        da = d2 * a_ii / keep  # with the feature itself taken out
+        zz = z[:, i] ** 2 / xp.maximum(a_ii * keep, 1e-300)
+        centre = 1.0 - 0.5 * xp.log(xp.maximum(da.max(), 1e-300))
+        t = xp.concatenate([xp.where(mix_i, prior_i, centre + logistic_i), xp.log(lam_i)[None]])
+        x2 = xp.minimum(da[:, None] * xp.exp(2 * t), 1e300)
+        fit = 0.5 * (zz @ (x2 / (1 + x2)) - xp.log1p(x2).sum(axis=0))
+        v = xp.abs(t - centre)
+        base = _PRIOR.log_density(xp, t)
+        proposal = xp.logaddexp(base - LOG_HALF_PI, -v - 2 * xp.log1p(xp.exp(-v)))
+        weight = fit + (base if isinstance(law, HalfCauchy) else law.log_density(xp, t)) - proposal
+        # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
+        weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
+        total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
+        pick = xp.minimum((total < u_i * total[-1]).sum(), t.shape[0] - 1)
+        new = xp.where(usable, xp.exp(t[pick]), lam_i)
+        change = d2 * (new**2 - lam_i**2)
+        rho = change / (1 + change * a_ii)
+        scaled = rho[:, None] * column
+        a = a - scaled[:, :, None] * column[:, None, :]
+        z = z - z[:, i, None] * scaled
+        return (a, z, i + 1), new
+
+    _, new = be.scan(one, (inverse, projected, 0), (lam, prior_t, logistic, from_prior, candidates["pick"]))
+    return new
+
+
+
+def borderline(
+    be: Backend, systems: "Systems", Xk: Array, Zk: Array, lam: Array, law: Law, candidates: dict[str, Array]
+) -> tuple[Array, Array]:
+    """New scales of the features Xk, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then.
+
+    Zk are the rows of the noise Z that belong to the features: rhs holds - d_j X diag(lam) Z.
+    """
+    xp = be.xp
+    factor, d, Yr, rhs = systems
+    K, R = Xk.shape[1], d.shape[0]
+    wanted = xp.stack([rhs.T, Yr.T], axis=2)
+    solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
+    W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
+    inverse = Xk.T @ S
+    new = collapsed_local(be, inverse, solved[:, :, 1] @ Xk, d, lam, law, candidates)
+    # The same systems after the scales have moved (Woodbury, size K).
+    W = W - d[:, None] * (S @ ((new - lam)[:, None] * Zk).T[:, :, None])[:, :, 0]
+    change = d[:, None] ** 2 * (new**2 - lam**2)
+    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
+    return new, (W - (S @ small)[:, :, 0]).T
+
+
+class Systems(NamedTuple):
+    """The systems I + d_j² G, rotated: responses Yr (m×R) and right-hand sides (m×R) of B's draw."""
+
+    factor: Factor
+    d: Array
+    Yr: Array
+    rhs: Array
