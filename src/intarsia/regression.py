@@ -22,8 +22,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import Diagnosis, diagnose
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.draws import Draws, diagonal
+from intarsia.server.results.posterior import Posterior, square_root
 from intarsia.server.results.selection import Selection, select
 from intarsia.wire.messages import Joined, Sketch, join
 
@@ -110,7 +110,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.sketch is not None:
             Z, W = _sketched(Z, W, int(self.sketch))
         draws = _all_columns(self._sample(Z, W, seed), p, q)
-        chosen = select(draws.C, method=self.selection, alpha=self.fdr)  # type: ignore[arg-type]
+        chosen = select(draws.C, method=self.selection, fdr=self.fdr)  # type: ignore[arg-type]
         draws = _original_units(draws, np.where(p, x_scale, 1.0), y_scale)
         intercept = _intercept(draws, x_mean, y_mean, len(X), np.random.default_rng([seed, 1]))
         self._finish(draws, intercept, chosen, features, responses, flat)
@@ -125,7 +125,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
         noisy = any(joined.feature_noise) or any(joined.response_noise)
         draws = self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
-        chosen = select(draws.C, method=self.selection, alpha=self.fdr)  # type: ignore[arg-type]
+        chosen = select(draws.C, method=self.selection, fdr=self.fdr)  # type: ignore[arg-type]
         self.n_features_in_ = X.shape[1]
         self.feature_names_in_ = np.asarray(joined.features, dtype=object)
         sites = {"feature_sites": joined.feature_sites, "response_sites": joined.response_sites}
@@ -178,7 +178,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
-            return Draws(empty, np.ones((*empty.shape[:2], Y.shape[1])), np.zeros((*empty.shape[:2], 1)))
+            return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         more: dict[str, Any] = {} if self.thin is None else {"thin": self.thin}
         return sample(
             X,
@@ -270,22 +270,23 @@ def _all_columns(draws: Draws, p: NDArray[np.bool_], q: NDArray[np.bool_]) -> Dr
         return draws
     C = np.zeros((*draws.C.shape[:2], len(p), len(q)))
     C[:, :, np.flatnonzero(p)[:, None], np.flatnonzero(q)] = draws.C
-    sigma2 = np.zeros((*C.shape[:2], len(q)))
-    sigma2[:, :, q] = draws.sigma2
+    Sigma = np.zeros((*C.shape[:2], len(q), len(q)))
+    Sigma[:, :, np.flatnonzero(q)[:, None], np.flatnonzero(q)] = draws.Sigma
     shrinkage = None
     if draws.shrinkage is not None:
         shrinkage = np.ones(len(p))
         shrinkage[p] = draws.shrinkage
-    return Draws(C, sigma2, draws.tau, shrinkage, draws.info)
+    return Draws(C, Sigma, draws.tau, shrinkage, draws.info)
 
 
 def _original_units(draws: Draws, x_scale: Array, y_scale: Array) -> Draws:
     C = draws.C if draws.C.flags.writeable else np.array(draws.C)
     C *= y_scale / x_scale[:, None]  # in place: the draws may be the largest thing in memory
-    return Draws(C, draws.sigma2 * y_scale**2, draws.tau, draws.shrinkage, draws.info)
+    return Draws(C, draws.Sigma * np.outer(y_scale, y_scale), draws.tau, draws.shrinkage, draws.info)
 
 
 def _intercept(draws: Draws, x_mean: Array, y_mean: Array, n: int, rng: np.random.Generator) -> Array:
-    """Under a flat prior the intercept given C and σ² is N(ȳ − x̄C, σ²/n)."""
+    """Under a flat prior the intercept given C and σ² is N(ȳ − x̄C, Σ/n)."""
     centre = y_mean - np.einsum("p,cdpq->cdq", x_mean, draws.C, optimize=True)
-    return np.asarray(centre + np.sqrt(draws.sigma2 / n) * rng.standard_normal(centre.shape))
+    noise = square_root(draws.Sigma / n) @ rng.standard_normal((*centre.shape, 1))
+    return np.asarray(centre + noise[..., 0])

@@ -188,7 +188,7 @@ def test_checks_find_a_wrong_model():
     good = check(posterior, joined.X, joined.Y, 0.95, rng)
     assert (np.abs(good.p_spread - 0.5) < 0.49).all()
     assert (good.coverage > 0.88).all()
-    posterior.tree["posterior"]["sigma2"].values[...] *= 0.05
+    posterior.tree["posterior"]["Sigma"].values[...] *= 0.05
     bad = check(posterior, joined.X, joined.Y, 0.95, rng)
     assert (bad.coverage < 0.7).all()
     assert (bad.p_spread < 0.05).any()

@@ -113,7 +113,7 @@ def gather(
     fit = getattr(study, "fit", None)
     C = posterior.C
     if selection is None:
-        how = {"method": fit.select, "alpha": fit.fdr} if fit is not None else {}
+        how = {"method": fit.select, "fdr": fit.fdr} if fit is not None else {}
         selection = select(C.values, **how)
     diagnosis = diagnosis if diagnosis is not None else diagnose(posterior)
     mean, sd = posterior.mean().values, posterior.sd().values

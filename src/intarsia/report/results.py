@@ -32,13 +32,13 @@ def selected(m: Material) -> Html:
     if m.count == 0:
         words: list[Any] = [
             el("p", el("strong", "No feature is selected."), " At an expected false discovery rate of "
-               f"{s.alpha:g} the data do not single out any. The table lists the features with most evidence; their "
+               f"{s.fdr:g} the data do not single out any. The table lists the features with most evidence; their "
                "intervals say what is still possible."),
         ]  # fmt: skip
     else:
         rule = "the posterior false discovery rate" if s.method == "bfdr" else "the paper's two-component mixture"
         words = [
-            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.alpha:g}. Of these, "
+            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.fdr:g}. Of these, "
                f"{about(s.expected_fdr * m.count)} are expected to be wrong."),
         ]  # fmt: skip
     words.append(

@@ -19,12 +19,12 @@ from intarsia.server.results.draws import Draws, plain
 
 Array = NDArray[np.float64]
 
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
 
 
 class Posterior:
-    """Draws of C (chain, draw, feature, response), σ² and τ under their names; `.tree` is the whole of it."""
+    """Draws of C (chain, draw, feature, response), Σ and τ under their names; `.tree` is the whole of it."""
 
     def __init__(self, tree: xr.DataTree) -> None:
         self.tree = tree
@@ -52,6 +52,7 @@ class Posterior:
             "draw": np.arange(draws.draws),
             "feature": np.asarray(features, dtype=object),
             "response": np.asarray(responses, dtype=object),
+            "response2": np.asarray(responses, dtype=object),
             "component": np.arange(draws.tau.shape[2]),
         }
         for name, dim, sites in (("site", "feature", feature_sites), ("response_site", "response", response_sites)):
@@ -61,6 +62,7 @@ class Posterior:
         posterior = xr.Dataset(
             {
                 "C": (("chain", "draw", "feature", "response"), draws.C),
+                "Sigma": (("chain", "draw", "response", "response2"), draws.Sigma),
                 "sigma2": (("chain", "draw", "response"), draws.sigma2),
                 "tau": (("chain", "draw", "component"), draws.tau),
             },
@@ -90,6 +92,11 @@ class Posterior:
     @property
     def C(self) -> xr.DataArray:
         return self._group("posterior")["C"]
+
+    @property
+    def Sigma(self) -> xr.DataArray:
+        """Covariance of the noise (chain, draw, response, response2)."""
+        return self._group("posterior")["Sigma"]
 
     @property
     def sigma2(self) -> xr.DataArray:
@@ -145,7 +152,7 @@ class Posterior:
     def predictive_draws(
         self, X: NDArray[Any], *, noise: bool = True, rng: np.random.Generator | None = None, thin: int = 1
     ) -> xr.DataArray:
-        """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, σ²) unless `noise=False`.
+        """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, Σ) unless `noise=False`.
 
         With an `intercept` in the posterior (the estimator's), it is added. Every `thin`-th draw is used.
         """
@@ -158,8 +165,8 @@ class Posterior:
         out += self._intercept()[:, ::thin, None, :]
         if noise:
             rng = np.random.default_rng() if rng is None else rng
-            sd = np.sqrt(self.sigma2.values[:, ::thin])
-            out += rng.standard_normal(out.shape) * sd[:, :, None, :]
+            root = square_root(self.Sigma.values[:, ::thin])
+            out += rng.standard_normal(out.shape) @ root
         coords = {"chain": self.C.coords["chain"], "draw": self.C.coords["draw"][::thin], "response": self.responses}
         return xr.DataArray(out, dims=("chain", "draw", "row", "response"), coords=coords, name="Y")
 
@@ -205,13 +212,18 @@ class Posterior:
         if tree.attrs.get("intarsia_format") != FORMAT:
             raise MessageError(f"{where.name} is not a posterior of format {FORMAT}. Fit again with this version.")
         try:
-            C, sigma2, tau = (tree.children["posterior"].dataset[name] for name in ("C", "sigma2", "tau"))
-            fine = C.dims == ("chain", "draw", "feature", "response") and sigma2.dims == ("chain", "draw", "response")
+            C, Sigma, tau = (tree.children["posterior"].dataset[name] for name in ("C", "Sigma", "tau"))
+            fine = C.dims == ("chain", "draw", "feature", "response")
+            fine = (
+                fine
+                and Sigma.dims == ("chain", "draw", "response", "response2")
+                and "sigma2" in tree.children["posterior"].dataset
+            )
             fine = fine and tau.dims[:2] == ("chain", "draw") and {"feature", "response"} <= set(C.coords)
         except KeyError:
             fine = False
         if not fine:
-            raise MessageError(f"{where.name} lacks C, sigma2 or tau with their coordinates. Fit again.")
+            raise MessageError(f"{where.name} lacks C, Sigma, sigma2 or tau with their coordinates. Fit again.")
         return cls(tree)
 
     def _group(self, name: str) -> xr.Dataset:
@@ -241,6 +253,12 @@ class Posterior:
         if X.ndim != 2 or X.shape[1] != self.C.shape[2]:
             raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column a feature.")
         return X
+
+
+def square_root(Sigma: NDArray[Any]) -> Array:
+    """The symmetric square roots of covariances (…, Q, Q); a singular one (a constant response) is no obstacle."""
+    size, U = np.linalg.eigh(np.asarray(Sigma, dtype=np.float64))
+    return np.asarray((U * np.sqrt(np.maximum(size, 0.0))[..., None, :]) @ np.swapaxes(U, -1, -2))
 
 
 def singular_values(C: NDArray[Any]) -> Array:

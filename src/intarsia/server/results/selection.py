@@ -4,7 +4,7 @@
 far zero lies outside its posterior: the share of draws further from the posterior mean than zero is (in the posterior's
 own metric), which is near one for a feature shrunk to nothing and near zero for one that is surely there. These shares,
 made conservative where the prior gives no protection, serve as local false discovery rates; the chosen set is the
-largest whose mean stays at or below `alpha`.
+largest whose mean stays at or below `fdr`.
 
 `mixture` is the paper's Algorithm 3, kept for comparison: two Gaussian components on the rows of |Ĉ|.
 """
@@ -52,7 +52,7 @@ class Selection:
     expected_fdr: float
     expected_fdr_by_response: Array
     method: str
-    alpha: float
+    fdr: float
 
     @property
     def evidence(self) -> Array:
@@ -75,7 +75,7 @@ class Selection:
         """Counts and expected rates for a report or `--json`."""
         return {
             "method": self.method,
-            "alpha": self.alpha,
+            "fdr": self.fdr,
             "features": len(self.selected),
             "selected": int(self.selected.sum()),
             "expected_fdr": self.expected_fdr,
@@ -87,7 +87,7 @@ class Selection:
 def select(
     draws: Any,
     method: Literal["bfdr", "mixture"] = "bfdr",
-    alpha: float = 0.05,
+    fdr: float = 0.05,
     *,
     max_local_fdr: float = 0.1,
     covariance: str = "bic",
@@ -101,20 +101,20 @@ def select(
     C = np.asanyarray(getattr(draws, "C", draws))
     if C.ndim != 4:
         raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha is {alpha}; expected a rate between 0 and 1, such as 0.05.")
+    if not 0 < fdr < 1:
+        raise InputError(f"fdr is {fdr}; expected a rate between 0 and 1, such as 0.05.")
     if method == "bfdr":
-        return _bfdr(C, alpha, max_local_fdr)
+        return _bfdr(C, fdr, max_local_fdr)
     if method == "mixture":
-        return _mixture(C, alpha, covariance, seed)
+        return _mixture(C, fdr, covariance, seed)
     raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
 
 
-def bayesian_fdr(local: Array, alpha: float, max_local_fdr: float = 1.0) -> Bool:
-    """The largest set, surest first, whose mean local fdr is at most alpha (Müller, Parmigiani & Rice 2007)."""
+def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = 1.0) -> Bool:
+    """The largest set, surest first, whose mean local fdr is at most fdr (Müller, Parmigiani & Rice 2007)."""
     order = np.argsort(local, kind="stable")
     ranked = local[order]
-    fits = (np.cumsum(ranked) <= alpha * np.arange(1, len(local) + 1)) & (ranked <= max_local_fdr)
+    fits = (np.cumsum(ranked) <= fdr * np.arange(1, len(local) + 1)) & (ranked <= max_local_fdr)
     chosen = np.zeros(len(local), dtype=bool)
     if fits.any():
         chosen[order[: np.flatnonzero(fits)[-1] + 1]] = True
@@ -132,7 +132,7 @@ def calibrate(share: Array) -> Array:
     return np.maximum(share, bound / (1 + bound))
 
 
-def _bfdr(C: NDArray[Any], alpha: float, max_local_fdr: float) -> Selection:
+def _bfdr(C: NDArray[Any], fdr: float, max_local_fdr: float) -> Selection:
     _chains, _n, P, Q = C.shape
     row = np.empty(P)
     entry = np.empty((P, Q))
@@ -142,9 +142,9 @@ def _bfdr(C: NDArray[Any], alpha: float, max_local_fdr: float) -> Selection:
         entry[part] = sign_share(x)
         row[part] = row_share(x, entry[part])
     by_entry = row[:, None] + (1 - row[:, None]) * calibrate(entry)
-    selected = bayesian_fdr(row, alpha, max_local_fdr)
-    by_response = np.column_stack([bayesian_fdr(by_entry[:, q], alpha, max_local_fdr) for q in range(Q)])
-    return _selection(selected, by_response, row, by_entry, mean, "bfdr", alpha)
+    selected = bayesian_fdr(row, fdr, max_local_fdr)
+    by_response = np.column_stack([bayesian_fdr(by_entry[:, q], fdr, max_local_fdr) for q in range(Q)])
+    return _selection(selected, by_response, row, by_entry, mean, "bfdr", fdr)
 
 
 def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
@@ -202,12 +202,12 @@ def contour_share(x: Array) -> Array:
     return np.where(further == 0, np.minimum(0.5 / N, stats.chi2.sf(zero, Q)), further / N)
 
 
-def _mixture(C: NDArray[Any], alpha: float, covariance: str, seed: int) -> Selection:
+def _mixture(C: NDArray[Any], fdr: float, covariance: str, seed: int) -> Selection:
     mean = np.concatenate([x.mean(axis=2) for _part, x in _features(C)])
     size = np.abs(mean)
     row = low_component(size, covariance, seed)
     entry = np.column_stack([low_component(size[:, q : q + 1], covariance, seed) for q in range(size.shape[1])])
-    return _selection(row < alpha, entry < alpha, row, entry, mean, "mixture", alpha)
+    return _selection(row < fdr, entry < fdr, row, entry, mean, "mixture", fdr)
 
 
 def low_component(rows: Array, covariance: str = "bic", seed: int = 0) -> Array:
@@ -232,7 +232,7 @@ def low_component(rows: Array, covariance: str = "bic", seed: int = 0) -> Array:
     return np.asarray(best.predict_proba(rows)[:, int(np.argmin(best.means_.sum(axis=1)))])
 
 
-def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean: Array, method: str, alpha: float) -> Selection:
+def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean: Array, method: str, fdr: float) -> Selection:
     sign = np.sign(mean).astype(np.int8)
     strongest = entry.argmin(axis=1)
     counts = by_response.sum(axis=0)
@@ -246,5 +246,5 @@ def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean
         expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
         expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
         method=method,
-        alpha=alpha,
+        fdr=fdr,
     )

@@ -94,7 +94,7 @@ def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients],
         raise FederationError("The posterior speaks of sites that are not on the roster.")
     diagnosis = diagnose(posterior)
     method: Any = study.fit.select
-    chosen = select(C.values, method=method, alpha=study.fit.fdr)
+    chosen = select(C.values, method=method, fdr=study.fit.fdr)
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
     sigma2 = posterior.sigma2.values
