@@ -37,7 +37,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     ----------
     local : "row" (one local scale a feature) or "element" (one a feature and component, the paper's).
     rank : number of components R, at most the number of responses; by default that number.
-    noise : prior of the noise, "half-cauchy" or "jeffreys" (the paper's; improper with no more rows than features).
+    noise : "correlated" between responses, "independent", or "jeffreys" (the paper's; improper with no more rows than features).
     sketch : number of sketch rows; the data are then sketched first, under a fresh key that is thrown away.
     draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
     law : the global-local law, "horseshoe" by default.
@@ -61,7 +61,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self,
         local: str = "row",
         rank: int | None = None,
-        noise: str = "half-cauchy",
+        noise: str = "correlated",
         sketch: int | None = None,
         draws: int = 1000,
         warmup: int = 500,
@@ -174,7 +174,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
 
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
-        from intarsia.server.sampler.chains import sample
+        from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
@@ -215,10 +215,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
 
     def _model(self, Q: int) -> Any:
-        from intarsia.server.sampler.gibbs import Model
+        from intarsia.server.sampler.model import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
-        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)
+        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, power=self.power)
 
     def _finish(
         self,

@@ -17,43 +17,35 @@ from intarsia.server.sampler.state import State, Stats
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
 RELAX = 0.8  # as in `sweep`
-NO = np.zeros(1)
 
 
 def sweep(now: Any, state: State) -> tuple[State, Stats]:
     """One sweep; `now` is `sweep.Sweep`."""
     _, plan, data, tuning, noise, kind, _ = now
     correlated = plan.model.noise == "correlated" and plan.Q > 1
-    laws = data.m, plan.model.power, correlated, plan.tau_scale
+    laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale
+    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
-    stats = Stats(np.zeros(plan.P), NO, NO, NO, NO)
     if kind.collapse:
-        B, F, lam, tau, D, accepted = _without_B(now, state, view, laws)
+        B, F, lam, tau, view, accepted = _without_B(now, state, view, laws)
         stats = stats._replace(steps=accepted)
     else:
         B, F = _given_scales(now, state, view)
-        lam, tau, D = state.lam, state.tau, view[1]
+        lam, tau = state.lam, state.tau
     z_Sigma = ("Sigma.a", "Sigma.normal", "Sigma.chi") if correlated else ("Sigma.low", "Sigma.u", "Sigma.v")
-    step, u = (float(np.exp(tuning.log_shift) * noise["shift.z"][0]), float(noise["shift.u"][0])) if kind.scales else (0.0, 1.0)
-    *new, residual, moved = kernels.given_B(
-        np.ascontiguousarray(F), (data.Y, data.rss0, data.noise_scale), laws, (view[0], D, view[2]), (B, lam, tau),
-        (noise["A"], _get(noise, *z_Sigma), _get(noise, "columns.g", "columns.u"), _three(noise, "tau"),
-         _three(noise, "lam" if kind.scales else "tau"), (step, u)),
-        kind.scales,
+    numbers = (
+        noise["A"], _get(noise, *z_Sigma), _get(noise, "columns.g", "columns.u"), _three(noise, "tau"),
+        _three(noise, "lam" if kind.scales else "tau"),
     )  # fmt: skip
+    *new, residual = kernels.given_B(
+        np.ascontiguousarray(F), (data.Y, data.rss0), laws, view[:3], (B, lam, tau), numbers, kind.scales
+    )
     state = State(*new)
-    if kind.scales:
-        stats = stats._replace(shift=np.asarray(moved))
     if kind.sites:
-        walk = np.exp(tuning.log_stretch) * noise["stretch.z"]
-        A, B, lam, tau, single, compensated, stretched = kernels.sites(
-            (data.blocks.Xt, data.blocks.gram, data.Y), tuple(state), residual, laws,
-            (tuning.theta, tuning.held[tuning.clear]),
-            (_get(noise, "single.z", "single.u"), (noise["stretch.v"], walk, noise["stretch.u"]),
-             (np.exp(tuning.log_compensate) * noise["compensate.z"], noise["compensate.u"])),
-        )  # fmt: skip
-        state = State(A, B, lam, tau, state.Sigma)
-        stats = stats._replace(single=single, compensate=compensated, stretch=stretched if plan.R == plan.Q else NO)
+        design = data.blocks.Xt, data.blocks.gram, data.Y
+        numbers = _get(noise, "single.z", "single.u")
+        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, numbers)
+        state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 
 
@@ -85,20 +77,20 @@ def _given_scales(now: Any, state: State, view: tuple[Array, ...]) -> tuple[Arra
     return B, be.times(X, B)
 
 
-def _without_B(now: Any, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Array, ...]:
-    """`sweep.draw_without_B`: B, XB, lam, tau, D, what was accepted."""
+def _without_B(now: Any, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted."""
     be, plan, data, tuning, noise, _, _ = now
-    X, lam, Z, (U, D, Y, A) = data.X, state.lam, noise["Z"], view
+    X, lam, Z, (U, D, _, A) = data.X, state.lam, noise["Z"], view
     small = X.shape[0] <= FEW and X.size <= 8 * CACHED
     G, XZ = kernels.weigh(X.T, lam, Z) if small else be.weigh(X, lam, Z)
-    top = ((A * state.tau) ** 2 / (D / plan.model.power)[:, None]).sum()
+    top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
     factor = be.factor(G, X, lam, 1e1 * top, many=True)
     chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)
-    packed = factor.rotate(np.concatenate([Y, noise["E"], XZ, X[:, chosen]], axis=1))
-    rss0 = ((data.rss0 @ U) * U).sum(axis=0)
-    D, tau, accepted, new, W, Vt = kernels.integrated(
-        (factor.diag, factor.off, packed, rss0), (U, A, data.noise_scale), D, state.tau, laws,
-        (np.exp(tuning.log_steps) * noise["steps.z"], noise["steps.u"]),
+    packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
+    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
+    U, D, tau, accepted, new, W, Vt = kernels.integrated(
+        (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
+        (noise["steps.v"], steps, noise["steps.u"]),
         (Z[chosen], lam[chosen], noise["border.value"], noise["border.mix"], noise["border.pick"]),
     )  # fmt: skip
     if np.isnan(new).any():
@@ -106,6 +98,8 @@ def _without_B(now: Any, state: State, view: tuple[Array, ...], laws: tuple[Any,
     lam = be.put(lam, chosen, new)
     W = np.ascontiguousarray(factor.unrotate(W))
     if plan.hold == 1:
-        return *kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z), lam, tau, D, accepted
-    B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
-    return B, be.times(X, B), lam, tau, D, accepted
+        B, F = kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z)
+    else:
+        B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
+        F = be.times(X, B)
+    return B, F, lam, tau, (U, D, data.Y @ U), accepted

@@ -25,13 +25,24 @@ class Rotation(NamedTuple):
         """(Q) diagonal of Sigma⁻¹."""
         return (self.U**2 / self.variances).sum(axis=1)
 
-    def scaled(self, c: Array) -> "Rotation":
-        """That of c² Sigma."""
-        return Rotation(self.U, self.variances * c**2)
+    def root(self) -> "Root":
+        return Root((self.U / self.variances**0.5).T, self.variances)
 
     def whiten(self, E: Array) -> Array:
         """Rows of E in coordinates in which the noise is standard."""
         return E @ self.U / self.variances**0.5
+
+
+class Root(NamedTuple):
+    """Sigma⁻¹ = KᵀK; and numbers whose product is det Sigma."""
+
+    K: Array
+    volume: Array
+
+    def stretched(self, be: Backend, v: Array, x: Array) -> "Root":
+        """Sigma = RRᵀ stretched along the unit vector v: R (I + (eˣ-1) v vᵀ) Rᵀ."""
+        K = self.K + be.xp.outer(be.xp.expm1(-x / 2) * v, v @ self.K)
+        return Root(K, self.volume * be.xp.exp(x / self.volume.shape[0]))
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,16 @@ class Independent:
     def rotation(self, be: Backend, Sigma: Array) -> Rotation:
         return Rotation(be.xp.eye(Sigma.shape[0]), be.xp.diagonal(Sigma))
 
-    def log_density(self, be: Backend, at: Rotation) -> Array:
-        """Of log c at c² Sigma, up to a constant along c."""
-        return self.law.log_density(be.xp, be.xp.log(at.variances) / 2).sum()
+    def directions(self, be: Backend, normal: Array) -> Array:
+        """(Q, Q) unit vectors along which Sigma may be stretched: one response each."""
+        return be.xp.eye(normal.shape[0])
+
+    def log_density(self, be: Backend, at: Root) -> Array:
+        """Of Sigma, with respect to steps of equal size along `directions` anywhere: of the noise levels' logarithms."""
+        return self.law.log_density(be.xp, -be.xp.log(be.xp.diagonal(at.K))).sum()
+
+    def from_root(self, be: Backend, at: Root) -> Rotation:
+        return Rotation(be.xp.eye(at.K.shape[0]), 1 / be.xp.diagonal(at.K) ** 2)
 
     def needs(self, rows: float, Q: int) -> dict[str, Noise]:
         return {name: (kind, (Q,), value) for name, (kind, value) in self.law.noise(rows).items()}
@@ -71,15 +89,26 @@ class Correlated:
         """The eigenvectors' signs differ between libraries and noise is drawn in these coordinates: each column's sum is ≥ 0."""
         xp = be.xp
         variances, U = xp.linalg.eigh(Sigma)
-        variances = xp.maximum(variances, ROUNDING * variances[-1])
-        return Rotation(U * xp.where(U.sum(axis=0) < 0, -1.0, 1.0), variances)
+        return Rotation(*self._signed(be, U, xp.maximum(variances, ROUNDING * variances[-1])))
 
-    def log_density(self, be: Backend, at: Rotation) -> Array:
-        """Of log c at c² Sigma, a integrated out: p(Sigma) and the volume c^(Q(Q+1)) of the covariances that are scaled along."""
-        xp = be.xp
-        Q = at.variances.shape[0]
-        value = ((Q + 1) - (NU + 2 * Q)) / 2 * xp.log(at.variances).sum()
-        return value - (NU + Q) / 2 * xp.log(NU * at.precision() + 1 / self.scale**2).sum()
+    @staticmethod
+    def _signed(be: Backend, U: Array, variances: Array) -> tuple[Array, Array]:
+        return U * be.xp.where(U.sum(axis=0) < 0, -1.0, 1.0), variances
+
+    def directions(self, be: Backend, normal: Array) -> Array:
+        """(Q, Q) unit vectors along which Sigma may be stretched: uniform, from normal numbers."""
+        return normal / be.xp.sqrt((normal**2).sum(axis=1))[:, None]
+
+    def log_density(self, be: Backend, at: Root) -> Array:
+        """Of Sigma, a integrated out, with respect to the measure |Sigma|^(-(Q+1)/2) dSigma that no stretching changes."""
+        Q = at.K.shape[0]
+        value = ((Q + 1) - (NU + 2 * Q)) / 2 * be.xp.log(at.volume).sum()
+        return value - (NU + Q) / 2 * be.xp.log(NU * (at.K**2).sum(axis=0) + 1 / self.scale**2).sum()
+
+    def from_root(self, be: Backend, at: Root) -> Rotation:
+        precisions, U = be.xp.linalg.eigh(at.K.T @ at.K)
+        precisions = be.xp.maximum(precisions, ROUNDING * precisions[-1])
+        return Rotation(*self._signed(be, U[:, ::-1], 1 / precisions[::-1]))
 
     def needs(self, rows: float, Q: int) -> dict[str, Noise]:
         degrees = NU + Q - 1 + rows

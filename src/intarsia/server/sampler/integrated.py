@@ -1,4 +1,4 @@
-"""Moves with B integrated out, for row scales: the noise's and the global scale, borderline features; then B itself.
+"""Moves with B integrated out, for row scales: the noise's covariance, the global scale, borderline features.
 
 After one factorisation of G = X diag(lam²) Xᵀ the marginal likelihood costs O(mR) per evaluation, and so do B's systems.
 """
@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
-from intarsia.server.sampler.covariance import Covariance, Rotation
+from intarsia.server.sampler.covariance import Covariance, Root
 from intarsia.server.sampler.priors import HalfCauchy, Law
 
 _PRIOR = HalfCauchy()
@@ -15,48 +15,53 @@ LOG_HALF_PI = math.log(math.pi / 2)
 
 
 class Collapsed(NamedTuple):
-    """The posterior density of the noise's scale c (Sigma → c² Sigma) and of tau's, given A and lam, B integrated out."""
+    """The posterior density of Sigma and of tau's common scale, given A and lam, B integrated out."""
 
     be: Backend
     factor: Factor
-    Yrot: Array  # the responses, rotated by Sigma's eigenvectors and by the factor
-    A: Array  # rotated by Sigma's eigenvectors
-    rss0: Array  # (Q) what no feature can reach of the rotated responses: sums of squares
+    Yrot: Array  # the responses, rotated by the factor
+    A: Array
+    rss0: Array  # (Q, Q) scatter of the rows no feature reaches
     rows: float
     power: float
     tau: Array
     global_: Law
-    rotation: Rotation
     covariance: Covariance
 
-    def __call__(self, log_c: Array, log_t: Array) -> Array:
-        """Log density of (log c, log t) at c² Sigma and t tau, up to a constant."""
+    def __call__(self, at: Root, log_t: Array) -> Array:
+        """Log density at Sigma and t tau, up to a constant."""
         xp = self.be.xp
-        at, tau = self.rotation.scaled(xp.exp(log_c)), self.tau * xp.exp(log_t)
-        s = xp.sqrt(at.variances / self.power)
-        value = -0.5 * self.factor.evidence(self.A / s[:, None] * tau, self.Yrot / s)
+        K, tau = at.K * self.power**0.5, self.tau * xp.exp(log_t)
+        value = -0.5 * self.factor.evidence(K @ self.A * tau, self.Yrot @ K.T) - 0.5 * ((K @ self.rss0) * K).sum()
         # power·rows: the likelihood's power acts on its normaliser too.
-        value = value - self.power * self.rows * xp.log(s).sum() - 0.5 * (self.rss0 / s**2).sum()
+        value = value - 0.5 * self.power * self.rows * xp.log(at.volume).sum()
         return value + self.covariance.log_density(self.be, at) + self.global_.log_density(xp, xp.log(tau)).sum()
 
 
-def collapsed_scales(be: Backend, target: Collapsed, steps: Array, u: Array) -> tuple[Array, Array, Array]:
-    """Metropolis updates of the noise's and of tau's common scale, one after the other; `steps` (2) are of their logarithms.
+def collapsed_scales(
+    be: Backend, target: Collapsed, at: Root, directions: Array, steps: Array, u: Array
+) -> tuple[Root, Array, Array]:
+    """Metropolis updates of Sigma along each of the directions, then of tau's common scale.
 
-    Returns Sigma's variances, tau and what was accepted.
+    `steps` (Q + 1) are those of log variances along the directions, and of log tau. Returns Sigma, tau and what was accepted.
     """
     xp = be.xp
 
     def one(carry: Any, x: Any) -> Any:
-        at, current = carry
-        step, log_u = x
-        proposed = target(*(at + step))
+        at, log_t, current = carry
+        v, step, more, log_u = x
+        new = at.stretched(be, v, step)
+        proposed = target(new, log_t + more)
         accept = log_u < proposed - current
-        return (xp.where(accept, at + step, at), xp.where(accept, proposed, current)), accept
+        at = Root(*(xp.where(accept, one, two) for one, two in zip(new, at, strict=True)))
+        return (at, log_t + xp.where(accept, more, 0.0), xp.where(accept, proposed, current)), accept
 
-    zero = xp.zeros(2)
-    (at, _), accepted = be.scan(one, (zero, target(*zero)), (xp.diag(steps), xp.log(u)))
-    return target.rotation.variances * xp.exp(2 * at[0]), target.tau * xp.exp(at[1]), accepted
+    Q = directions.shape[0]
+    v = xp.concatenate([directions, directions[:1]])  # the last step is tau's: Sigma is stretched by nought
+    last = xp.arange(Q + 1) == Q
+    begin = at, xp.zeros(()), target(at, xp.zeros(()))
+    (at, log_t, _), accepted = be.scan(one, begin, (v, xp.where(last, 0.0, steps), xp.where(last, steps, 0.0), xp.log(u)))
+    return at, target.tau * xp.exp(log_t), accepted
 
 
 def collapsed_local(

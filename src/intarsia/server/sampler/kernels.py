@@ -235,16 +235,6 @@ def borderline(
 
 
 @njit(cache=True, error_model="numpy")
-def _scaled(A: Array, tau: Array, s: Array) -> Array:
-    """diag(1/s) A diag(tau)."""
-    M = np.empty(A.shape)
-    for q in range(A.shape[0]):
-        for r in range(A.shape[1]):
-            M[q, r] = A[q, r] / s[q] * tau[r]
-    return M
-
-
-@njit(cache=True, error_model="numpy")
 def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
     U, d, _ = np.linalg.svd(M, False)
     Yr = np.dot(Yw, U)
@@ -255,59 +245,13 @@ def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def stretch_responses(
-    A: Array,
-    tau: Array,
-    fit: Array,
-    W: Array,
-    scatter: Array,
-    signals: float,
-    s: Array,
-    directions: Array,
-    steps: Array,
-    log_u: Array,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """`moves.stretch_responses`."""
-    Q = A.shape[0]
-    D, N = steps.shape
-    A, inverse, fit, W = A.copy(), np.linalg.inv(A), fit.copy(), W.copy()
-    accepted = np.zeros((D, N), dtype=np.bool_)
-    for k in range(D):
-        v = directions[k] / math.sqrt((directions[k] ** 2).sum())
-        av, vs = np.dot(A.T, v), v / s
-        f = np.dot(fit, v)
-        lin, quad = np.dot(f, np.dot(W, vs)), np.dot(f, f) * np.dot(vs, vs)
-        iv = np.dot(inverse, v)
-        Vv = np.dot(inverse.T, iv / tau**2)
-        Sv = np.dot(scatter, v)
-        cross, own, aa = np.dot(Sv, Vv), np.dot(v, Sv) * np.dot(v, Vv), np.dot(av, av)
-        at, value = 0.0, 0.0
-        for i in range(N):
-            y = at + steps[k, i]
-            g, h = math.expm1(y), math.expm1(-y)
-            proposed = (Q - signals) * y - 0.5 * (2 * g + g**2) * aa + g * lin - 0.5 * g**2 * quad
-            proposed -= h * cross + 0.5 * h**2 * own
-            if log_u[k, i] < proposed - value:
-                at, value = y, proposed
-                accepted[k, i] = True
-        if at != 0.0:
-            g, h = math.expm1(at), math.expm1(-at)
-            for q in range(Q):
-                for r in range(A.shape[1]):
-                    A[q, r] += v[q] * g * av[r]
-                    inverse[r, q] += h * iv[r] * v[q]
-            for i in range(fit.shape[0]):
-                for q in range(Q):
-                    change = f[i] * g * v[q]
-                    fit[i, q] += change
-                    W[i, q] -= change / s[q]
-    return A, inverse, fit, W, accepted
-
-
-@njit(cache=True, error_model="numpy")
 def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
     """`conditionals.whiten`."""
-    U, d, Vt = np.linalg.svd(_scaled(A, tau, s), False)
+    M = np.empty(A.shape)
+    for q in range(A.shape[0]):
+        for r in range(A.shape[1]):
+            M[q, r] = A[q, r] / s[q] * tau[r]
+    U, d, Vt = np.linalg.svd(M, False)
     for j in range(d.size):
         if Vt[j, 0] < 0:
             for r in range(Vt.shape[1]):
@@ -359,25 +303,6 @@ def propose_lam(lam: Array, theta: Array, normal: Array) -> Array:
         tail = math.tan(math.pi / 4 * math.erfc(abs(w) * math.sqrt(0.5)))
         out[p] = min(max(tail if w < 0 else 1 / tail, 1e-15), 1e15)
     return out
-
-
-@njit(cache=True, error_model="numpy")
-def non_centred(A: Array, B: Array, lam: Array, new: Array, s: Array) -> tuple[Array, Array, Array]:
-    """`moves.non_centred`."""
-    (P, R), Q = B.shape, A.shape[0]
-    unit, D, delta = np.empty((P, R)), np.empty((P, Q)), np.empty((P, Q))
-    M = A / s.reshape(-1, 1)
-    for p in range(P):
-        inverse, change = 1 / lam[p], new[p] - lam[p]
-        for r in range(R):
-            unit[p, r] = B[p, r] * inverse
-        for q in range(Q):
-            x = 0.0
-            for r in range(R):
-                x += unit[p, r] * M[q, r]
-            D[p, q] = x
-            delta[p, q] = change * x
-    return unit, D, delta
 
 
 @njit(cache=True, error_model="numpy")
@@ -530,84 +455,114 @@ def _log_half_cauchy(t: float, log_s: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _log_covariance(U: Array, D: Array, scale: Array, correlated: bool) -> float:
-    """`covariance.….log_density`."""
-    Q, value = D.size, 0.0
+def _log_covariance(K: Array, log_det: float, scale: Array, correlated: bool) -> float:
+    """`covariance.….log_density`; log_det is that of Sigma."""
+    Q, value = scale.size, 0.0
     if not correlated:
         for q in range(Q):
-            value += _log_half_cauchy(math.log(D[q]) / 2, math.log(scale[q]))
+            value += _log_half_cauchy(-math.log(K[q, q]), math.log(scale[q]))
         return value
     for q in range(Q):
         inverse = 1 / scale[q] ** 2
         for i in range(Q):
-            inverse += NU * U[q, i] ** 2 / D[i]
-        value += (1 - NU - Q) / 2 * math.log(D[q]) - (NU + Q) / 2 * math.log(inverse)
-    return value
+            inverse += NU * K[i, q] ** 2
+        value -= (NU + Q) / 2 * math.log(inverse)
+    return value + (1 - NU - Q) / 2 * log_det
 
 
 @njit(cache=True, error_model="numpy")
 def _collapsed(
-    systems: tuple[Array, Array, Array, Array], view: tuple[Array, Array, Array], D: Array, tau: Array, laws: tuple[Any, ...]
+    systems: tuple[Array, Array, Array, Array], K: Array, log_det: float, A: Array, tau: Array, laws: tuple[Any, ...]
 ) -> float:
-    """`integrated.Collapsed` at Sigma's variances D and at tau."""
+    """`integrated.Collapsed` at Sigma⁻¹ = KᵀK and at tau."""
     diag, off, Yrot, rss0 = systems
-    U, A, scale = view
-    rows, power, correlated, tau_scale = laws
-    Q = D.size
-    s = np.sqrt(D / power)
-    M, Yw = _scaled(A, tau, s), np.empty_like(Yrot)
-    for i in range(Yrot.shape[0]):
-        for q in range(Q):
-            Yw[i, q] = Yrot[i, q] / s[q]
-    value = -0.5 * _evidence(diag, off, M, Yw)
-    for q in range(Q):
-        value -= power * rows * math.log(s[q]) + 0.5 * rss0[q] / s[q] ** 2
+    rows, power, correlated, tau_scale, scale = laws
+    root = K * math.sqrt(power)
+    M = np.dot(root, A)
+    for q in range(M.shape[0]):
+        for r in range(M.shape[1]):
+            M[q, r] *= tau[r]
+    value = -0.5 * _evidence(diag, off, M, np.dot(Yrot, root.T)) - 0.5 * (np.dot(root, rss0) * root).sum()
     for r in range(tau.size):
         value += _log_half_cauchy(math.log(tau[r]), math.log(tau_scale))
-    return value + _log_covariance(U, D, scale, correlated)
+    return value - 0.5 * power * rows * log_det + _log_covariance(K, log_det, scale, correlated)
+
+
+@njit(cache=True, error_model="numpy")
+def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
+    """`covariance.….from_root`: U and D."""
+    Q = K.shape[0]
+    U, D = np.eye(Q), np.empty(Q)
+    if not correlated:
+        for q in range(Q):
+            D[q] = 1 / K[q, q] ** 2
+        return U, D
+    w, V = np.linalg.eigh(np.dot(K.T, K))
+    for i in range(Q):
+        D[i] = 1 / max(w[Q - 1 - i], ROUNDING * w[Q - 1])
+        total = 0.0
+        for q in range(Q):
+            total += V[q, Q - 1 - i]
+        for q in range(Q):
+            U[q, i] = -V[q, Q - 1 - i] if total < 0 else V[q, Q - 1 - i]
+    return U, D
 
 
 @njit(cache=True, error_model="numpy")
 def integrated(
     systems: tuple[Array, Array, Array, Array],
-    view: tuple[Array, Array, Array],
-    variances: Array,
+    view: tuple[Array, Array],
+    A: Array,
     tau: Array,
     laws: tuple[Any, ...],
-    walk: tuple[Array, Array],
+    walk: tuple[Array, Array, Array],
     border: tuple[Array, Array, Array, Array, Array],
-) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """`sweep.draw_without_B` between the rotations: D, tau, what was accepted, the borderline scales, d W and Vᵀ.
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W and Vᵀ.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
-    features) and rss0; `border` the features' rows of Z, their scales and the candidates' numbers.
+    features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
+    `border` the features' rows of Z, their scales and the candidates' numbers.
     """
     diag, off, packed, rss0 = systems
-    _, A, _ = view
-    power = laws[1]
-    (Q, R), m, K = A.shape, packed.shape[0], border[1].size
+    power, correlated = laws[1], laws[2]
+    directions, steps, u = walk
+    (Q, R), m, number = A.shape, packed.shape[0], border[1].size
     Yrot = np.ascontiguousarray(packed[:, :Q])
     target = (diag, off, Yrot, rss0)
-    D, accepted = variances, np.zeros(2, dtype=np.bool_)
-    value = _collapsed(target, view, D, tau, laws)
-    for k in range(2):
-        c = math.exp(walk[0][k])
-        new_D, new_tau = (D * c**2, tau) if k == 0 else (D, tau * c)
-        proposed = _collapsed(target, view, new_D, new_tau, laws)
-        if math.log(walk[1][k]) < proposed - value:
-            D, tau, value = new_D, new_tau, proposed
+    K, log_det = np.empty((Q, Q)), 0.0
+    for i in range(Q):
+        log_det += math.log(view[1][i])
+        for q in range(Q):
+            K[i, q] = view[0][q, i] / math.sqrt(view[1][i])
+    accepted = np.zeros(Q + 1, dtype=np.bool_)
+    value = _collapsed(target, K, log_det, A, tau, laws)
+    for k in range(Q + 1):
+        new, new_det, new_tau = K, log_det, tau
+        if k == Q:
+            new_tau = tau * math.exp(steps[k])
+        elif correlated:
+            v = directions[k] / math.sqrt((directions[k] ** 2).sum())
+            new, new_det = K + np.outer(math.expm1(-steps[k] / 2) * v, np.dot(v, K)), log_det + steps[k]
+        else:
+            new, new_det = K.copy(), log_det + steps[k]
+            new[k, k] *= math.exp(-steps[k] / 2)
+        proposed = _collapsed(target, new, new_det, A, new_tau, laws)
+        if math.log(u[k]) < proposed - value:
+            K, log_det, tau, value = new, new_det, new_tau, proposed
             accepted[k] = True
+    U, D = _from_root(K, correlated)
     s = np.sqrt(D / power)
-    U, d, Vt = whiten(A, tau, s)
-    Yr = np.dot(Yrot / s, U)
-    rhs, Xk = np.empty((m, R)), np.empty((m, K))
+    left, d, Vt = whiten(np.dot(U.T, A), tau, s)
+    Yr = np.dot(np.dot(Yrot, U) / s, left)
+    rhs, Xk = np.empty((m, R)), np.empty((m, number))
     for i in range(m):
         for r in range(R):
             rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + R + r] - packed[i, Q + r]
-        for k in range(K):
+        for k in range(number):
             Xk[i, k] = packed[i, Q + 2 * R + k]
-    new, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4])
-    return D, tau, accepted, new, d * W, Vt
+    lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4])
+    return U, D, tau, accepted, lam, d * W, Vt
 
 
 @njit(cache=True, error_model="numpy")
@@ -724,57 +679,34 @@ def rescale_columns(
 
 
 @njit(cache=True, error_model="numpy")
-def shift_scales(lam: Array, tau: Array, scale: float, step: float, u: float) -> tuple[Array, Array, bool]:
-    """`moves.shift_scales` for row scales under the half-Cauchy: (1 + lam²) / (lam²/c + c) of each, multiplied up."""
-    change, ratio, grow = 0.0, 1.0, math.exp(step)
-    for p in range(lam.size):
-        square = lam[p] ** 2
-        ratio *= (1 + square) / (square / grow + grow)
-        if not 1e-100 < ratio < 1e100:
-            change += math.log(ratio)
-            ratio = 1.0
-    change += math.log(ratio)
-    log_s = math.log(scale)
-    for r in range(tau.size):
-        t = math.log(tau[r])
-        change += _log_half_cauchy(t + step, log_s) - _log_half_cauchy(t, log_s)
-    accept = math.log(u) < change
-    c = math.exp(step) if accept else 1.0
-    return lam / c, tau * c, accept
-
-
-@njit(cache=True, error_model="numpy")
 def given_B(
     F: Array,
-    data: tuple[Array, Array, Array],
+    data: tuple[Array, Array],
     laws: tuple[Any, ...],
     view: tuple[Array, Array, Array],
-    state: tuple[Array, Array, Array, Array],
+    state: tuple[Array, Array, Array],
     noise: tuple[Any, ...],
     scales: bool,
-) -> tuple[Array, Array, Array, Array, Array, Array, bool]:
-    """`sweep.readable` from B to the non-centred moves: A, Sigma, the columns' scales, lam, tau, their shift; F = XB.
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """`sweep.readable` from B to the single-site move: A, Sigma, the columns' scales, lam, tau; F = XB.
 
-    `data` is (Y, rss0, noise scale), `view` (U, D, YU), `state` (B, lam, tau). Without `scales` the local scales stay. Returns the
-    state, the residual, and whether the shift was accepted.
+    `data` is (Y, rss0), `view` (U, D, YU), `state` (B, lam, tau). Without `scales` the local scales stay. Returns the state and
+    the residual.
     """
-    Y, rss0, scale = data
-    rows, power, correlated, tau_scale = laws
+    Y, rss0 = data
+    rows, power, correlated, tau_scale, scale = laws
     U, D, Yr = view
     B, lam, tau = state
-    z_A, z_Sigma, z_columns, z_tau, z_lam, z_shift = noise
+    z_A, z_Sigma, z_columns, z_tau, z_lam = noise
     A = np.dot(U, draw_A(F, Yr, D / power, z_A)) if correlated else draw_A(F, Yr, D / power, z_A)
     residual = Y - np.dot(F, A.T)
     scatter = power * (np.dot(residual.T, residual) + rss0)
     Sigma = draw_Sigma(U, D, scatter, power * rows, scale, correlated, z_Sigma)
     A, B, tau = rescale_columns(A, B, tau, tau_scale, z_columns)
-    moved = False
     if scales:
         lam = draw_lam(lam, B, tau, z_lam)
     tau = draw_tau(tau, B, lam, tau_scale, z_tau)
-    if scales:
-        lam, tau, moved = shift_scales(lam, tau, tau_scale, z_shift[0], z_shift[1])
-    return A, B, lam, tau, Sigma, residual, moved
+    return A, B, lam, tau, Sigma, residual
 
 
 @njit(cache=True, error_model="numpy")
@@ -815,82 +747,31 @@ def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Arra
 
 
 @njit(cache=True, error_model="numpy")
-def compensated_scale(
-    quad: float, lin: float, log_lam: Array, log_tau: Array, tau_scale: float, walk: tuple[Array, Array]
-) -> tuple[float, Array]:
-    """`moves.compensated_scale` from the two sums of the nulls' fit, and the signals' scales."""
-    steps, u = walk
-    accepted = np.zeros(steps.size, dtype=np.bool_)
-    at, value, log_s = 0.0, 0.0, math.log(tau_scale)
-    for k in range(-1, steps.size):
-        x = at + (steps[k] if k >= 0 else 0.0)
-        c1 = math.expm1(x)
-        proposed = c1 * lin - 0.5 * c1**2 * quad
-        for p in range(log_lam.size):
-            proposed += _log_half_cauchy(log_lam[p] - x, 0.0)
-        for r in range(log_tau.size):
-            proposed += _log_half_cauchy(log_tau[r] + x, log_s)
-        if k < 0:
-            value = proposed
-        elif math.log(u[k]) < proposed - value:
-            at, value = x, proposed
-            accepted[k] = True
-    return at, accepted
-
-
-@njit(cache=True, error_model="numpy")
 def sites(
     design: tuple[Array, Array, Array],
     state: tuple[Array, Array, Array, Array, Array],
     residual: Array,
     laws: tuple[Any, ...],
-    tuning: tuple[Array, Array],
-    noise: tuple[Any, ...],
-) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
-    """`sweep.sites_row`, every block visited: A, B, lam, tau and what was accepted (sites, compensated scale, stretches).
-
-    `design` is (blocks, their Gram matrices, Y), `tuning` (theta, indices of the clear signals).
-    """
+    theta: Array,
+    noise: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+    """`sweep.sites_row`, every block visited: B, lam and what was accepted. `design` is (blocks, their Gram matrices, Y)."""
     blocks, gram, Y = design
-    A, B, lam, tau, Sigma = state
-    theta, strong = tuning
-    z_single, z_stretch, z_compensate = noise
-    _, power, correlated, tau_scale = laws
-    (Q, R), (P, m), h = A.shape, (B.shape[0], Y.shape[0]), strong.size
-    U, D, Yr, A = rotated(Sigma, Y, A, correlated)
-    s = np.sqrt(D / power)
-    W = (np.dot(residual, U) if correlated else residual) / s
-    new = propose_lam(lam, theta, z_single[0])
-    unit, rows_, delta = non_centred(A, B, lam, new, s)
-    accept, W = single_site(blocks, gram, W, delta, -np.log(z_single[1]))
-    lam = np.where(accept, new, lam)
-    columns = blocks.reshape(-1, m)
-    Xs, mine, signals, log_lam = np.empty((h, m)), np.empty((h, Q)), np.empty((h, Q)), np.empty(h)
-    for i in range(h):
-        Xs[i] = columns[strong[i]]
-        log_lam[i] = math.log(lam[strong[i]])
+    A, B, lam, _, Sigma = state
+    (P, R), Q = B.shape, A.shape[0]
+    U, D, _, A = rotated(Sigma, Y, A, laws[2])
+    s = np.sqrt(D / laws[1])
+    new, delta = propose_lam(lam, theta, noise[0]), np.empty((P, Q))
+    for p in range(P):
+        change = (new[p] - lam[p]) / lam[p]
         for q in range(Q):
-            signals[i, q] = lam[strong[i]] * rows_[strong[i], q]
-            mine[i, q] = rows_[strong[i], q] * s[q]
-    fit = Yr / s - W - np.dot(Xs.T, signals)
-    stretched = np.zeros((1, 1), dtype=np.bool_)
-    if R == Q:
-        A, inverse, fit, W, stretched = stretch_responses(
-            A, tau, fit * s, W, np.dot(mine.T, mine), float(h), s, z_stretch[0], z_stretch[1], np.log(z_stretch[2])
-        )
-        fit = fit / s
-        back = np.dot(mine, inverse.T)
-        for i in range(h):
-            unit[strong[i]] = back[i]
-    quad, lin = (fit**2).sum(), (fit * W).sum()
-    at, followed = compensated_scale(quad, lin, log_lam, np.log(tau), tau_scale, z_compensate)
-    c = math.exp(at)
-    size = c * lam
-    for i in range(h):
-        size[strong[i]] = lam[strong[i]]
-        lam[strong[i]] /= c
+            x = 0.0
+            for r in range(R):
+                x += B[p, r] * A[q, r]
+            delta[p, q] = change * x / s[q]
+    accept, _ = single_site(blocks, gram, np.dot(residual, U) / s, delta, -np.log(noise[1]))
+    scaled, kept = np.empty((P, R)), np.where(accept, new, lam)
     for p in range(P):
         for r in range(R):
-            unit[p, r] *= size[p]
-    A = np.dot(U, A) if correlated else A
-    return A, unit, lam, tau * c, accept, followed, stretched
+            scaled[p, r] = B[p, r] * (kept[p] / lam[p])
+    return scaled, kept, accept

@@ -23,9 +23,9 @@ MANY = 20_000  # below so many features every block is visited in every sweep
 class Kind(NamedTuple):
     """Which moves a sweep makes besides drawing B, A, Sigma and tau."""
 
-    collapse: bool  # the noise's and the global scale and borderline features with B integrated out
+    collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
-    sites: bool  # the non-centred moves
+    sites: bool  # every local scale on its own, non-centred
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
@@ -114,25 +114,15 @@ class Plan:
                 spec[f"{name}.{part}"] = (of, shape, parameter)
         if self.mixing:
             spec |= {"columns.g": ("gamma", (R,), rescale_shape(Q)), "columns.u": ("uniform", (R,), 0.0)}
-        if self.mixing and kind.scales:
-            shift = (1, R) if self.element else (1,)
-            spec |= {"shift.z": ("normal", shift, 0.0), "shift.u": ("uniform", shift, 0.0)}
         if self.mixing and kind.sites:
             spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
-            if not self.element:
-                spec |= {
-                    "stretch.v": ("normal", (Q, Q), 0.0),
-                    "stretch.z": ("normal", (Q, 2), 0.0),
-                    "stretch.u": ("uniform", (Q, 2), 0.0),
-                    "compensate.z": ("normal", (3,), 0.0),
-                    "compensate.u": ("uniform", (3,), 0.0),
-                }
         if self.mixing and kind.collapse and not self.element:
             spec |= {
-                "steps.z": ("normal", (2,), 0.0),
-                "steps.u": ("uniform", (2,), 0.0),
+                "steps.v": ("normal", (Q, Q), 0.0),
+                "steps.z": ("normal", (Q + 1,), 0.0),
+                "steps.u": ("uniform", (Q + 1,), 0.0),
                 "border.take": ("uniform", (P,), 0.0),
                 "border.value": ("uniform", (K, T), 0.0),
                 "border.mix": ("uniform", (K, T), 0.0),

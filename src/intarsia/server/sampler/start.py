@@ -5,8 +5,6 @@ import numpy as np
 from intarsia.server.sampler.schedule import Plan
 from intarsia.server.sampler.state import Data, State, Tuning
 
-HELD = 128  # at most so many features count as clear signals
-
 
 def initial(plan: Plan, data: Data, rng: np.random.Generator) -> State:
     """An overdispersed start: scales from wide laws, noise from a tenth to all of the responses' variance, uncorrelated."""
@@ -25,11 +23,6 @@ def initial_tuning(plan: Plan) -> Tuning:
     shape = (plan.P, plan.R) if plan.element else (plan.P,)
     return Tuning(
         theta=np.full(shape, np.pi / 2),
-        held=np.arange(min(plan.P, HELD)),
-        clear=np.zeros(min(plan.P, HELD), dtype=bool),
         doubt=np.zeros(plan.P),
-        log_steps=np.log([np.sqrt(2.0 / plan.m / plan.Q), 0.3]),
-        log_shift=np.full((plan.R,) if plan.element else (), np.log(2.4 / np.sqrt(plan.P / 2))),
-        log_compensate=np.array(np.log(0.2)),
-        log_stretch=np.array(np.log(0.2)),
+        log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
     )

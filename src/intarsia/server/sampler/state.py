@@ -45,13 +45,8 @@ class Tuning(NamedTuple):
     """Step sizes and feature lists, adapted in the warm-up and fixed after it."""
 
     theta: Array  # rotation of the single-site proposals, shaped as lam
-    held: Array  # (H) indices of the strongest features
-    clear: Array  # (H) bool: which of them are clear signals, held while null rows follow the global scales
     doubt: Array  # (P) log weights with which features are taken for the borderline move
-    log_steps: Array  # (2) proposals of the noise's and of tau's common log scale, B integrated out
-    log_shift: Array  # () or (R) proposals of (lam/c, c tau)
-    log_compensate: Array  # ()
-    log_stretch: Array  # ()
+    log_steps: Array  # (2) proposals of a log noise variance and of tau's common log scale, B integrated out
 
 
 class Stats(NamedTuple):
@@ -59,9 +54,6 @@ class Stats(NamedTuple):
 
     single: Array
     steps: Array
-    shift: Array
-    compensate: Array
-    stretch: Array
 
 
 def check(X: Any, Y: Any) -> None:

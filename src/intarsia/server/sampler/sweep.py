@@ -11,7 +11,6 @@ from intarsia.server.sampler import compiled, conditionals, integrated, moves
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.moves import Nulls, Signals, Walk
 from intarsia.server.sampler.schedule import FULL, Kind, Plan, part
 from intarsia.server.sampler.state import Data, State, Stats, Tuning
 
@@ -69,8 +68,7 @@ def rotated(now: Sweep, state: State) -> Rotated:
 def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep, step by step."""
     be, plan, kind = now.be, now.plan, now.kind
-    no = be.xp.zeros(1)
-    stats = Stats(be.xp.zeros(state.lam.shape), no, no, no, no)
+    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + 1))
     if plan.mixing and kind.collapse and not plan.element:
         state, F, view, stats = draw_without_B(now, state, stats)
     else:
@@ -82,8 +80,6 @@ def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     if kind.scales:
         state = draw_lam(now, state)
     state = draw_tau(now, state)
-    if plan.mixing and kind.scales:
-        state, stats = shift_scales(now, state, stats)
     if plan.mixing and kind.sites:
         state, stats = (sites_element if plan.element else sites_row)(now, state, residual, stats)
     return state, stats
@@ -108,26 +104,29 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     """Row scales: the noise's and the global scale and borderline features with B integrated out, then B and XB."""
     be, plan, data, noise = now.be, now.plan, now.data, now.noise
     xp, power, (Q, R), X = be.xp, plan.model.power, (plan.Q, plan.R), data.X
-    view, lam, Z = rotated(now, state), state.lam, noise["Z"]
+    law, lam, Z = plan.covariance(data.noise_scale), state.lam, noise["Z"]
+    rotation = law.rotation(be, state.Sigma)
+    root = rotation.root()
     G, XZ = be.weigh(X, lam, Z)
     # Ten times as much as the present d_j² leaves the proposals room.
-    factor = be.factor(G, X, lam, 1e1 * whiten_top(view.A, state.tau, view.deviation(power)), many=True)
+    top = power * ((root.K @ state.A * state.tau) ** 2).sum()
+    factor = be.factor(G, X, lam, 1e1 * top, many=True)
     # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
     chosen = be.largest(now.tuning.doubt - xp.log(-xp.log(noise["border.take"])), plan.borderline)
     columns, old = X[:, chosen], lam[chosen]
-    packed = factor.rotate(xp.concatenate([view.Y, noise["E"], XZ, columns], axis=1))
+    packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    rss0 = ((data.rss0 @ view.rotation.U) * view.rotation.U).sum(axis=0)
     target = integrated.Collapsed(
-        be, factor, Yrot, view.A, rss0, data.m, power, state.tau, plan.laws.global_,
-        view.rotation, plan.covariance(data.noise_scale),
+        be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law
     )  # fmt: skip
-    steps = xp.exp(now.tuning.log_steps) * noise["steps.z"]
-    variances, tau, accepted = integrated.collapsed_scales(be, target, steps, noise["steps.u"])
-    view = view._replace(rotation=Rotation(view.rotation.U, variances))
+    steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
+    directions = law.directions(be, noise["steps.v"])
+    root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
+    rotation = law.from_root(be, root)
+    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ state.A)
     s = view.deviation(power)
     U, d, Vt = conditionals.whiten(be, view.A, tau, s)
-    Yr = (Yrot / s) @ U
+    Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
     new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, plan.laws.local, part(noise, "border"))
     lam = be.put(lam, chosen, new)
@@ -178,45 +177,20 @@ def draw_tau(now: Sweep, state: State) -> State:
     return state._replace(tau=now.be.xp.clip(tau, 1e-15, 1e15))
 
 
-def shift_scales(now: Sweep, state: State, stats: Stats) -> tuple[State, Stats]:
-    walk = Walk(now.be.xp.exp(now.tuning.log_shift) * now.noise["shift.z"][0], now.noise["shift.u"][0])
-    lam, tau, accepted = moves.shift_scales(now.be, state.lam, state.tau, now.plan.laws, walk)
-    return state._replace(lam=lam, tau=tau), stats._replace(shift=accepted)
-
-
 def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:
-    """Non-centred moves: every local scale on its own, then the rows' covariance and the global scale, signals held."""
+    """Every local scale on its own, with B/lam held."""
     be, plan, data, tuning, noise, _, _ = now
-    xp, lam, tau = be.xp, state.lam, state.tau
+    xp, lam = be.xp, state.lam
     view = rotated(now, state)
-    A, s = view.A, view.deviation(plan.model.power)
-    W = (residual @ view.rotation.U) / s
+    s = view.deviation(plan.model.power)
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.laws.local)
-    unit, D, delta = moves.non_centred(A, state.B, lam, new, s)
+    unit, delta = moves.non_centred(view.A, state.B, lam, new, s)
     visited, seen = _visited(now)
-    accept, W = moves.single_site(be, data.blocks, W, delta, log_prior, noise["single.u"], visited)
-    single = accept if seen is None else xp.where(seen, accept, TARGET)
+    W = (residual @ view.rotation.U) / s
+    accept, _ = moves.single_site(be, data.blocks, W, delta, log_prior, noise["single.u"], visited)
     lam = xp.where(accept, new, lam)
-    strong, clear = be.compress(tuning.held, tuning.clear)
-    signal = be.put(xp.zeros(plan.P, dtype=bool), strong, clear)
-    # All of the fit is what the residual leaves of Y; the signals' part of it is taken out.
-    signals = xp.where(clear, lam[strong], 0.0)[:, None] * D[strong]
-    nulls = Nulls((view.Y / s - W - data.X[:, strong] @ signals) * s, W, signal)
-    stretched = xp.zeros(1)
-    if plan.R == plan.Q:
-        mine = D[strong] * s
-        scaled = xp.where(clear[:, None], mine, 0.0)
-        walk = Walk(xp.exp(tuning.log_stretch) * noise["stretch.z"], noise["stretch.u"])
-        A, inverse, nulls, stretched = moves.stretch_responses(
-            be, A, tau, nulls, Signals(scaled.T @ scaled, clear.sum()), s, noise["stretch.v"], walk
-        )
-        unit = be.put(unit, strong, xp.where(clear[:, None], mine @ inverse.T, unit[strong]))
-    walk = Walk(xp.exp(tuning.log_compensate) * noise["compensate.z"], noise["compensate.u"])
-    log_c, compensated = moves.compensated_scale(be, nulls._replace(fit=nulls.fit / s), lam, tau, plan.laws, walk)
-    c = xp.exp(log_c)
-    B = unit * (lam * xp.where(signal, 1.0, c))[:, None]
-    state = State(view.rotation.U @ A, B, xp.where(signal, lam / c, lam), tau * c, state.Sigma)
-    return state, stats._replace(single=single, compensate=compensated, stretch=stretched)
+    single = accept if seen is None else xp.where(seen, accept, TARGET)
+    return state._replace(B=unit * lam[:, None], lam=lam), stats._replace(single=single)
 
 
 def sites_element(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:

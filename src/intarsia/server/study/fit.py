@@ -46,11 +46,11 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
 def sample(study: Study, joined: Joined, **options: Any) -> Any:
     """The labelled posterior of the joined sketches under the study's model."""
     from intarsia.server.results.posterior import Posterior
-    from intarsia.server.sampler.chains import sample as run_chains
-    from intarsia.server.sampler.gibbs import Model
+    from intarsia.server.sampler.sample import sample as run_chains
+    from intarsia.server.sampler.model import Model
 
     f = study.fit
-    model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, alpha=f.alpha)
+    model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, power=f.power)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)

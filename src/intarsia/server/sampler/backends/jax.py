@@ -233,10 +233,6 @@ class JaxBackend:
         return lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), again, (x, f(x)))[1]
 
     @staticmethod
-    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
-        return index, wanted
-
-    @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:
         return x.at[index].set(value)
 

@@ -178,12 +178,6 @@ class NumpyBackend:
             x = new
 
     @staticmethod
-    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
-        """The wanted of a list of indices, where the array library knows lists of any length; and which of those are wanted."""
-        index = index[wanted]
-        return index, np.ones(index.size, dtype=bool)
-
-    @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:
         out = x.copy()
         out[index] = value

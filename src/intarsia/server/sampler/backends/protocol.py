@@ -92,10 +92,6 @@ class Backend(Protocol):
         """Iterate f from x until nothing changes (f is triangular, so it settles exactly)."""
         ...
 
-    def compress(self, index: Array, wanted: Array) -> tuple[Array, Array]:
-        """The wanted of a list of indices, where the array library knows lists of any length; and which of those are wanted."""
-        ...
-
     def put(self, x: Array, index: Array, value: Array) -> Array:
         """x with x[index] = value."""
         ...
