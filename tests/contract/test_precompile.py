@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intarsia.server.sampler import backend
-from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.precompile import precompile
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reaso
 FIT = """
 import hashlib, sys
 import numpy as np
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.model import Model
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((12, 30)), rng.standard_normal((12, 2))
 for local in sys.argv[1:]:

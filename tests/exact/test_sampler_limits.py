@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from intarsia.server.sampler import backend, gibbs
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
 
 BE = backend.get("numpy")
 RUN = {"draws": 60, "warmup": 60, "chains": 2, "thin": 1, "seed": 1}

@@ -10,8 +10,8 @@ from scipy.stats import invgamma, norm
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
 from intarsia.server.sampler import errors_in_variables as ev
-from intarsia.server.sampler.chains import sample as sample_without_noise
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.sample import sample as sample_without_noise
+from intarsia.server.sampler.model import Model
 
 
 def covariance(kind, P, rho=0.5):

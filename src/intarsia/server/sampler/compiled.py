@@ -43,8 +43,8 @@ def sweep(now: Any, state: State) -> tuple[State, Stats]:
     state = State(*new)
     if kind.sites:
         design = data.blocks.Xt, data.blocks.gram, data.Y
-        numbers = _get(noise, "single.z", "single.u")
-        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, numbers)
+        sites = _get(noise, "single.z", "single.u")
+        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, sites)
         state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 

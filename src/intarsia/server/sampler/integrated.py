@@ -114,7 +114,6 @@ def collapsed_local(
     return new
 
 
-
 def borderline(
     be: Backend, systems: "Systems", Xk: Array, Zk: Array, lam: Array, law: Law, candidates: dict[str, Array]
 ) -> tuple[Array, Array]:

@@ -654,9 +654,7 @@ def draw_Sigma(
 
 
 @njit(cache=True, error_model="numpy")
-def rescale_columns(
-    A: Array, B: Array, tau: Array, scale: float, noise: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
+def rescale_columns(A: Array, B: Array, tau: Array, scale: float, noise: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     """`moves.rescale_columns` under C⁺(0, scale)."""
     (Q, R), P = A.shape, B.shape[0]
     g, u = noise

@@ -131,9 +131,7 @@ class Plan:
         return spec
 
 
-def plan(
-    model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True
-) -> Plan:
+def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True) -> Plan:
     """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model."""
     m, P = X.shape
     Q = Y.shape[1]
