@@ -21,7 +21,7 @@ SHORT = {"draws": 12, "warmup": 15, "chains": 3, "thin": 2, "seed": 5}
 
 
 def same(a, b):
-    return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("C", "sigma2", "tau", "shrinkage"))
+    return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("C", "Sigma", "tau", "shrinkage"))
 
 
 def test_draws_do_not_depend_on_the_number_of_workers():

@@ -1,7 +1,7 @@
 """Chains on an accelerator: whole stretches of sweeps compiled, chains side by side, draws taken off as they are kept.
 
-The sweep is the readable one of `sweep`, the warm-up that of `adapt`; here they only become the body of a compiled loop. Random numbers
-are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
+The sweep is the readable one of `sweep`, the warm-up that of `adapt`; here they only become the body of a compiled loop.
+Random numbers are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
 """
 
 import time

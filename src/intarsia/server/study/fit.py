@@ -46,8 +46,8 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
 def sample(study: Study, joined: Joined, **options: Any) -> Any:
     """The labelled posterior of the joined sketches under the study's model."""
     from intarsia.server.results.posterior import Posterior
-    from intarsia.server.sampler.sample import sample as run_chains
     from intarsia.server.sampler.model import Model
+    from intarsia.server.sampler.sample import sample as run_chains
 
     f = study.fit
     model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, power=f.power)
