@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.sample import Progress, Until, sample
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import Progress, Until, sample
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))

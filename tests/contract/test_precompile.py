@@ -7,8 +7,8 @@ import sys
 import numpy as np
 
 from intarsia.server.sampler import kernels
-from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.precompile import precompile
+from intarsia.server.sampler.sample import sample
 
 FIT = """
 import hashlib, sys

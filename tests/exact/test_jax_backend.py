@@ -25,7 +25,9 @@ def readable(**options):
     return X, Y, replace(plan, compiled=False)
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((name, FULL) for name in CASES), ("row, factored", FULL), ("row", LIGHT), ("row", SHORT)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, FULL) for name in CASES), ("row, factored", FULL), ("row", LIGHT), ("row", SHORT)]
+)
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     """Forty sweeps with adaptation; each starts from NumPy's state, so that rounding cannot add up to another decision."""
     if "factored" in name:  # as systems of middle size are: Cholesky factors in place of eigenvalues

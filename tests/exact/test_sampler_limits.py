@@ -5,12 +5,12 @@ import pytest
 
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.schedule import draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import prepare
 from intarsia.server.sampler.sweep import sweep
-from intarsia.server.sampler.sample import sample
 
 BE = backends.get("numpy")
 RUN = {"draws": 60, "warmup": 60, "chains": 2, "thin": 1, "seed": 1}

@@ -42,7 +42,8 @@ def posterior(setting, data, rng, warmup, draws, thin):
 def quantities(state):
     C = state.B @ state.A.T
     V = (state.A * state.tau**2) @ state.A.T
-    return np.array([C[0, 0], C[1, -1], C[-1, 0], np.abs(C).sum(), *np.log(np.diag(state.Sigma)), state.Sigma[0, -1], np.trace(V)])
+    noise = *np.log(np.diag(state.Sigma)), state.Sigma[0, -1]
+    return np.array([C[0, 0], C[1, -1], C[-1, 0], np.abs(C).sum(), *noise, np.trace(V)])
 
 
 def ranks(setting, replicates, warmup=60, draws=20, thin=12, seed=0):
