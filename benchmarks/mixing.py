@@ -4,9 +4,9 @@
     python -m benchmarks.mixing --sweeps 300  # a look
 
 Four kinds of data: Simulation 1 (n=500, P=300, Q=5, m=100) and 2 (n=P=1000, Q=5, m=200), both ρ=.5, s=30; low rank (30 features,
-rank 2, Q=8, noise correlated at .6); dense (every one of 200 features has a small effect). Every variant runs three chains of the sweep
-that users run; a move is left out by giving it random numbers with which nothing is accepted. The last line is one JSON object, one row
-per kind of data and variant.
+rank 2, Q=8, noise correlated at .6); dense (every one of 200 features has a small effect). Every variant runs three chains of the
+sweep that users run; a move is left out by giving it random numbers with which nothing is accepted. The last line is one JSON
+object, one row per kind of data and variant.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     _, plan, data, tuning, noise, kind, _ = now
     correlated = plan.model.noise == "correlated" and plan.Q > 1
     laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale
-    stats = Stats(np.zeros(plan.P), np.zeros(2 * plan.Q + 1), np.zeros(()))
+    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + plan.exchanges + 1), np.zeros(()))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
         B, F, lam, tau, view, accepted = _without_B(now, state, view, laws)
@@ -88,7 +88,7 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     factor = Tridiagonal(G, X, lam, 1e1 * top)
     chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
-    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1] * plan.Q + [2]] * noise["steps.z"]
+    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1] * plan.exchanges + [2]] * noise["steps.z"]
     U, D, tau, accepted, new, W, Vt = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
         (noise["steps.v"], steps, integrated.exchange_scale(be, data, lam, tuning.log_odds, noise["steps.c"]), noise["steps.u"]),

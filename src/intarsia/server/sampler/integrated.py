@@ -40,12 +40,12 @@ class Collapsed(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Q stretches of Sigma, Q exchanges of noise and nulls, one step of tau: numbers of their proposals."""
+    """Q stretches of Sigma, N exchanges of noise and nulls, one step of tau: numbers of their proposals."""
 
-    directions: Array  # (2Q, Q) unit vectors
-    steps: Array  # (2Q + 1)
-    scale: Array  # (Q) of the exchanges
-    u: Array  # (2Q + 1)
+    directions: Array  # (Q + N, Q) unit vectors
+    steps: Array  # (Q + N + 1)
+    scale: Array  # (N) of the exchanges
+    u: Array  # (Q + N + 1)
 
 
 def collapsed_scales(be: Backend, target: Collapsed, at: Root, A: Array, walk: Walk) -> tuple[Root, Array, Array, Array]:
@@ -58,8 +58,9 @@ def collapsed_scales(be: Backend, target: Collapsed, at: Root, A: Array, walk: W
     """
     xp = be.xp
     (Q, R), zero = A.shape, xp.zeros(())
-    place = xp.arange(2 * Q + 1)
-    last, exchange = place == 2 * Q, (place >= Q) & (place < 2 * Q)
+    most = walk.directions.shape[0]
+    place = xp.arange(most + 1)
+    last, exchange = place == most, (place >= Q) & (place < most)
 
     def one(carry: Any, x: Any) -> Any:
         at, A, log_t, current = carry
@@ -85,7 +86,7 @@ def collapsed_scales(be: Backend, target: Collapsed, at: Root, A: Array, walk: W
 
 
 def exchange_scale(be: Backend, data: Data, lam: Array, log_odds: Array, normal: Array) -> Array:
-    """(Q) guesses of X diag(lam²) Xᵀ where it is least: tuned, and spread by noise; they depend on lam alone."""
+    """(N) guesses of X diag(lam²) Xᵀ where it is least: tuned, and spread by noise; they depend on lam alone."""
     xp = be.xp
     typical = xp.exp(2 * xp.log(lam).mean()) * data.norm2.sum() / data.X.shape[0]
     return xp.exp(log_odds + SPREAD * normal) * typical

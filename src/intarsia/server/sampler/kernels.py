@@ -536,10 +536,11 @@ def integrated(
         for q in range(Q):
             K[i, q] = view[0][q, i] / math.sqrt(view[1][i])
             R[q, i] = view[0][q, i] * math.sqrt(view[1][i])
-    accepted = np.zeros(2 * Q + 1, dtype=np.bool_)
+    most = Q + scale.size
+    accepted = np.zeros(most + 1, dtype=np.bool_)
     value = _collapsed(target, K, log_det, A, tau, laws)
-    for k in range(2 * Q + 1):
-        if k == 2 * Q:
+    for k in range(most + 1):
+        if k == most:
             new_tau = tau * math.exp(steps[k])
             proposed = _collapsed(target, K, log_det, A, new_tau, laws)
             if math.log(u[k]) < proposed - value:

@@ -53,7 +53,7 @@ def rotated(now: Sweep, state: State) -> Rotated:
 def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep, step by step."""
     be, plan, kind = now.be, now.plan, now.kind
-    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(2 * plan.Q + 1), be.xp.zeros(()))
+    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + plan.exchanges + 1), be.xp.zeros(()))
     if plan.mixing and kind.collapse and not plan.element:
         state, F, view, stats = draw_without_B(now, state, stats)
     else:
@@ -104,12 +104,12 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     target = integrated.Collapsed(be, factor, Yrot, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
     walk = integrated.Walk(
         law.directions(be, noise["steps.v"]),
-        xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1] * Q + [2])] * noise["steps.z"],
+        xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1] * plan.exchanges + [2])] * noise["steps.z"],
         integrated.exchange_scale(be, data, lam, now.tuning.log_odds, noise["steps.c"]),
         noise["steps.u"],
     )
     root, A, tau, accepted = integrated.collapsed_scales(be, target, root, state.A, walk)
-    odds = (noise["steps.c"] * (accepted[Q : 2 * Q] - ACCEPT)).mean()
+    odds = (noise["steps.c"] * (accepted[Q:-1] - ACCEPT)).mean()
     rotation = law.from_root(be, root)
     view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ A)
     s = view.deviation(power)
