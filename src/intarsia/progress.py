@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Any, TextIO
 
-from intarsia.server.sampler.sample import Progress
+from intarsia.server.sampler.launch import Progress
 
 EVERY = 5.0  # seconds between plain lines
 

@@ -25,6 +25,7 @@ from intarsia.server.results.diagnostics import Diagnosis, diagnose
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.posterior import Posterior, square_root
 from intarsia.server.results.selection import Selection, select
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
 
 Array = NDArray[np.float64]
@@ -63,10 +64,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank: int | None = None,
         noise: str = "correlated",
         sketch: int | None = None,
-        draws: int = 1000,
-        warmup: int = 500,
-        chains: int = 4,
-        thin: int | None = None,
+        draws: int = DRAWS,
+        warmup: int = WARMUP,
+        chains: int = CHAINS,
+        thin: int = THIN,
         law: str = "horseshoe",
         power: float = 1.0,
         selection: str = "bfdr",
@@ -168,7 +169,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
-            if value is None and name in ("sketch", "rank", "thin"):
+            if value is None and name in ("sketch", "rank"):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
@@ -179,7 +180,6 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
-        more: dict[str, Any] = {} if self.thin is None else {"thin": self.thin}
         return sample(
             X,
             Y,
@@ -191,12 +191,12 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             workers=self.n_jobs,
             progress=self.progress,
             backend=self.backend,
-            **more,
+            thin=self.thin,
         )
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.sampler.errors_in_variables import sample
+        from intarsia.server.sampler.private import sample
 
         return sample(
             X,
@@ -208,7 +208,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             draws=self.draws,
             warmup=self.warmup,
             chains=self.chains,
-            thin=self.thin or 1,
+            thin=self.thin,
             seed=seed,
             workers=self.n_jobs,
             progress=self.progress,

@@ -20,8 +20,8 @@ from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Blocks, Data, State, Tuning
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
-STRETCH = 2**28  # bytes of kept draws a compiled stretch may hold on the device
-WARM = 50  # warm-up sweeps a compiled stretch
+STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
+WARMUP_SWEEPS = 50  # per compiled stretch
 
 
 class Chains(NamedTuple):
@@ -223,7 +223,7 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 def stretch_length(plan: Plan, chains: int, draws: int) -> int:
     """Kept draws a stretch, so that those on the device stay within bounds."""
-    return even(draws, max(1, min(50, STRETCH // (8 * chains * plan.P * plan.Q))))
+    return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
 
 
 def even(total: int, limit: int) -> int:
@@ -244,7 +244,7 @@ def run(
     """Warm up, then keep `draws` draws, handing each stretch to `take(first, kept)`; returns also the seconds this took."""
     number = chains.words.shape[0]
     total = warmup + draws * thin
-    for first, last in stretches(warmup, even(warmup, WARM)):
+    for first, last in stretches(warmup, even(warmup, WARMUP_SWEEPS)):
         chains = runner.warm_up(chains, first, last, warmup)
         if report is not None:
             report(last, total)

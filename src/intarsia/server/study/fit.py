@@ -55,11 +55,9 @@ def sample(study: Study, joined: Joined, **options: Any) -> Any:
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)
     if noise.any() or np.any(joined.response_noise):
-        # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
-        # its draws are fixed by the seed, so an interrupted fit is simply made again.
-        from intarsia.server.sampler.errors_in_variables import sample as run_private
+        # A private study: the likelihood must know how much noise the sites added.
+        from intarsia.server.sampler.private import sample as run_private
 
-        plan.pop("checkpoint", None)
         draws = run_private(
             joined.X,
             joined.Y,
