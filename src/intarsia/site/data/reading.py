@@ -8,6 +8,8 @@ from typing import Any
 from intarsia.errors import InputError
 from intarsia.site.data.rules import Rules
 
+DATABASES = ("postgresql://", "postgres://")  # how a source that is no file begins
+
 
 @dataclass(frozen=True)
 class Reading:

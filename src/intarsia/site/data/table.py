@@ -146,7 +146,8 @@ class Table:
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
         yield from _read(self.source, columns, rows)
 
-    def _encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
+    def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks [X Y Z] with every missing value as NaN, whatever its rule."""
         for batch in self._batches(self.layout.roles.all, rows or block_rows(len(self.labels))):
             yield self.layout.encode(batch)
 
@@ -154,7 +155,7 @@ class Table:
         """Blocks [X Y Z] of at most `rows` rows in the table's own order, nothing checked. Missing values are NaN, but in columns
         whose rule is "regression": there they are filled."""
         filler = self.filler()
-        for Z in self._encoded(rows):
+        for Z in self.encoded(rows):
             yield Z if filler is None else filler.fill(Z)
 
     def filler(self) -> Filler | None:
@@ -163,8 +164,8 @@ class Table:
             filled = np.array([self.missing_rules[label] == "regression" for label in self.labels])
             known = np.ones(len(self.labels), dtype=bool)
             known[len(self.features) : len(self.features) + len(self.responses)] = False
-            pilot = pilot_of(next(self._encoded()))
-            self._filler = Filler.fit(self._encoded(), pilot, filled, known)
+            pilot = pilot_of(next(self.encoded()))
+            self._filler = Filler.fit(self.encoded(), pilot, filled, known)
         return self._filler
 
     @property
@@ -172,7 +173,7 @@ class Table:
         """Missing cells of every column that has any (by the table's own column names); one pass over the table, kept."""
         if self._missing is None:
             counts = np.zeros(len(self.labels), dtype=np.int64)
-            for Z in self._encoded():
+            for Z in self.encoded():
                 counts += np.isnan(Z).sum(axis=0)
             self._missing = self._by_column(counts)
         return dict(self._missing)
