@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from intarsia.errors import InputError
 from intarsia.site.data.csv_source import CsvSource
-from intarsia.site.data.reading import Reading
+from intarsia.site.data.reading import DATABASES, Reading
 from intarsia.site.data.sources import ArraySource, FeatherSource, FrameSource, ManySource, ParquetSource, Source
 
 _READS = ".parquet, .csv, .tsv (also .gz), .feather, .arrow or .npy file"
@@ -19,6 +19,7 @@ _ELSEWHERE = {
     ".sas7bdat": "a SAS file", ".rds": "an R file", ".rda": "an R file", ".rdata": "an R file", ".mat": "a MATLAB file",
     ".pkl": "a pickled object", ".pickle": "a pickled object",
 }  # fmt: skip
+_SQLITE, _DUCKDB = (".sqlite", ".sqlite3", ".db"), (".duckdb", ".ddb")
 _COMPRESSED = (".gz", ".zst", ".bz2")
 
 
@@ -45,6 +46,11 @@ def open_source(source: Any, names: Sequence[str] | None = None, reading: Readin
 
 
 def _open_one(place: str, names: Sequence[str] | None, reading: Reading) -> Source:
+    if place.startswith(DATABASES):
+        from intarsia.site.data.databases import DatabaseSource
+        from intarsia.site.data.postgresql import PostgreSQL
+
+        return DatabaseSource(PostgreSQL(place, reading), reading)
     return _open_file(Path(place), names, reading)
 
 
@@ -53,6 +59,11 @@ def _open_file(path: Path, names: Sequence[str] | None, reading: Reading) -> Sou
     kind = plain.suffix.lower()
     if not path.exists():
         raise InputError(f"There is no file {path}.")
+    if kind in (*_SQLITE, *_DUCKDB):
+        from intarsia.site.data.databases import DatabaseSource
+        from intarsia.site.data.local_databases import DuckDB, SQLite
+
+        return DatabaseSource(SQLite(path) if kind in _SQLITE else DuckDB(path), reading)
     readers: dict[str, Callable[[], Source]] = {
         ".parquet": lambda: ParquetSource(path), ".pq": lambda: ParquetSource(path), ".feather": lambda: FeatherSource(path),
         ".arrow": lambda: FeatherSource(path), ".ipc": lambda: FeatherSource(path), ".csv": lambda: CsvSource(path, reading),
