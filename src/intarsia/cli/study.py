@@ -140,7 +140,7 @@ def run_again(args: argparse.Namespace) -> None:
 
 def run_status(args: argparse.Namespace) -> None:
     from intarsia.server.study.folder import StudyFolder
-    from intarsia.server.study.protocol import status
+    from intarsia.server.study.status import status
 
     folder = StudyFolder.open(args.folder)
     rows = status(folder)
