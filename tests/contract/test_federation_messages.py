@@ -16,7 +16,7 @@ from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
 from intarsia.wire.prediction import PartialPrediction
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
 
 HASH = "ab" * 32
 
@@ -36,8 +36,9 @@ MESSAGES = {
     "cohort": Cohort("clinic", HASH, "intersect", 2, np.array([True, False, True])),
     "coefficients": coefficients(),
     "prediction": PartialPrediction("clinic", HASH, "june", 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
-    "share": ShareBundle("clinic", HASH, bytes(32), {"lab": b"sealed"}, bytes(64)),
-    "confirmation": Confirmation("clinic", HASH, bytes(32), "f"),
+    "offer": KeyOffer("clinic", HASH, bytes(32), bytes(64)),
+    "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, bytes(64)),
+    "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
 }  # fmt: skip
 
 

@@ -213,7 +213,10 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
     run("study", "check", tmp_path / "study.toml")
     for name in NAMES:
         run("site", "accept", tmp_path / name, tmp_path / "study.toml")
-        run("site", "offer", tmp_path / name, "-o", tmp_path / f"{name}.share")
+        run("site", "offer", tmp_path / name, "-o", tmp_path / f"{name}.offer")
+    offers = [tmp_path / f"{name}.offer" for name in NAMES]
+    for name in NAMES:
+        run("site", "share", tmp_path / name, *offers, "-o", tmp_path / f"{name}.share")
     shares = [tmp_path / f"{name}.share" for name in NAMES]
     for name in NAMES:
         run("site", "combine", tmp_path / name, *shares, "-o", tmp_path / f"{name}.confirmation")

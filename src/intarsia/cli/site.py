@@ -9,7 +9,8 @@ from intarsia.errors import InputError
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site accept clinic study.toml
-  intarsia site offer clinic -o clinic.share            # send to all sites (the server may relay)
+  intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
+  intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
   intarsia site sketch clinic -o clinic.sketch          # send to the server
@@ -34,10 +35,12 @@ def register(parser: argparse.ArgumentParser) -> None:
     accept = _add(sub, "accept", "take part in a study: its file is read, checked and kept", run_accept)
     accept.add_argument("study", type=Path, help="study.toml, as you have read it")
     add_json(accept)
-    _add(sub, "offer", "key agreement 1: this site's sealed share", run_offer, out=True)
-    combine = _add(sub, "combine", "key agreement 2: open the shares, prove the key", run_combine, out=True)
+    _add(sub, "offer", "key agreement 1: this site's public key for this run", run_offer, out=True)
+    share = _add(sub, "share", "key agreement 2: this site's share, sealed to the others' keys", run_share, out=True)
+    share.add_argument("files", nargs="+", type=Path, help="the offers of all sites")
+    combine = _add(sub, "combine", "key agreement 3: open the shares, prove the key", run_combine, out=True)
     combine.add_argument("files", nargs="+", type=Path, help="the shares of all sites")
-    seal = _add(sub, "seal", "key agreement 3: check that all sites have the same key", run_seal)
+    seal = _add(sub, "seal", "key agreement 4: check that all sites have the same key", run_seal)
     seal.add_argument("files", nargs="+", type=Path, help="the confirmations of all sites")
     align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect)", run_align, out=True)
     align.set_defaults(needs="alignment")
@@ -105,6 +108,14 @@ def run_offer(args: argparse.Namespace) -> None:
     _write(args.out, site.offer(study))
 
 
+def run_share(args: argparse.Namespace) -> None:
+    from intarsia.wire.signed import KeyOffer
+
+    site, study = _both(args)
+    raw = [path.read_bytes() for path in args.files]
+    _write(args.out, site.share(study, {KeyOffer.from_bytes(r).site: r for r in raw}))
+
+
 def run_combine(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import ShareBundle
 
@@ -119,7 +130,7 @@ def run_seal(args: argparse.Namespace) -> None:
     site, study = _both(args)
     raw = [path.read_bytes() for path in args.files]
     site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
-    print(f"all sites hold the same study key, fingerprint {site.key(study).fingerprint}")
+    print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
 
 
 def run_align(args: argparse.Namespace) -> None:

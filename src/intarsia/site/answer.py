@@ -23,6 +23,8 @@ def answer(
     """Do one step; `new_data(request)` finds the new subjects of a prediction at this site."""
     if step == "offer":
         return site.offer(study)
+    if step == "share":
+        return site.share(study, payload)
     if step == "combine":
         return site.combine(study, payload)
     if step == "align":

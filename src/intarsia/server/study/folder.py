@@ -4,7 +4,7 @@ The folder is the truth about a study, not the engine: after a crash anywhere th
 Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
-    share/ confirmation/ alignment/ sketch/     one file a site, as it came
+    offer/ share/ confirmation/ alignment/ sketch/   one file a site, as it came
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
     coefficients/                               one file a site, only its own rows
@@ -23,10 +23,10 @@ from typing import Any
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.messages import Sketch
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
 from intarsia.wire.study import Study
 
-KINDS = ("share", "confirmation", "alignment", "sketch")
+KINDS = ("offer", "share", "confirmation", "alignment", "sketch")
 
 
 class StudyFolder:
@@ -154,6 +154,11 @@ class StudyFolder:
             )
 
 
+def _check_offer(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    offer = KeyOffer.from_bytes(_bytes(raw))
+    folder.same_hash("offer", sender, offer.study_hash, offer.site)
+
+
 def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     bundle = ShareBundle.from_bytes(_bytes(raw))
     folder.same_hash("share", sender, bundle.study_hash, bundle.site)
@@ -220,6 +225,7 @@ def _facts(sketch: Sketch) -> dict[str, Any]:
 
 
 _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
+    "offer": _check_offer,
     "share": _check_share,
     "confirmation": _check_confirmation,
     "alignment": _check_alignment,

@@ -31,7 +31,7 @@ Ask = Callable[[str, Mapping[str, Payload]], Mapping[str, Reply]]
 
 def agrees(folder: StudyFolder) -> bool:
     """Whether the sites agree on the key through this server (all keys pinned) or have exchanged a file."""
-    return all(site.exchange_key is not None for site in folder.study.sites)
+    return folder.study.agrees
 
 
 def collect(folder: StudyFolder, ask: Ask) -> None:
@@ -40,7 +40,9 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
     if not folder.missing("sketch"):
         return
     if agrees(folder):
-        _gather(folder, ask, "share", "offer", {name: {} for name in folder.study.names})
+        _gather(folder, ask, "offer", "offer", {name: {} for name in folder.study.names})
+        offers = {name: folder.read("offer", name) for name in folder.study.names}
+        _gather(folder, ask, "share", "share", dict.fromkeys(folder.study.names, offers))
         bundles = {name: folder.read("share", name) for name in folder.study.names}
         _gather(folder, ask, "confirmation", "combine", dict.fromkeys(folder.study.names, bundles))
         align = {name: folder.read("confirmation", name) for name in folder.study.names}
@@ -140,7 +142,7 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
     """Every step of the study: done, waiting for whom, or not begun."""
     study = folder.study
     rows: list[dict[str, object]] = []
-    kinds = (["share", "confirmation"] if agrees(folder) else []) + ["alignment", "sketch"]
+    kinds = (["offer", "share", "confirmation"] if agrees(folder) else []) + ["alignment", "sketch"]
     for kind in kinds:
         present, missing = folder.present(kind), folder.missing(kind)
         rows.append({"step": kind, "done": not missing, "present": list(present), "missing": list(missing)})
