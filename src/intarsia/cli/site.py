@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 
 from intarsia.cli.show import add_json, emit
+from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
+from intarsia.wire.plain import one_line
 
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
@@ -32,9 +34,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
     add_json(init)
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
-    accept = _add(sub, "accept", "take part in a study: its file is read, checked and kept", run_accept)
-    accept.add_argument("study", type=Path, help="study.toml, as you have read it")
-    add_json(accept)
+    add_accept(_add(sub, "accept", "take part in a study: its file is read, checked, confirmed by you and kept", None))
     _add(sub, "offer", "key agreement 1: this site's public key for this run", run_offer, out=True)
     share = _add(sub, "share", "key agreement 2: this site's share, sealed to the others' keys", run_share, out=True)
     share.add_argument("files", nargs="+", type=Path, help="the offers of all sites")
@@ -76,10 +76,11 @@ def run_init(args: argparse.Namespace) -> None:
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
-    data = {"name": args.name, "fingerprint": identity.fingerprint, "public": str(public)}
+    data = {"name": args.name, "fingerprint": identity.fingerprint, "words": identity.words, "public": str(public)}
     lines = [
         f"site {args.name} made in {args.dir}; the private keys are in identity.key (owner only)",
-        f"fingerprint  {identity.fingerprint}   (read it out to the other sites)",
+        f"fingerprint  {args.name} {identity.words}",
+        "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
         f"next: look into {args.dir / 'site.toml'}",
     ]
@@ -91,16 +92,8 @@ def run_show(args: argparse.Namespace) -> None:
 
     identity = SiteFolder.load(args.dir).identity()
     keys = {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
-    lines = [identity.toml().rstrip(), f"# fingerprint {identity.fingerprint}"]
-    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, **keys}, lines)
-
-
-def run_accept(args: argparse.Namespace) -> None:
-    from intarsia.cli.study import explain
-    from intarsia.site.site_folder import SiteFolder
-
-    study = SiteFolder.load(args.dir).accept(args.study)
-    emit(args, {"study": study.id, "hash": study.hash}, [*explain(study), "accepted"])
+    lines = [identity.toml().rstrip(), f"# fingerprint {identity.name} {identity.words}"]
+    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, "words": identity.words, **keys}, lines)
 
 
 def run_offer(args: argparse.Namespace) -> None:
@@ -158,7 +151,7 @@ def run_receive(args: argparse.Namespace) -> None:
     rows = model.rows()
     write_rows(args.out, rows)
     picked = [row for row in rows if row["selected"]]
-    lines = [f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features", model.coefficients.verdict]
+    lines = [f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features", one_line(model.coefficients.verdict)]
     emit(args, {"rows": len(rows), "file": str(args.out), "verdict": model.coefficients.verdict}, lines)
 
 
