@@ -51,7 +51,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(receive)
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
-    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person")
+    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
     serve = _add(sub, "serve", "connect to the server and answer its steps", run_serve)
     serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
@@ -162,8 +162,9 @@ def run_join(args: argparse.Namespace) -> None:
     site_folder = SiteFolder.load(args.dir)
     if args.approved is None:
         request = kit.join_request(args.dir, site_folder.name)
-        print(f"send {request} to the server's operator (it holds no private key);")
-        print("then: intarsia site join DIR --approved FILE --fingerprint SHA256:…")
+        print(f"send {request} to the server's operator (it holds no private key), and read out its words:")
+        print(f"    {site_folder.name} {kit.read_request(request).words}")
+        print("then: intarsia site join DIR --approved FILE --fingerprint 'the authority's words, or SHA256:…'")
         return
     if not args.fingerprint:
         raise InputError("Give --fingerprint: the one the server's operator told you in person, not by the same mail.")
