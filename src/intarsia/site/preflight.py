@@ -98,7 +98,8 @@ def preflight(
     if ledger is not None and hasher is not None:
         hasher.update(repr((found.names, key.fingerprint, order_mac)).encode())
         content = hasher.hexdigest()
-    return Preflight(site, study, facts, judge(facts, policy), guarantee, clip, ledger, tokens, content, key.fingerprint)
+    name = key.study_fingerprint(study.hash)
+    return Preflight(site, study, facts, judge(facts, policy), guarantee, clip, ledger, tokens, content, name)
 
 
 def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:

@@ -232,6 +232,11 @@ class Study:
                 return entry
         raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
+        return all(site.exchange_key is not None for site in self.sites)
+
     def again(self, run: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
         return replace(self, run=run or new_run())
