@@ -46,7 +46,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
         for kind in ("share", "confirmation", "alignment", "sketch"):
             file = folder.file(kind, name)
             row[kind] = file.stat().st_size if file.is_file() else None
-        row["delivered"] = (path / "coefficients" / f"{name}.received").is_file()
+        row["delivered"] = (path / "receipt" / f"{name}.receipt").is_file()
         sites.append(row)
     fit = _json(path / "fit.json")
     return {

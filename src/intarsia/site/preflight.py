@@ -71,11 +71,13 @@ def preflight(
     order_mac: str = "",
     own_policy: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
+    announced: Mapping[str, int] | None = None,
     dry: bool = False,
 ) -> Preflight:
     """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`.
 
-    A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing.
+    `announced` are the sites' counts of columns, by site, where they were exchanged. A ledger binds the run to the cohort
+    before any value is looked at, and books a refusal; a `dry` run books nothing.
     """
     policy = Policy.of_study(study.privacy).tightened(own_policy or {})
     chosen = None if order is None else check_order(order, table.n)
@@ -83,7 +85,7 @@ def preflight(
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
-    facts = _public_facts(table, study, site, n)
+    facts = _public_facts(table, study, site, n, announced or {})
     claim = None
     if ledger is not None:
         tokens = ledger.tokens(_ids(table, chosen))
@@ -99,8 +101,8 @@ def preflight(
     hasher = None if ledger is None else ledger.content_hasher()
     if private:
         if hasher is not None:
-            for X, Y in table.blocks(order=chosen):
-                hasher.update(np.ascontiguousarray(np.hstack([X, Y])).tobytes())
+            for parts in table.raw_blocks():
+                hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
         found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack)
@@ -122,16 +124,16 @@ def preflight(
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.fingerprint)
 
 
-def _public_facts(table: Table, study: Study, site: str, n: int) -> Facts:
+def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
     """What the study file and the column labels say; no value is looked at."""
-    labels = (*table.features, *table.responses)
+    labels = table.labels
     stated = study.site(site).columns
     if stated is not None and stated != len(labels):
         raise InputError(
             f"study.toml states columns = {stated} for site {site!r}; the table brings {len(labels)}. Correct one of the two: "
             "the other sites' figures rest on it."
         )
-    others = _others_columns(study, site)
+    others = _others_columns(study, site, announced)
     return Facts(
         n=n, m=study.sketch.m, kind=cast(Kind, study.sketch.kind), columns=len(labels) + (others or 0),
         columns_known=others is not None, precision=study.sketch.precision, epsilon=study.privacy.epsilon,
@@ -139,19 +141,22 @@ def _public_facts(table: Table, study: Study, site: str, n: int) -> Facts:
     )  # fmt: skip
 
 
-def _others_columns(study: Study, site: str) -> int | None:
-    """How many columns the other sites bring: as study.toml states, or lists by name; None where a pattern leaves it open."""
+def _others_columns(study: Study, site: str, announced: Mapping[str, int]) -> int | None:
+    """How many columns the other sites bring: as they announced, as study.toml states, or as it lists by name; None where a
+    pattern leaves it open.
+    """
     total = 0
     for entry in study.sites:
         if entry.name == site:
             continue
-        labels = entry.labels
-        if entry.columns is not None:
-            total += entry.columns
-        elif any("*" in label for label in labels):
+        told = announced.get(entry.name)
+        if told is not None and entry.columns is not None and told != entry.columns:
+            raise InputError(f"Site {entry.name!r} announced {told} columns, study.toml states {entry.columns}. Nothing was sent.")
+        listed = None if any("*" in label for label in entry.labels) else len(entry.labels)
+        counts = [count for count in (told, entry.columns, listed) if count is not None]
+        if not counts:
             return None
-        else:
-            total += len(labels)
+        total += max(counts)
     return total
 
 
@@ -171,4 +176,4 @@ def _private(table: Table, study: Study, site: str) -> tuple[dp.Guarantee, Bound
     countable = not any("*" in label for s in study.sites for label in s.labels)
     counts = {s.name: len(s.labels) for s in study.sites} if countable else None
     guarantee = dp.guarantee(p.epsilon, p.delta, study.sketch.m, {name: p.row_bound[name] for name in study.names}, counts)
-    return guarantee, public_bound((*table.features, *table.responses), site, p.row_bound, p.centres, p.scales)
+    return guarantee, public_bound(table.labels, site, p.row_bound, p.centres, p.scales)

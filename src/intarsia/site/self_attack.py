@@ -72,10 +72,11 @@ def attack_columns(
 
 def own_sketch(table: Table, Phi: Array, order: NDArray[np.int64] | None, precision: str) -> Array:
     """What would leave: Φ times the standardised columns, rounded; the table is read in row blocks."""
-    S, total, square, at = np.zeros((len(Phi), len(table.features) + len(table.responses))), 0.0, 0.0, 0
-    for X, Y in table.blocks(order=order):
-        Z = np.hstack([X, Y])
-        shift = Z[0] if at == 0 else shift
+    columns = len(table.labels)
+    S, total, square, shift, at = np.zeros((len(Phi), columns)), np.zeros(columns), np.zeros(columns), np.zeros(columns), 0
+    for parts in table.blocks(order=order):
+        Z = np.hstack(parts)
+        shift = Z[0] if at == 0 else shift  # a large offset must not cost digits
         Z = Z - shift
         S += Phi[:, at : at + len(Z)] @ Z
         total, square, at = total + Z.sum(axis=0), square + np.square(Z).sum(axis=0), at + len(Z)
@@ -90,7 +91,7 @@ def attack_blind(
     table: Table, phi: Design, order: NDArray[np.int64] | None, precision: str, seconds: float
 ) -> int | None:  # fmt: skip
     """How many columns of Φ the blind attack finds in this site's own sketch; None when it is too large to try."""
-    columns = len(table.features) + len(table.responses)
+    columns = len(table.labels)
     if phi.m * phi.n > LARGEST_PHI or phi.m * columns > LARGEST_PHI or columns < 2:
         return None
     Phi = real_phi(phi)
@@ -123,9 +124,8 @@ def exposures(laws: Mapping[str, Levels], ratio: float, seconds: float = float("
 
 def _columns(table: Table, order: NDArray[np.int64] | None, names: list[str]) -> dict[str, Array]:
     """A few whole columns of the cohort, in order."""
-    everything = (*table.features, *table.responses)
-    at = [everything.index(name) for name in names]
-    parts = [np.hstack([X, Y])[:, at] for X, Y in table.blocks(order=order)]
+    at = [table.labels.index(name) for name in names]
+    parts = [np.hstack(parts)[:, at] for parts in table.blocks(order=order)]
     return dict(zip(names, np.concatenate(parts).T))
 
 
@@ -166,10 +166,10 @@ class ServerAttacks:
 def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None, precision: str) -> ServerAttacks:
     """Membership, known rows and singletons on this site's own columns."""
     n, m = phi.n, phi.m
-    c = len(table.features) + len(table.responses)
+    c = len(table.labels)
     if n * c > LARGEST_TABLE or m * n > LARGEST_PHI:
         return ServerAttacks(reason="too large to attack here; see the theory lines")
-    Z = np.concatenate([np.hstack([X, Y]) for X, Y in table.blocks(order=order)])
+    Z = np.concatenate([np.hstack(parts) for parts in table.blocks(order=order)])
     spread = Z.std(axis=0, ddof=1)
     if (spread <= 0).any():
         raise InputError("A column of one value carries nothing and cannot be attacked. Drop it.")

@@ -337,7 +337,7 @@ class Site:
         if not labels:
             return np.empty((tokens.n, 0)), tokens
         at = [table.features.index(label) for label in labels]
-        X = np.concatenate([block[:, at] for block, _ in table.blocks(order=tokens.rows)])
+        X = np.concatenate([block[:, at] for block, *_ in table.blocks(order=tokens.rows)])
         return X, tokens
 
     def _pair_secrets(self, study: Study, request: str, owner: str, order_mac: str) -> dict[str, bytes]:

@@ -44,7 +44,7 @@ def profile(
 
     `level` is the smallest allowed level: columns that differ in fewer subjects are near-duplicates.
     """
-    names = (*table.features, *table.responses)
+    names = tuple(table.labels)
     counts: list[dict[float, int] | None] = [{} for _ in names]
     medians: list[Array] = []
     total = square = np.zeros(len(names))
@@ -113,8 +113,8 @@ def profile(
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
-    for X, Y in table.blocks(order=order):
-        yield np.hstack([X, Y])
+    for parts in table.blocks(order=order):
+        yield np.hstack(parts)
 
 
 def _near(

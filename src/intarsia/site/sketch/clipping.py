@@ -28,7 +28,7 @@ class Bound:
     @classmethod
     def of(cls, table: Table, centers: Mapping[str, float], scales: Mapping[str, float], bound: float) -> "Bound":
         """From the study's public constants by column; a column without one has centre 0 and scale 1."""
-        names = (*table.features, *table.responses)
+        names = table.labels
         center = np.array([float(centers.get(name, 0.0)) for name in names])
         return cls(center, np.array([float(scales.get(name, 1.0)) for name in names]), float(bound))
 

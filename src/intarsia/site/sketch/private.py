@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError, PrivacyError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.local import Local
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.partial import Design
 from intarsia.site.sketch.sketch import design, sketch
 from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 
 Array = NDArray[np.float64]
@@ -60,7 +60,7 @@ class PrivateResult:
     """
 
     message: Sketch
-    local: Local
+    units: Units
     shortened: float
     offsets: Array
     longest: float
@@ -80,7 +80,7 @@ def private_sketch(
     n = table.n if order is None else len(order)
     shortened, offsets = clipping(table, clip, order)
     phi = design(key, study=study, run=run, n=n, m=m, kind="gaussian", cohort=order_mac)
-    return PrivateResult(result.message, result.local, shortened, offsets, longest_column(phi))
+    return PrivateResult(result.message, result.units, shortened, offsets, longest_column(phi))
 
 
 def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array]:
