@@ -144,7 +144,9 @@ def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
     if not facts.columns_known and len(facts.own_columns) > 1:
         text = f"blind: {danger:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
         return [Finding("blind", NOTE, text, danger, policy.warn_blind)]
-    return [Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)]
+    return [
+        Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)
+    ]
 
 
 def attack(facts: Facts, policy: Policy) -> list[Finding]:

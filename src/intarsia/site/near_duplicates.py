@@ -11,6 +11,7 @@ cell of that three-dimensional grid. Only pairs that met in two groups or more a
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class Fingerprints:
     def _slices(self, place: NDArray[np.int64]) -> Iterator[tuple[int, int, slice]]:
         label = place * self.groups // self.n
         edges = [0, *(np.flatnonzero(np.diff(label)) + 1).tolist(), len(place)]
-        for a, b in zip(edges[:-1], edges[1:]):
+        for a, b in pairwise(edges):
             yield 0, int(label[a]), slice(a, b)
         for offset in range(min(self.groups, len(place))):
             yield 1, int(place[offset] % self.groups), slice(offset, None, self.groups)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.privacy import dp
+from intarsia.privacy import dp, grid
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import Verdict, judge
@@ -114,7 +114,7 @@ def preflight(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
-    guarantee, clip = _private(table, study, site) if private else (None, None)
+    guarantee, clip = _private(table, study, site, n) if private else (None, None)
     verdict = judge(facts, policy)
     if claim is not None and hasher is not None:
         hasher.update(repr((tuple(c.name for c in facts.own_columns), key.fingerprint, order_mac)).encode())
@@ -151,7 +151,9 @@ def _others_columns(study: Study, site: str, announced: Mapping[str, int]) -> in
             continue
         told = announced.get(entry.name)
         if told is not None and entry.columns is not None and told != entry.columns:
-            raise InputError(f"Site {entry.name!r} announced {told} columns, study.toml states {entry.columns}. Nothing was sent.")
+            raise InputError(
+                f"Site {entry.name!r} announced {told} columns, study.toml states {entry.columns}. Nothing was sent."
+            )
         listed = None if any("*" in label for label in entry.labels) else len(entry.labels)
         counts = [count for count in (told, entry.columns, listed) if count is not None]
         if not counts:
@@ -165,7 +167,7 @@ def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
     return ids if order is None else ids[order]
 
 
-def _private(table: Table, study: Study, site: str) -> tuple[dp.Guarantee, Bound]:
+def _private(table: Table, study: Study, site: str, n: int) -> tuple[dp.Guarantee, Bound]:
     """Noise for this site. Every site computes the same split: it rests on the study file alone."""
     p = study.privacy
     missing = [name for name in study.names if name not in p.row_bound]
@@ -176,4 +178,7 @@ def _private(table: Table, study: Study, site: str) -> tuple[dp.Guarantee, Bound
     countable = not any("*" in label for s in study.sites for label in s.labels)
     counts = {s.name: len(s.labels) for s in study.sites} if countable else None
     guarantee = dp.guarantee(p.epsilon, p.delta, study.sketch.m, {name: p.row_bound[name] for name in study.names}, counts)
+    own, entries = guarantee.sites[site], study.sketch.m * len(table.labels)
+    mu = grid.shift(n, study.sketch.m, len(table.labels), own.row_bound, own.w)
+    grid.check(p.epsilon, p.delta, mu, entries, len(study.sites))
     return guarantee, public_bound(table.labels, site, p.row_bound, p.centres, p.scales)

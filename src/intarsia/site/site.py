@@ -177,9 +177,9 @@ class Site:
         return message
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.privacy.ledger import Ledger
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
+        from intarsia.site.site_ledger import open_ledger
 
         tokens = self.tokens(study)
         if cohort is not None:
@@ -191,7 +191,7 @@ class Site:
         order, mac = settle(self.name, study, tokens, agreed)
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
-        ledger = None if self.folder is None else Ledger(self.folder / "ledger")
+        ledger = None if self.folder is None else open_ledger(self.folder)
         check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own_policy=self.policy, ledger=ledger)
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()

@@ -1,8 +1,8 @@
 """What a site finds out about its own columns before they are sketched: levels, rare values, dominant subjects, shape,
 duplicates and near-duplicates.
 
-Two passes over the table in row blocks (a third over columns that look alike); memory is a few hundred numbers per column. Nothing of it leaves the site except, by
-name, on the site's own card.
+Two passes over the table in row blocks (a third over columns that look alike); memory is a few hundred numbers per column.
+Nothing of it leaves the site except, by name, on the site's own card.
 """
 
 from collections.abc import Callable, Iterator
@@ -93,12 +93,9 @@ def profile(
         share = float(farthest[j] ** 2 / variance[j]) if variance[j] > 0 else 0.0
         fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
         other, people = near.get(j, (None, None))
-        out.facts.append(
-            replace(
-                fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j]), near_people=people,
-                near_duplicate_of=None if other is None else names[other],
-            )  # fmt: skip
-        )
+        twin = None if other is None else names[other]
+        fact = replace(fact, near_people=people, near_duplicate_of=twin)
+        out.facts.append(replace(fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j])))
         out.scale[name] = float(sd[j])
         if levels is not None and len(levels) > 1:
             values = np.array(sorted(levels))
