@@ -197,7 +197,7 @@ def looks_like_noise(values, sd):
 
 
 def test_mironov_with_phi_known():
-    """One person's row scaled by 1e-6 against an empty one, Φ known: told with certainty from noise in doubles, not from the grid.
+    """One person's row scaled by 1e-6 against an empty one, Φ known: certain from noise in doubles, unknown from the grid.
 
     All other rows are empty, so the sketch without noise is zero or 1e-6 times the person's column of Φ.
     """

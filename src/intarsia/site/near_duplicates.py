@@ -23,6 +23,7 @@ DOMINATED_SHARE = 0.9  # a difference of which few people carry this share is th
 _PROJECTIONS = 3
 _ALL_PAIRS = 40  # columns in one cell; beyond, each is compared with the next few only
 _SMALLEST_GROUP_ROWS = 6
+_REFITS = 3
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,16 @@ def differing(x: Array, y: Array, same: NDArray[np.int64], level: int) -> int | 
     Subjects whose differences together make less than a tenth of all of it do not count: a little noise on the whole
     column hides nobody who stands out.
     """
-    dx = x[same] - x[same].mean()
-    power = float(dx @ dx)
-    if power <= 0:
-        return None
-    slope = float(dx @ y[same]) / power
-    e = np.square(y - y[same].mean() - slope * (x - x[same].mean()))
+    e = np.zeros(len(x))
+    for _ in range(_REFITS):
+        dx = x[same] - x[same].mean()
+        power = float(dx @ dx)
+        if power <= 0:
+            return None
+        slope = float(dx @ y[same]) / power
+        e = np.square(y - y[same].mean() - slope * (x - x[same].mean()))
+        # The group the line was fitted to may hold a person who differs: fit again without the largest differences.
+        same = np.argpartition(e, len(e) - level)[: len(e) - level] if len(e) > 2 * level else same
     variance = float(y.var())
     if float(e.max(initial=0.0)) <= NEGLIGIBLE_SD**2 * variance:
         return None
