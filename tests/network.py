@@ -45,7 +45,7 @@ class Network:
             self.command("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
             if preshared:
                 toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
-                (where / "site.toml").write_text(toml)
+                (where / "site.toml").write_text(toml.replace('one_column = "refuse"', 'one_column = "allow"'))
             self.command("site", "join", where)
             request = where / "network-request" / "request-client" / f"{name}.request.zip"
             self.command("server", "approve", self.server, request)

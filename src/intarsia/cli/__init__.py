@@ -16,7 +16,6 @@ from intarsia.errors import IntarsiaError
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("intarsia.cli.demo", "a study of three simulated hospitals, from tables to report"),
     "key": ("intarsia.cli.key", "make a sketch key, show its fingerprint"),
-    "sketch": ("intarsia.cli.sketch", "sketch a site's table with the sites' key"),
     "study": ("intarsia.cli.study", "write, check, run and follow a study"),
     "site": ("intarsia.cli.site", "an institution's own end of a study"),
     "server": ("intarsia.cli.server", "the party that sees sketches only"),

@@ -144,6 +144,7 @@ def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> proto
     words = {
         "offer": "Key agreement: each hospital seals a share of the key for the others",
         "combine": "  the server relays the shares; it cannot open them",
+        "announce": "Each hospital tells the others how many people and columns it brings",
         "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",
         "sketch": "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
         "receive": None,
@@ -178,7 +179,7 @@ def _tell_sketches(out: Path, folder: StudyFolder, study: Study, say: Say) -> No
 
 def _gate(out: Path, name: str, study: Study) -> str:
     """What the hospital's own privacy check found, from its own folder."""
-    path = out / "sites" / name / "studies" / f"{study.id}-{study.hash[:16]}" / "preflight.json"
+    path = out / "sites" / name / "studies" / study.folder_name / "preflight.json"
     if not path.is_file():
         return "passed"
     found = json.loads(path.read_text(encoding="utf-8"))

@@ -4,19 +4,17 @@ identity.key     owner only
 site.toml        where the table is, what its columns are: the site's own decision, never a message's
 accepted/        study files this site's operator has read and accepted
 studies/         one run folder per study
-predict/         tables of new subjects, one file a request
+predict/         tables of new subjects, one folder per study and one file per request
 network/         certificates and configuration of the networked carrier
 problems.jsonl   what went wrong here, in full; the server is told a code
 """
 
 import json
-import time
 import tomllib
-import traceback
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import InputError, IntarsiaError, StudyError
+from intarsia.errors import InputError, StudyError
 from intarsia.site.identity import FILE, Identity, fingerprint
 from intarsia.site.site import Site
 from intarsia.wire.schema import Checker, check_name
@@ -30,8 +28,10 @@ name = "{name}"
 source = "{source}"
 # The column that identifies a subject.
 id = "{id}"
-# Columns this site brings as responses, and those to leave out; every other column is a feature.
+# Columns this site brings as responses, as covariates (adjusted for, never selected), and those to leave out;
+# every other column is a feature.
 responses = {responses}
+covariates = []
 ignore = []
 # A missing value: "error", or "mean" to put the column's mean.
 missing = "error"
@@ -43,6 +43,11 @@ constant = "error"
 
 [policy]
 # This site's own privacy rules, where they are tighter than the study's; for example max_ratio = 0.1
+
+[predict]
+# Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
+# A part that is nearly one column of this site's hands that column to the owner of the response: "refuse" or "allow".
+one_column = "refuse"
 """
 
 
@@ -79,18 +84,19 @@ class SiteFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}.") from None
         check = Checker(str(path), text)
-        check.known(content, (), ("name", "table", "policy"))
+        check.known(content, (), ("name", "table", "policy", "predict"))
         table = check.table(content, "table")
-        known = ("source", "id", "features", "responses", "ignore", "missing", "constant", "key")
+        known = ("source", "id", "features", "responses", "covariates", "ignore", "missing", "constant", "key")
         check.known(table, ("table",), known)
         settings: dict[str, Any] = {"name": check.label(content, (), "name")}
         for key in ("source", "id", "key", "missing", "constant"):
             if key in table:
                 settings[key] = check.text(table, ("table",), key)
-        for key in ("features", "responses", "ignore"):
+        for key in ("features", "responses", "covariates", "ignore"):
             if key in table:
                 settings[key] = list(check.strings(table, ("table",), key, ()))
         settings["policy"] = check.table(content, "policy")
+        settings["predict"] = check.table(content, "predict")
         check.finish()
         return cls(folder, settings)
 
@@ -111,6 +117,7 @@ class SiteFolder:
                 id=s.get("id"),
                 features=s.get("features"),
                 responses=s.get("responses", ()),
+                covariates=s.get("covariates", ()),
                 ignore=s.get("ignore", ()),
                 missing=s.get("missing", "error"),
                 constant=s.get("constant", "error"),
@@ -118,6 +125,7 @@ class SiteFolder:
                 identity=self.identity() if (self.folder / FILE).is_file() else None,
                 folder=self.folder,
                 policy=s["policy"],
+                predict=s["predict"],
             )
         return self._site
 
@@ -127,8 +135,6 @@ class SiteFolder:
     def accept(self, source: str | Path) -> Study:
         """The operator has read this study file and takes part in it; only accepted files are ever answered."""
         study = Study.load(source)
-        if study.terms:
-            raise StudyError(f"{source} borrows its hash from elsewhere (terms = …); such a file is not accepted.")
         entry = study.site(self.name)
         if (self.folder / FILE).is_file() and entry.exchange_key is not None:
             own = self.identity()
@@ -138,7 +144,7 @@ class SiteFolder:
                     f"{source} pins other keys for site {self.name!r} ({pinned}) than this site has "
                     f"({own.fingerprint}). Do not accept it; tell whoever wrote it."
                 )
-        target = self.folder / "accepted" / f"{study.id}-{study.hash[:16]}.toml"
+        target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(Path(source).read_bytes())
         return study
@@ -155,20 +161,13 @@ class SiteFolder:
             "was changed, or not accepted here yet: compare the files, then run `intarsia site accept`."
         )
 
-    def new_subjects(self, request: str) -> str:
-        """The table of new subjects for a prediction, from the site's own folder."""
+    def new_subjects(self, study: Study, request: str) -> str:
+        """The table of new subjects that this site's operator put there for this prediction of this study and run."""
         if not check_name(request):
             raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
-        found = sorted((self.folder / "predict").glob(f"{request}.*"))
+        found = sorted((self.folder / "predict" / study.folder_name).glob(f"{request}.*"))
         found = [path for path in found if path.stem == request]
         if len(found) != 1:
-            raise InputError(f"Expected one table predict/{request}.(csv|parquet|…) at this site, found {len(found)}.")
+            where = f"predict/{study.folder_name}/{request}.(csv|parquet|…)"
+            raise InputError(f"Expected one table {where} at this site, found {len(found)}.")
         return str(found[0])
-
-    def note_problem(self, error: Exception) -> None:
-        # Of an error that is not ours only the places are kept: its words might quote a value.
-        places = traceback.extract_tb(error.__traceback__)
-        text = str(error) if isinstance(error, IntarsiaError) else " > ".join(f"{p.name}:{p.lineno}" for p in places)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": type(error).__name__, "text": text}
-        with (self.folder / "problems.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")

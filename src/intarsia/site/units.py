@@ -1,4 +1,4 @@
-"""Centre and scale of each of a site's own columns: what maps coefficients back to the site's units. They never leave the site."""
+"""Centre and scale of each of a site's own columns: they map coefficients back to its units and never leave the site."""
 
 import os
 from dataclasses import dataclass, field
@@ -49,7 +49,8 @@ class Units:
         damaged = MessageError("The file of this site's means and scales is damaged. Sketch again to make it.")
         try:
             labels = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
-            units = cls(**labels, **arrays, dropped=tuple(header["dropped"]))
+            fields: dict[str, Any] = {**labels, **arrays}
+            units = cls(**fields, dropped=tuple(header["dropped"]))
         except (KeyError, TypeError, MessageError):
             raise damaged from None
         for role, names in _ROLES.items():

@@ -62,7 +62,7 @@ def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, b
         if long:
             limit = f"{MAX_LIST_RATIO} times this site's own" if ratio else "[alignment] max_subjects of study.toml"
             raise AlignmentError(
-                f"The list of subjects of {', '.join(long)} is longer than {limit}: an intersection would show who of it is here. "
+                f"The list of subjects of {', '.join(long)} is longer than {limit}: an intersection would show who is here. "
                 "Shorten the list to the study's population, or agree on another max_subjects in study.toml."
             )
     return found

@@ -26,8 +26,8 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 class Coefficients:
     """The posterior of C[own features, all responses]; `draws` (draw, feature, response) are joint over all sites.
 
-    `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses. `fit_parts` has the digest
-    of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
+    `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses. `fit_parts` has the
+    digest of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
     """
 
     site: str

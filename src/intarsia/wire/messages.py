@@ -1,6 +1,7 @@
 """What crosses a site's wall: `Sketch`, and how the server joins the sketches of all sites.
 
-A sketch holds Φ times the site's scaled columns: features, responses and covariates. It never holds Φ, the key, Φ1, means, scales, ids or their order.
+A sketch holds Φ times the site's scaled columns: features, responses and covariates. It never holds Φ, the
+key, Φ1, means, scales, ids or their order.
 """
 
 import os
@@ -50,7 +51,7 @@ def _text(value: Any, what: str, form: re.Pattern[str], expected: str) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """One site's sketch (paper, §2.1): X = ΦX_k (m × P_k), Y = ΦY_k (m × Q_k), Z = ΦZ_k (m × c_k), labelled; any may have no columns.
+    """One site's sketch (paper, §2.1): X = ΦX_k (m × P_k), Y = ΦY_k (m × Q_k), Z = ΦZ_k (m × c_k); any may have no columns.
 
     Z are covariates: adjusted for, never shrunk or selected.
 
@@ -140,7 +141,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Joined:
-    """The global sketch X_Φ (m × P), Y_Φ (m × Q), Z_Φ (m × c): the sites' columns side by side, in the order the sketches came."""
+    """The global sketch X_Φ (m × P), Y_Φ (m × Q), Z_Φ (m × c): the sites' columns side by side, in the order of the sketches."""
 
     X: np.ndarray = field(repr=False)
     Y: np.ndarray = field(repr=False)

@@ -38,7 +38,15 @@ class Request:
     n: int
 
     def digest(self) -> str:
-        content = ["intarsia prediction 2", self.study_hash, self.request, dict(self.owners), self.fit_digest, self.order_mac, self.n]
+        content = [
+            "intarsia prediction 2",
+            self.study_hash,
+            self.request,
+            dict(self.owners),
+            self.fit_digest,
+            self.order_mac,
+            self.n,
+        ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def responses_of(self, owner: str) -> list[str]:
@@ -109,7 +117,11 @@ def add_parts(messages: Mapping[str, PredictionPart], owner: str) -> PredictionS
     first = next(iter(messages.values()))
     total: Fixed | None = None
     for name, message in messages.items():
-        for what, words in (("order_mac", "for different subjects"), ("fit_digest", "from different fits"), ("digest", "other things")):
+        for what, words in (
+            ("order_mac", "for different subjects"),
+            ("fit_digest", "from different fits"),
+            ("digest", "other things"),
+        ):
             if getattr(message, what) != getattr(first, what):
                 raise FederationError(f"Sites {first.site!r} and {name!r} predict {words}; nothing is added.")
         if name == owner:

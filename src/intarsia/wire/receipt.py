@@ -1,4 +1,4 @@
-"""A site's receipt for its coefficients: which fit it holds and, so that a ledger cannot restart unseen, where its ledger stands."""
+"""A site's receipt for its coefficients: which fit it holds and where its ledger stands, so that it cannot restart unseen."""
 
 from dataclasses import dataclass
 

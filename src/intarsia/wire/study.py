@@ -136,7 +136,9 @@ class SiteEntry:
     def claims_covariate(self, label: str) -> bool:
         return _claims(self.covariates, label)
 
-    def foreign(self, features: Iterable[str], responses: Iterable[str], covariates: Iterable[str]) -> tuple[str, list[str]] | None:
+    def foreign(
+        self, features: Iterable[str], responses: Iterable[str], covariates: Iterable[str]
+    ) -> tuple[str, list[str]] | None:
         """The first role with labels that the study does not give to this site, and those labels."""
         roles = (
             ("feature", features, self.claims_feature),

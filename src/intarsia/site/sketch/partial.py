@@ -1,8 +1,8 @@
 """Partial sums of a sketch, additive over rows: over blocks, files, stores and machines of one site, in any order.
 
-With G (m × n) the keyed stream, Z = [X Y Z] the site's columns (features, responses, covariates) and p a pilot row, the sums over the rows seen so far are
-S = G(Z − 1pᵀ), g = G1, K = GGᵀ, the columns' moments, and H = G·(missing) where values are missing. They are secret
-and stay with the site: together with the finished sketch they give away means and scales.
+With G (m × n) the keyed stream, Z the site's columns (features, responses, covariates) and p a pilot row, the sums
+over the rows seen so far are S = G(Z − 1pᵀ), g = G1, K = GGᵀ, the columns' moments, and H = G·(missing) where values are
+missing. They are secret and stay with the site: together with the finished sketch they give away means and scales.
 """
 
 import hashlib

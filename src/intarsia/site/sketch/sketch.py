@@ -224,9 +224,9 @@ def sketch(
     """Sketch a site's table in one pass over its row blocks.
 
     `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
-    are left out); without it the table's own order is the agreed one. `center=False`, `scale=False` give the plain ΦX of the paper (an orthonormal sketch is centred by
-    nature). `bound` and `noise` make a differentially private gaussian sketch. Anything `Table.open` takes is a table;
-    one of Dask is sketched where its partitions lie, and only their sums travel.
+    are left out); without it the table's own order is the agreed one. `center=False`, `scale=False` give the plain ΦX
+    of the paper (an orthonormal sketch is centred by nature). `bound` and `noise` make a differentially private gaussian
+    sketch. Anything `Table.open` takes is a table; one of Dask is sketched where its partitions lie, and only their sums travel.
     """
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
