@@ -20,7 +20,8 @@ from intarsia.wire.steps import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 MESSAGES = {
-    "offer": KeyOffer, "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement, "alignment": AlignmentReport,
+    "offer": KeyOffer, "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement,
+    "alignment": AlignmentReport,
     "cohort": Cohort, "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
     "sum": PredictionSum, "file": FileSignature,
 }  # fmt: skip

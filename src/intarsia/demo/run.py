@@ -189,7 +189,8 @@ def _gate(out: Path, name: str, study: Study) -> str:
         for f in found["findings"]
         if f["level"] in ("warn", "overridden")
     ]
-    return f"Σm/n = {found['ratio']:.2f}, membership AUC {found['membership_auc']:.2f}; {', '.join(told) or 'nothing to warn of'}"
+    auc = "unknown" if found["membership_auc"] is None else f"{found['membership_auc']:.2f}"
+    return f"Σm/n = {found['ratio']:.2f}, membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
 
 
 def compare(folder: StudyFolder, data: Hospitals) -> list[dict[str, Any]]:

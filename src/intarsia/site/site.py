@@ -243,12 +243,11 @@ class Site:
             table = self.table()
             self._claimed(study, table)
             table.ids()
-            table.moments()
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.privacy.ledger import Ledger
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
+        from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
         tokens = self.tokens(study)
@@ -264,8 +263,19 @@ class Site:
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
-        ledger = None if self.folder is None else Ledger(self.folder / "ledger")
-        check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own_policy=self.policy, ledger=ledger)
+        ledger = None if self.folder is None else open_ledger(self.folder)
+        announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
+        check = preflight(
+            table,
+            key,
+            study,
+            site=self.name,
+            order=order,
+            order_mac=mac,
+            own_policy=self.policy,
+            ledger=ledger,
+            announced=announced,
+        )
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
@@ -349,9 +359,9 @@ class Site:
     def _ledger_head(self) -> tuple[int, str]:
         if self.folder is None:
             return 0, ""
-        from intarsia.privacy.ledger import Ledger
+        from intarsia.site.site_ledger import open_ledger
 
-        return Ledger(self.folder / "ledger").head
+        return open_ledger(self.folder).head
 
     def model(self, study: Study) -> SiteModel:
         store = self.run_store(study)

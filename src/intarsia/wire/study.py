@@ -20,6 +20,7 @@ from intarsia.wire.schema import Checker, check_name
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
+TRANSFORMS = ("rank-normal",)
 MAX_LIST_RATIO = 10
 CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
 
@@ -83,7 +84,8 @@ class Predict:
 
 @dataclass(frozen=True)
 class Privacy:
-    """The study's policy. A site may tighten it; loosening is explicit at the site and recorded there.
+    """The study's limits. They may only tighten the defaults: a looser one counts for nothing unless a site overrides the rule
+    in its own site.toml, with a reason.
 
     `row_bound`, `centres` and `scales` are public constants for differential privacy: by site, and for the last two
     by column label within the site ("*" for all its other columns).
@@ -93,6 +95,8 @@ class Privacy:
     max_ratio: float = 0.25
     max_auc: float = 0.6
     min_level: int = 10
+    max_blind: float = 1.0
+    max_epsilon: float = 10.0
     self_attack: bool = True
     epsilon: float | None = None
     delta: float | None = None
@@ -103,14 +107,25 @@ class Privacy:
 
 @dataclass(frozen=True)
 class SiteEntry:
-    """One site of the roster. `features`, `responses` and `covariates` are labels or patterns with `*`."""
+    """One site of the roster. `features`, `responses` and `covariates` are labels or patterns with `*`.
+
+    `columns` is how many columns the site brings in all (indicators counted one by one), `transform = "rank-normal"` turns its
+    continuous features into normal scores before they are sketched.
+    """
 
     name: str
     features: tuple[str, ...] = ()
     responses: tuple[str, ...] = ()
     covariates: tuple[str, ...] = ()
+    columns: int | None = None
+    transform: str | None = None
     exchange_key: str | None = None
     signing_key: str | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels and patterns of the site."""
+        return (*self.features, *self.responses, *self.covariates)
 
     def claims_feature(self, label: str) -> bool:
         return _claims(self.features, label) and not _names(self.responses, label) and not self.claims_covariate(label)
@@ -361,6 +376,8 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
         max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, low=0.0, open_low=True),
         max_auc=check.number(table, at, "max_auc", default=d.max_auc, low=0.5, high=1.0),
         min_level=check.integer(table, at, "min_level", default=d.min_level, low=0),
+        max_blind=check.number(table, at, "max_blind", default=d.max_blind, low=0.0),
+        max_epsilon=check.number(table, at, "max_epsilon", default=d.max_epsilon, low=0.0, open_low=True),
         self_attack=check.boolean(table, at, "self_attack", default=d.self_attack),
         epsilon=epsilon,
         delta=delta,
@@ -400,6 +417,8 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
             features=check.strings(table, at, "features", default=()),
             responses=check.strings(table, at, "responses", default=()),
             covariates=check.strings(table, at, "covariates", default=()),
+            columns=check.integer(table, at, "columns", low=1, high=10**9) if "columns" in table else None,
+            transform=check.choice(table, at, "transform", TRANSFORMS, "") if "transform" in table else None,
             exchange_key=check.key(table, at, "exchange_key"),
             signing_key=check.key(table, at, "signing_key"),
         )

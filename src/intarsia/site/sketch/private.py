@@ -2,7 +2,8 @@
 
 Nothing here may depend on the data but through the clipped rows: centres, scales and the bound are public constants
 of the study; a missing value becomes the public centre; columns are neither centred nor scaled by what they hold. The
-noise comes from the operating system's generator, never from the key the sites share.
+noise comes from the operating system's generator, never from the key the sites share, and lies on a grid together with the
+sketch (`intarsia.privacy.grid`), so that the spacing of floating-point numbers tells nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array
     for Z in table.raw_blocks():
         rows = Z[chosen[at : at + len(Z)]]
         at += len(Z)
-        D = clip.apply(rows, "mean")
+        D = clip.apply(rows)
         cut += int((np.linalg.norm(D, axis=1) >= clip.bound * (1 - 1e-12)).sum())
         total = total + D.sum(axis=0)
     n = int(chosen.sum())

@@ -12,7 +12,6 @@ all sites have the same.
 
 import hashlib
 import json
-import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.grid_noise import snap
 from intarsia.site.sketch.partial import Design, Partial, Progress, accumulate, default_threads
 from intarsia.site.sketch.stream import gaussian_columns
 from intarsia.site.units import Units
@@ -83,7 +83,7 @@ def partial(
         at = 0
         for Z in table.raw_blocks(rows):
             here = slice(at, at + len(Z))
-            Z = Z if bound is None else bound.apply(Z, table.missing)
+            Z = Z if bound is None else bound.apply(Z)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
             at += len(Z)
 
@@ -157,8 +157,10 @@ def finish(
         raise InputError('Noise is added to a gaussian sketch only. Set kind = "gaussian" in the study.')
     center, scale = center and bound is None, scale and bound is None
     names, mo, P = (*sums.features, *sums.responses, *sums.covariates), sums.moments, len(sums.features)
-    mo.check(names, missing=missing, constant=constant)
-    flat = mo.constant()
+    if bound is None:
+        mo.check(names, missing=missing, constant=constant)
+    # Of a private sketch every column leaves, whatever it holds: leaving one out would tell that it was constant.
+    flat = mo.constant() if bound is None else np.zeros(len(names), bool)
     kept = np.flatnonzero(~flat)
     if not len(kept):
         raise InputError("Every column is constant: nothing is left to sketch.")
@@ -174,8 +176,8 @@ def finish(
     if bound is not None:
         means, scales = bound.center[kept], bound.scale[kept]
     if noise:
-        # From a key of this moment, known to nobody: noise the peers could recompute would protect nothing.
-        C += gaussian_columns(secrets.token_bytes(32), design.m, 0, C.shape[1]) * (noise / np.sqrt(design.n))
+        # From the operating system, known to nobody: noise the peers could recompute would protect nothing.
+        C = snap(C, noise / np.sqrt(design.n))
     last = len(names) - len(sums.covariates)
     own_x = tuple(names[j] for j in kept if j < P)
     own_y = tuple(names[j] for j in kept if P <= j < last)
