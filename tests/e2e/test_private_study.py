@@ -36,9 +36,9 @@ def parties(n: int, folder: Path | None = None) -> tuple[list[Site], np.ndarray,
     return [site("left", a, ["y"]), site("right", b, [])], C, who
 
 
-def study(m: int, epsilon: float, who: dict[str, Identity]) -> Study:
+def study(m: int, epsilon: float, who: dict[str, Identity], pinned: bool = True) -> Study:
     roster = [{"name": "left", "features": ["a*"], "responses": ["y"]}, {"name": "right", "features": ["b*"]}]
-    for entry in roster:
+    for entry in roster if pinned else ():
         keys = who[str(entry["name"])]
         entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
     public = {site: {"*": 0.0} for site in ("left", "right")}
@@ -79,7 +79,7 @@ def test_private_study(tmp_path: Path) -> None:
 
 def test_the_servers_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites, _, who = parties(2_000, tmp_path)
-    plan = study(60, 8.0, who)
+    plan = study(60, 8.0, who, pinned=False)  # the key comes by file
     from intarsia.server.study.folder import dump
 
     (tmp_path / "study.toml").write_text(dump(plan))
@@ -103,3 +103,14 @@ def test_a_hopeless_private_study_is_refused_with_numbers() -> None:
     sites, _, who = parties(400)
     with pytest.raises(InputError, match="drowns the features"):
         fit(sites, study(60, 1.0, who))
+
+
+def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> None:
+    """A private study must not answer some steps and then refuse by what the data are: each refusal would be an answer."""
+    sites, _, who = parties(400)
+    plan = study(60, 8.0, who)
+    sites[1].data["id"] = np.array(["s1", *sites[1].data["id"][1:]])
+    for step in (sites[1].offer, sites[1].announce):
+        with pytest.raises(InputError, match="1 rows repeat the id"):
+            step(plan)
+    assert sites[1].run_store(plan).log == []
