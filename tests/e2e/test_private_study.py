@@ -13,6 +13,7 @@ from intarsia.privacy.card import verify
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 KEY = SketchKey(bytes(range(32)))
@@ -105,12 +106,14 @@ def test_a_hopeless_private_study_is_refused_with_numbers() -> None:
         fit(sites, study(60, 1.0, who))
 
 
-def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> None:
-    """A private study must not answer some steps and then refuse by what the data are: each refusal would be an answer."""
+def test_what_a_cell_holds_never_decides_a_private_step() -> None:
+    """A missing or infinite cell, a rare level, a constant column: a private study answers each step as if nothing were there."""
     sites, _, who = parties(400)
     plan = study(60, 8.0, who)
-    sites[1].data["b0"][3] = np.nan
-    for step in (sites[1].offer, sites[1].announce):
-        with pytest.raises(InputError, match="b0"):
-            step(plan)
-    assert sites[1].run_store(plan).log == []
+    sites[1].data["b0"][3], sites[1].data["b1"][4], sites[1].data["b2"][:] = np.nan, np.inf, 1.0
+    sites[1].data["b3"] = np.r_[1.0, np.zeros(399)]
+    sites[1].offer(plan)
+    sites[1].set_key(plan, KEY)
+    sites[1].announce(plan)
+    sent = Sketch.load(sites[1].sketch(plan))
+    assert sent.features == tuple(f"b{j}" for j in range(5))
