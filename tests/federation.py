@@ -1,5 +1,6 @@
 """Three small sites for the tests of the federation."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
 NAMES = ("clinic", "mri", "lab")
@@ -52,6 +54,14 @@ def sites(tables: dict[str, Any], *, identities: bool = False, key: SketchKey | 
         )
         for name in NAMES
     ]
+
+
+def fingerprints(folder: Path, source: Path) -> Path:
+    """The list an operator would have made by telephone, for a study file nobody has tampered with."""
+    found = SiteFolder.load(folder).review(source).to_compare
+    path = folder / "fingerprints.txt"
+    path.write_text("".join(f"{name} {words}\n" for name, words in found.items()), encoding="utf-8")
+    return path
 
 
 def study(parties: list[Site] | None = None, *, m: int = 60, **tables: Any) -> Study:

@@ -18,7 +18,7 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
 
 HASH = "ab" * 32
 
@@ -41,8 +41,9 @@ MESSAGES = {
     "part": PredictionPart("clinic", HASH, "june", HASH, HASH, 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
     "sum": PredictionSum("lab", HASH, "june", HASH, HASH, 3, HASH, np.ones((2, 3, 1), dtype=np.uint64)),
     "receipt": Receipt("clinic", HASH, HASH, 3, HASH, bytes(64)),
-    "share": ShareBundle("clinic", HASH, bytes(32), {"lab": b"sealed"}, bytes(64)),
-    "confirmation": Confirmation("clinic", HASH, bytes(32), "f"),
+    "offer": KeyOffer("clinic", HASH, bytes(32), bytes(64)),
+    "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, bytes(64)),
+    "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
 }  # fmt: skip
 
 

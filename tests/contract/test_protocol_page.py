@@ -15,12 +15,13 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, FileSignature, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
 from intarsia.wire.steps import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 MESSAGES = {
-    "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement, "alignment": AlignmentReport,
+    "offer": KeyOffer, "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement,
+    "alignment": AlignmentReport,
     "cohort": Cohort, "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
     "sum": PredictionSum, "file": FileSignature,
 }  # fmt: skip

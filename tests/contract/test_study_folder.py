@@ -127,7 +127,8 @@ def test_a_site_that_was_away_is_asked_again_and_nothing_else_is_repeated(tmp_pa
     assert folder.read("sketch", "mri") == kept
     steps = {row["step"]: row["done"] for row in status(folder)}
     assert steps == {
-        "share": True, "confirmation": True, "announcement": True, "alignment": True, "sketch": True, "fit": False, "deliver": False,
+        "offer": True, "share": True, "confirmation": True, "announcement": True, "alignment": True, "sketch": True,
+        "fit": False, "deliver": False,
     }  # fmt: skip
 
 
@@ -154,7 +155,8 @@ def test_a_tampered_relay_is_noticed_by_the_sites(tmp_path: Path) -> None:
     s = study(parties)
     folder = StudyFolder.create(tmp_path / "study", s)
     inner = carrier(parties, s)
-    old = parties[1].offer(s.again())
+    before = s.again()
+    old = parties[1].share(before, {site.name: site.offer(before) for site in parties})
 
     def ask(step, payloads):  # type: ignore[no-untyped-def]
         if step == "combine":

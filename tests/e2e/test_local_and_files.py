@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import FIT, KEY, NAMES, RESPONSES, frames, sites, study
+from tests.federation import FIT, KEY, NAMES, RESPONSES, fingerprints, frames, sites, study
 
 from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
@@ -144,6 +144,11 @@ def run(*words: object) -> None:
     assert main([str(word) for word in words]) == 0
 
 
+def accept(folder: Path, source: Path) -> None:
+    """As an operator who has asked every peer for its words."""
+    run("site", "accept", folder, source, "--fingerprints", fingerprints(folder, source))
+
+
 def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     """The commands of docs/tutorial-files.md, with a key exchanged by file."""
     (tmp_path / "study.toml").write_text(dump(study()))
@@ -156,7 +161,7 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
         toml = (site_folder / "site.toml").read_text().replace("# key =", "key =").replace('"study.key"', '"../study.key"')
         toml = toml.replace('one_column = "refuse"', 'one_column = "allow"')
         (site_folder / "site.toml").write_text(toml)
-        run("site", "accept", site_folder, tmp_path / "study.toml")
+        accept(site_folder, tmp_path / "study.toml")
         run("site", "sketch", site_folder, "-o", tmp_path / f"{name}.sketch")
     out = tmp_path / "server"
     # Not all sites yet: refused by name, kept, and completed by the same command.
@@ -209,8 +214,11 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
         "--responses", "clinic=alt,ast", "--responses", "lab=hdl")  # fmt: skip
     run("study", "check", tmp_path / "study.toml")
     for name in NAMES:
-        run("site", "accept", tmp_path / name, tmp_path / "study.toml")
-        run("site", "offer", tmp_path / name, "-o", tmp_path / f"{name}.share")
+        accept(tmp_path / name, tmp_path / "study.toml")
+        run("site", "offer", tmp_path / name, "-o", tmp_path / f"{name}.offer")
+    offers = [tmp_path / f"{name}.offer" for name in NAMES]
+    for name in NAMES:
+        run("site", "share", tmp_path / name, *offers, "-o", tmp_path / f"{name}.share")
     shares = [tmp_path / f"{name}.share" for name in NAMES]
     for name in NAMES:
         run("site", "combine", tmp_path / name, *shares, "-o", tmp_path / f"{name}.confirmation")
@@ -249,7 +257,7 @@ def test_a_changed_study_file_is_noticed_at_the_site(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(dump(study()))
     site_folder.accept(tmp_path / "study.toml")
     tampered = study(m=300)
-    with pytest.raises(StudyError, match=r"has accepted no study with hash .* was changed, or not accepted"):
+    with pytest.raises(StudyError, match=r"has not accepted that study\. The study file was changed, or not accepted"):
         site_folder.accepted(tampered.hash)
     assert site_folder.accepted(study().hash).sketch.m == 60
     assert isinstance(site_folder.site(), Site)

@@ -117,3 +117,14 @@ def test_what_a_cell_holds_never_decides_a_private_step() -> None:
     sites[1].announce(plan)
     sent = Sketch.load(sites[1].sketch(plan))
     assert sent.features == tuple(f"b{j}" for j in range(5))
+
+
+def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> None:
+    """A private study must not answer some steps and then refuse by what the data are: each refusal would be an answer."""
+    sites, _, who = parties(400)
+    plan = study(60, 8.0, who)
+    sites[1].data["id"] = np.array(["s1", *sites[1].data["id"][1:]])
+    for step in (sites[1].offer, sites[1].announce):
+        with pytest.raises(InputError, match="1 rows repeat the id"):
+            step(plan)
+    assert sites[1].run_store(plan).log == []

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.federation import fingerprints
 
 from intarsia import Sketch, SketchKey
 from intarsia.cli import COMMANDS, main
+from intarsia.site.site_folder import SiteFolder
 
 STUDY = """id = "diabetes"
 run = "00112233445566778899aabbccddeeff"
@@ -45,7 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name == "clinic":
             text = text.replace("responses = []", 'responses = ["hba1c"]').replace("covariates = []", 'covariates = ["centre"]')
         (tmp_path / name / "site.toml").write_text(text)
-        assert main(["site", "accept", name, "study.toml"]) == 0
+        words = fingerprints(tmp_path / name, Path("study.toml"))
+        assert main(["site", "accept", name, "study.toml", "--fingerprints", str(words)]) == 0
     return tmp_path
 
 
@@ -66,7 +69,7 @@ def test_there_is_no_second_way_out_of_a_site(folder: Path, capsys: pytest.Captu
     """The gate refuses, nothing is written, and no other command makes a sketch from a table and a key."""
     assert "sketch" not in COMMANDS
     Path("study.toml").write_text(STUDY.replace("m = 25", "m = 200"))
-    assert main(["site", "accept", "clinic", "study.toml"]) == 0
+    SiteFolder.load("clinic").accept("study.toml")
     hash16 = next(p.stem.rsplit("-", 1)[1] for p in Path("clinic/accepted").glob("*.toml") if "m = 200" in p.read_text())
     assert main(["site", "sketch", "clinic", "--study", hash16, "-o", "clinic.sketch"]) == 6
     assert "refuses this sketch" in capsys.readouterr().err

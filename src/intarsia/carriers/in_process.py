@@ -15,7 +15,6 @@ from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
-from intarsia.server.study.status import agrees
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
@@ -107,7 +106,7 @@ def _run(
 ) -> StudyResult:
     from intarsia.server.results.posterior import Posterior
 
-    if not agrees(folder) and not all(site.has_key(study) for site in sites):
+    if not study.agrees and not all(site.has_key(study) for site in sites):
         # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
         key = SketchKey.new()
         for site in sites:

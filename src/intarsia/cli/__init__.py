@@ -11,6 +11,7 @@ from importlib import import_module
 
 import intarsia
 from intarsia.errors import IntarsiaError
+from intarsia.wire.plain import printable
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except IntarsiaError as error:
         if args.debug:
             raise
-        print(f"intarsia: {error}", file=sys.stderr)
+        print(f"intarsia: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
+from intarsia.wire.plain import cells
 
 EPILOG = """examples:
   intarsia deliver send liver --server server           # over the network; by files, just send coefficients/SITE.…
@@ -57,6 +58,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(row) + "\n" for row in rows)
         else:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else ["feature"])
+            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["feature"])
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(cells(row) for row in rows)

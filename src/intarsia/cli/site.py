@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
+from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
+from intarsia.wire.plain import one_line
 
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site accept clinic study.toml
-  intarsia site offer clinic -o clinic.share            # send to all sites (the server may relay)
+  intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
+  intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
   intarsia site sketch clinic -o clinic.sketch          # send to the server
@@ -33,13 +36,13 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
     add_json(init)
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
-    accept = _add(sub, "accept", "take part in a study: its file is read, checked and kept", run_accept)
-    accept.add_argument("study", type=Path, help="study.toml, as you have read it")
-    add_json(accept)
-    _add(sub, "offer", "key agreement 1: this site's sealed share", run_offer, out=True)
-    combine = _add(sub, "combine", "key agreement 2: open the shares, prove the key", run_combine, out=True)
+    add_accept(_add(sub, "accept", "take part in a study: its file is read, checked, confirmed by you and kept", None))
+    _add(sub, "offer", "key agreement 1: this site's public key for this run", run_offer, out=True)
+    share = _add(sub, "share", "key agreement 2: this site's share, sealed to the others' keys", run_share, out=True)
+    share.add_argument("files", nargs="+", type=Path, help="the offers of all sites")
+    combine = _add(sub, "combine", "key agreement 3: open the shares, prove the key", run_combine, out=True)
     combine.add_argument("files", nargs="+", type=Path, help="the shares of all sites")
-    seal = _add(sub, "seal", "key agreement 3: check that all sites have the same key", run_seal)
+    seal = _add(sub, "seal", "key agreement 4: check that all sites have the same key", run_seal)
     seal.add_argument("files", nargs="+", type=Path, help="the confirmations of all sites")
     _add(sub, "announce", "how many subjects and columns this site brings, for the other sites", run_announce, out=True)
     align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect)", run_align, out=True)
@@ -53,7 +56,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(receive)
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
-    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person")
+    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
     serve = _add(sub, "serve", "connect to the server and answer its steps", run_serve)
     serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
@@ -78,10 +81,11 @@ def run_init(args: argparse.Namespace) -> None:
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
-    data = {"name": args.name, "fingerprint": identity.fingerprint, "public": str(public)}
+    data = {"name": args.name, "fingerprint": identity.fingerprint, "words": identity.words, "public": str(public)}
     lines = [
         f"site {args.name} made in {args.dir}; the private keys are in identity.key (owner only)",
-        f"fingerprint  {identity.fingerprint}   (read it out to the other sites)",
+        f"fingerprint  {args.name} {identity.words}",
+        "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
         f"next: look into {args.dir / 'site.toml'}",
     ]
@@ -93,20 +97,19 @@ def run_show(args: argparse.Namespace) -> None:
 
     identity = SiteFolder.load(args.dir).identity()
     keys = {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
-    lines = [identity.toml().rstrip(), f"# fingerprint {identity.fingerprint}"]
-    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, **keys}, lines)
-
-
-def run_accept(args: argparse.Namespace) -> None:
-    from intarsia.cli.study import explain
-    from intarsia.site.site_folder import SiteFolder
-
-    study = SiteFolder.load(args.dir).accept(args.study)
-    emit(args, {"study": study.id, "hash": study.hash}, [*explain(study), "accepted"])
+    lines = [identity.toml().rstrip(), f"# fingerprint {identity.name} {identity.words}"]
+    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, "words": identity.words, **keys}, lines)
 
 
 def run_offer(args: argparse.Namespace) -> None:
     _step(args, "offer", {})
+
+
+def run_share(args: argparse.Namespace) -> None:
+    from intarsia.wire.signed import KeyOffer
+
+    raw = [path.read_bytes() for path in args.files]
+    _step(args, "share", {KeyOffer.from_bytes(r).site: r for r in raw})
 
 
 def run_combine(args: argparse.Namespace) -> None:
@@ -122,7 +125,7 @@ def run_seal(args: argparse.Namespace) -> None:
     site, study = both(args)
     raw = [path.read_bytes() for path in args.files]
     site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
-    print(f"all sites hold the same study key, fingerprint {site.key(study).fingerprint}")
+    print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
 
 
 def run_announce(args: argparse.Namespace) -> None:
@@ -157,9 +160,10 @@ def run_receive(args: argparse.Namespace) -> None:
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     back.write_bytes(receipt)
     picked = [row for row in rows if row["selected"]]
-    lines = [model.coefficients.verdict, f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
+    verdict = model.coefficients.verdict
+    lines = [one_line(verdict), f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
     lines.append(f"return {back} to the server")
-    emit(args, {"rows": len(rows), "file": str(args.out), "receipt": str(back), "verdict": model.coefficients.verdict}, lines)
+    emit(args, {"rows": len(rows), "file": str(args.out), "receipt": str(back), "verdict": verdict}, lines)
 
 
 def run_join(args: argparse.Namespace) -> None:
@@ -169,8 +173,9 @@ def run_join(args: argparse.Namespace) -> None:
     site_folder = SiteFolder.load(args.dir)
     if args.approved is None:
         request = kit.join_request(args.dir, site_folder.name)
-        print(f"send {request} to the server's operator (it holds no private key);")
-        print("then: intarsia site join DIR --approved FILE --fingerprint SHA256:…")
+        print(f"send {request} to the server's operator (it holds no private key), and read out its words:")
+        print(f"    {site_folder.name} {kit.read_request(request).words}")
+        print("then: intarsia site join DIR --approved FILE --fingerprint 'the authority's words, or SHA256:…'")
         return
     if not args.fingerprint:
         raise InputError("Give --fingerprint: the one the server's operator told you in person, not by the same mail.")

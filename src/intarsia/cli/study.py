@@ -9,6 +9,7 @@ from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
+from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:
   intarsia study new study.toml --id liver --m 300 --site clinic.toml --site mri.toml --responses clinic=alt,ast
@@ -103,7 +104,8 @@ def explain(study: Study) -> list[str]:
     """What a study file says, in words a data officer can read."""
     s, f, p = study.sketch, study.fit, study.privacy
     lines = [
-        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash[:16]}… (every site must see the same hash)",
+        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
+        *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
         f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
     if study.alignment.mode == "strict":

@@ -142,7 +142,8 @@ def finish(
 def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> protocol.Ask:
     """Bring a step to all hospitals at once, gather the replies, and say what passed."""
     words = {
-        "offer": "Key agreement: each hospital seals a share of the key for the others",
+        "offer": "Key agreement: each hospital draws a key for this run alone and signs it",
+        "share": "  each seals a share of the study key to the others' keys of this run",
         "combine": "  the server relays the shares; it cannot open them",
         "announce": "Each hospital tells the others how many people and columns it brings",
         "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",

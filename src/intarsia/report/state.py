@@ -43,7 +43,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
     sites = []
     for name in study.names:
         row: dict[str, Any] = {"name": name}
-        for kind in ("share", "confirmation", "announcement", "alignment", "sketch"):
+        for kind in ("offer", "share", "confirmation", "announcement", "alignment", "sketch"):
             file = folder.file(kind, name)
             row[kind] = file.stat().st_size if file.is_file() else None
         row["delivered"] = (path / "receipt" / f"{name}.receipt").is_file()

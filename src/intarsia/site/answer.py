@@ -29,6 +29,8 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
         return _predict(site, study, step, payload, new_data)
     if step == "offer":
         return site.offer(study)
+    if step == "share":
+        return site.share(study, payload)
     if step == "combine":
         return site.combine(study, payload)
     if step == "announce":

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError, InputError, MessageError, PrivacyError
 from intarsia.site.align import Tokens, tokenise
 from intarsia.site.data.table import Table
+from intarsia.site.key import SketchKey
 from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.rank_normal import Scores
@@ -196,15 +197,12 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
 
 
 def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dict[str, bytes]:
-    """One secret per peer, for this one message. From the pinned keys; else from the study key all sites share."""
-    pinned = all(entry.exchange_key is not None for entry in study.sites)
+    """One secret per peer, for this one message: from the pair's keys of this run; else from the study key all sites share."""
+    agreed = json.loads(site.run_store(study).need("pairs.secret", "Agree on the study key first.")) if study.agrees else {}
     out = {}
-    for peer in study.sites:
-        if peer.name == site.name:
-            continue
-        context = "|".join(["predict", asked.digest(), owner, *sorted((site.name, peer.name))])
-        if pinned and peer.exchange_key is not None:
-            out[peer.name] = site.own_identity().pair_secret(peer.exchange_key, context.encode())
-        else:
-            out[peer.name] = site.key(study).derive("mask", study.id, study.run, context=context)
+    for peer in study.names:
+        if peer != site.name:
+            context = "|".join(["predict", asked.digest(), owner, *sorted((site.name, peer))])
+            key = SketchKey(bytes.fromhex(agreed[peer])) if study.agrees else site.key(study)
+            out[peer] = key.derive("mask", study.id, study.run, context=context)
     return out

@@ -14,6 +14,7 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
+from intarsia.wire.plain import cells
 
 Array = NDArray[np.float64]
 
@@ -163,6 +164,6 @@ class Prediction:
         import csv
 
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else ["subject"])
+            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["subject"])
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(cells(row) for row in rows)

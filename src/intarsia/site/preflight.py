@@ -121,7 +121,7 @@ def preflight(
         claim = replace(claim, content=hasher.hexdigest())
         if ledger is not None and verdict.refused and not dry:
             ledger.refuse(claim, (f.rule for f in verdict.refused))
-    return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.fingerprint)
+    return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
 
 
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:

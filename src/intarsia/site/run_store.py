@@ -63,6 +63,13 @@ class RunStore:
         else:
             os.replace(self.folder / old, self.folder / new)
 
+    def forget(self, name: str) -> None:
+        """Delete an item that has done its work, such as a key of the run; one that is not there is no mistake."""
+        if self.folder is None:
+            self._memory.pop(name, None)
+        else:
+            (self.folder / name).unlink(missing_ok=True)
+
     def sent(self, step: str, content: bytes | None = None, size: int = 0, digest: str = "") -> None:
         """Note a message that leaves the site."""
         if content is not None:

@@ -29,7 +29,7 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
-from intarsia.wire.signed import Confirmation, FileSignature, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
 from intarsia.wire.study import Study
 
 
@@ -98,10 +98,10 @@ class Site:
         secret = store.get("study.secret")
         if secret is not None:
             return SketchKey(secret)
-        if _pins_keys(study):
+        if study.agrees:
             raise KeyFileError(
-                f"Study {study.id!r} pins the sites' keys, so its study key is agreed through them; a key file is not used. "
-                "Run the key agreement, and take `key` out of site.toml."
+                f"Site {self.name!r} has not agreed on a key for study {study.id!r} with the other sites yet. This study pins "
+                "the sites' keys, so the study key comes from their agreement and never from a key file."
             )
         if self._key is None:
             raise KeyFileError(
@@ -111,7 +111,8 @@ class Site:
         return self._key
 
     def has_key(self, study: Study) -> bool:
-        return self.run_store(study).get("study.secret") is not None or (self._key is not None and not _pins_keys(study))
+        brought = self._key is not None and not study.agrees
+        return brought or self.run_store(study).get("study.secret") is not None
 
     def _save_key(self, store: RunStore, key: SketchKey) -> None:
         kept = store.put("study.secret", key._secret)
@@ -124,34 +125,56 @@ class Site:
         return self.identity
 
     def offer(self, study: Study) -> bytes:
-        """Step 1 of the agreement: this site's sealed and signed share."""
+        """Step 1 of the agreement: the public half of this site's key for this run, signed."""
         self._ready(study)
         store = self.run_store(study)
-        bundle = store.get("offer")
-        if bundle is None:
-            share = store.put("share.secret", agreement.new_share())
-            bundle = store.put("offer", agreement.offer(study, self.own_identity(), share).to_bytes())
-        return self._send(study, "share", bundle)
+        message = store.get("offer")
+        if message is None:
+            run_key = store.put("run-key.secret", agreement.new_run_key())
+            message = store.put("offer", agreement.offer(study, self.own_identity(), run_key).to_bytes())
+        return self._send(study, "offer", message)
+
+    def share(self, study: Study, offers: Mapping[str, bytes]) -> bytes:
+        """Step 2: this site's share of the study key, sealed to the peers' keys of this run. Made once."""
+        store = self.run_store(study)
+        message = store.get("share")
+        if message is None:
+            run_key = store.need("run-key.secret", "Run the first step of the key agreement.")
+            read = {name: _named(name, KeyOffer.from_bytes, raw) for name, raw in offers.items()}
+            secret = store.put("share.secret", agreement.new_share())
+            bundle = agreement.share(study, self.own_identity(), secret, read)
+            pairs = agreement.pair_secrets(study, self.own_identity(), run_key, read)
+            store.replace("pairs.secret", json.dumps({name: raw.hex() for name, raw in pairs.items()}).encode())
+            message = store.put("share", bundle.to_bytes())
+        return self._send(study, "share", message)
 
     def combine(self, study: Study, bundles: Mapping[str, bytes]) -> bytes:
-        """Step 2: open the peers' shares, make the key, prove that it was made."""
+        """Step 3: open the peers' shares, make the key, prove that it was made. Done once."""
         store = self.run_store(study)
-        share = store.need("share.secret", "Run the first step of the key agreement.")
-        read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
-        secret, transcript = agreement.combine(study, self.own_identity(), share, read)
-        key = SketchKey(secret)
-        store.replace("pending.secret", secret + transcript)
-        confirmation = agreement.confirm(study, self.name, secret, transcript, key.fingerprint).to_bytes()
-        return self._send(study, "confirmation", confirmation)
+        message = store.get("confirmation")
+        if message is None:
+            own = ShareBundle.from_bytes(store.need("share", "Run the second step of the key agreement."))
+            remedy = "Run the key agreement from its start."
+            opened_by = (store.need("run-key.secret", remedy), store.need("share.secret", remedy))
+            read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
+            secret, transcript = agreement.combine(study, self.own_identity(), own, opened_by, read)
+            store.replace("pending.secret", secret + transcript)
+            fingerprint = SketchKey(secret).study_fingerprint(study.hash)
+            message = store.put("confirmation", agreement.confirm(study, self.name, secret, transcript, fingerprint).to_bytes())
+        return self._send(study, "confirmation", message)
 
     def seal(self, study: Study, confirmations: Mapping[str, bytes]) -> None:
-        """Step 3: every site proved the same key; from here on it is the study key."""
+        """Step 4: every site proved the same key; from here on it is the study key, and what could open it again is deleted."""
         store = self.run_store(study)
-        pending = store.need("pending.secret", "Run the second step of the key agreement.")
+        if store.get("study.secret") is not None:
+            return
+        pending = store.need("pending.secret", "Run the third step of the key agreement.")
         secret, transcript = pending[:32], pending[32:]
         read = {name: _named(name, Confirmation.from_bytes, raw) for name, raw in confirmations.items()}
         agreement.check_confirmations(study, secret, transcript, read)
         self._save_key(store, SketchKey(secret))
+        for name in ("run-key.secret", "share.secret", "pending.secret"):
+            store.forget(name)
 
     # Alignment and sketch.
 
@@ -245,10 +268,18 @@ class Site:
             table = ScoredTable.of(table, order)
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
+        announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
         check = preflight(
-            table, key, study, site=self.name, order=order, order_mac=mac, own_policy=self.policy, ledger=ledger,
-            announced={name: told["columns"] for name, told in self.heard(study).items()},
-        )  # fmt: skip
+            table,
+            key,
+            study,
+            site=self.name,
+            order=order,
+            order_mac=mac,
+            own_policy=self.policy,
+            ledger=ledger,
+            announced=announced,
+        )
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
@@ -356,10 +387,6 @@ class Site:
 
     def own_sketch(self, study: Study) -> Sketch:
         return Sketch.load(self.run_store(study).need("sketch", "Make it first."))
-
-
-def _pins_keys(study: Study) -> bool:
-    return all(site.exchange_key is not None for site in study.sites)
 
 
 def _named(name: str, read: Any, raw: bytes) -> Any:

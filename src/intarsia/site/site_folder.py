@@ -11,14 +11,17 @@ problems.jsonl   what went wrong here, in full; the server is told a code
 
 import json
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError
-from intarsia.site.identity import FILE, Identity, fingerprint
+from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.site import Site
+from intarsia.wire.container import write
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study
+from intarsia.wire.words import to_words
 
 TEMPLATE = """# This site's own settings; nothing in here is ever sent.
 name = "{name}"
@@ -49,6 +52,28 @@ constant = "error"
 # A part that is nearly one column of this site's hands that column to the owner of the response: "refuse" or "allow".
 one_column = "refuse"
 """
+
+
+LIMIT_BYTES = 16 * 2**20
+NOT_ACCEPTED = (
+    "This site has not accepted that study. The study file was changed, or not accepted here yet: compare the files, then "
+    "run `intarsia site accept` at the site."
+)
+
+
+@dataclass(frozen=True)
+class StudyReview:
+    """A study file as it was read, once, and what its reader must compare with the other sites before accepting it."""
+
+    study: Study
+    raw: bytes = field(repr=False)
+    peers: dict[str, str]  # each pinned peer's fingerprint, in words
+    hash_words: str
+
+    @property
+    def to_compare(self) -> dict[str, str]:
+        """Everything a person compares: every peer's words, then those of the study file itself."""
+        return {**self.peers, "study.toml": self.hash_words}
 
 
 class SiteFolder:
@@ -132,9 +157,34 @@ class SiteFolder:
     def _resolve(self, path: str) -> str:
         return str(self.folder / path)
 
-    def accept(self, source: str | Path) -> Study:
-        """The operator has read this study file and takes part in it; only accepted files are ever answered."""
-        study = Study.load(source)
+    def review(self, source: str | Path) -> "StudyReview":
+        """Read a study file, once, and lay out what its acceptance would mean; nothing is kept yet."""
+        try:
+            with Path(source).open("rb") as file:
+                raw = file.read(LIMIT_BYTES + 1)
+            text = raw.decode("utf-8")
+        except OSError as error:
+            raise StudyError(f"Cannot read the study file {source}: {error.strerror}.") from None
+        except UnicodeDecodeError as error:
+            raise StudyError(f"{source} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+        if len(raw) > LIMIT_BYTES:
+            raise StudyError(f"{source} is larger than {LIMIT_BYTES // 2**20} MB; a study file holds no data.")
+        study = Study.parse(text, str(source))
+        self._own_entry(study, source)
+        if study.agrees and "key" in self.settings:
+            raise StudyError(
+                f"{source} pins the sites' keys, so the sites agree on the study key themselves; but site.toml of "
+                f"{self.name!r} still names a key file. Take the line `key = …` out of site.toml, then accept again."
+            )
+        peers = {
+            entry.name: fingerprint_words(entry.exchange_key, entry.signing_key or "")
+            for entry in study.sites
+            if entry.name != self.name and entry.exchange_key is not None
+        }
+        return StudyReview(study, raw, peers, to_words(bytes.fromhex(study.hash)))
+
+    def _own_entry(self, study: Study, source: str | Path) -> None:
+        """The study's entry for this site carries this site's own keys."""
         entry = study.site(self.name)
         if (self.folder / FILE).is_file() and entry.exchange_key is not None:
             own = self.identity()
@@ -144,22 +194,28 @@ class SiteFolder:
                     f"{source} pins other keys for site {self.name!r} ({pinned}) than this site has "
                     f"({own.fingerprint}). Do not accept it; tell whoever wrote it."
                 )
+
+    def accept(self, reviewed: "str | Path | StudyReview") -> Study:
+        """The operator has read this study and takes part in it; only accepted studies are ever answered.
+
+        The command line shows the review and asks a person to compare the fingerprints. Whoever gives a path here instead
+        says that this was done.
+        """
+        review = reviewed if isinstance(reviewed, StudyReview) else self.review(reviewed)
+        study = review.study
         target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
-        target.write_bytes(Path(source).read_bytes())
+        write(target, review.raw)  # the bytes that were checked, not the file a second time
         return study
 
     def accepted(self, study_hash: str) -> Study:
         """The accepted study with this hash."""
-        studies = [Study.load(path) for path in sorted((self.folder / "accepted").glob("*.toml"))]
-        for study in studies:
+        for path in sorted((self.folder / "accepted").glob("*.toml")):
+            study = Study.load(path)
             if study.hash == study_hash:
                 return study
-        have = ", ".join(f"{study.id} {study.hash[:12]}…" for study in studies) or "none"
-        raise StudyError(
-            f"Site {self.name!r} has accepted no study with hash {study_hash[:12]}… (accepted: {have}). The study file "
-            "was changed, or not accepted here yet: compare the files, then run `intarsia site accept`."
-        )
+        # Whoever asks may be anybody: neither the hash it named nor what was accepted here is in the answer.
+        raise StudyError(NOT_ACCEPTED)
 
     def new_subjects(self, study: Study, request: str) -> str:
         """The table of new subjects that this site's operator put there for this prediction of this study and run."""

@@ -247,6 +247,11 @@ class Study:
                 return entry
         raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
+        return all(site.exchange_key is not None for site in self.sites)
+
     def again(self, run: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
         return replace(self, run=run or new_run())
@@ -392,6 +397,8 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
         if any(site.covariates for site in study.sites):
             # Projecting on noisy covariates would leave confounding behind and say nothing about it.
             check.fail((*at, "epsilon"), "differential privacy does not cover covariates yet: leave one of the two out")
+        if any(site.transform for site in study.sites):
+            check.fail((*at, "epsilon"), "differential privacy does not cover transform: ranks depend on everybody's values")
         missing = [name for name in study.names if name not in policy.row_bound]
         if missing:
             check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")

@@ -4,7 +4,7 @@ The folder is the truth about a study, not the engine: after a crash anywhere th
 Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
-    share/ confirmation/ announcement/ alignment/ sketch/     one file per site, as it came
+    offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
     coefficients/                               one file per site, only its own rows
@@ -27,10 +27,10 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
 from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
-KINDS = ("share", "confirmation", "announcement", "alignment", "sketch", "receipt")
+KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt")
 
 
 class StudyFolder:
@@ -158,6 +158,11 @@ class StudyFolder:
             )
 
 
+def _check_offer(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    offer = KeyOffer.from_bytes(_bytes(raw))
+    folder.same_hash("offer", sender, offer.study_hash, offer.site)
+
+
 def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     bundle = ShareBundle.from_bytes(_bytes(raw))
     folder.same_hash("share", sender, bundle.study_hash, bundle.site)
@@ -241,6 +246,7 @@ def _facts(sketch: Sketch) -> dict[str, Any]:
 
 
 _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
+    "offer": _check_offer,
     "share": _check_share,
     "confirmation": _check_confirmation,
     "announcement": _check_announcement,

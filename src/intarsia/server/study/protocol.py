@@ -13,7 +13,6 @@ from pathlib import Path
 
 from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.server.study.status import agrees
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name
 
@@ -36,8 +35,9 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
     if not folder.missing("sketch"):
         return
     names, confirmations = folder.study.names, {}
-    if agrees(folder):
-        _gather(folder, ask, "share", "offer", {name: {} for name in names})
+    if folder.study.agrees:
+        _gather(folder, ask, "offer", "offer", {name: {} for name in names})
+        _gather(folder, ask, "share", "share", dict.fromkeys(names, _all(folder, "offer")))
         _gather(folder, ask, "confirmation", "combine", dict.fromkeys(names, _all(folder, "share")))
         confirmations = _all(folder, "confirmation")
     _gather(folder, ask, "announcement", "announce", dict.fromkeys(names, confirmations))

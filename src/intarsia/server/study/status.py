@@ -3,15 +3,10 @@
 from intarsia.server.study.folder import StudyFolder
 
 
-def agrees(folder: StudyFolder) -> bool:
-    """Whether the sites agree on the key through this server (all keys pinned) or have exchanged a file."""
-    return all(site.exchange_key is not None for site in folder.study.sites)
-
-
 def status(folder: StudyFolder) -> list[dict[str, object]]:
     """Every step of the study: done, waiting for whom, or not begun."""
     study = folder.study
-    kinds = ["share", "confirmation"] if agrees(folder) else []
+    kinds = ["offer", "share", "confirmation"] if study.agrees else []
     kinds += ["announcement", "alignment", "sketch"]
     if not folder.missing("sketch"):
         # Sketches that came as files prove the alignment themselves.

@@ -247,7 +247,7 @@ def sketch(
                        bound=bound)  # fmt: skip
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
-        sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
+        sums, phi, key_fingerprint=key.study_fingerprint(study_hash), study_hash=study_hash,
         site=site, precision=precision, order_mac=order_mac, missing=table.missing,
         constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip
