@@ -18,6 +18,7 @@ from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.page import page
 from intarsia.privacy.policy import Override, Policy, load_policy, loosened
 from intarsia.privacy.subject_ids import canonical_id
+from intarsia.site.site_folder import SiteFolder
 from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.study import Study
 
@@ -449,3 +450,16 @@ def test_private_card_has_both_guarantees():
     whole = study_card(private, n=5000, columns=40, key_fingerprint="0f" * 16, site_cards=[card])
     assert whole["differential_privacy"]["neighbours"].startswith("one person's row")
     assert "μ" in page(whole)
+
+
+def test_an_override_works_where_the_documents_say(tmp_path):
+    """[[override]] at the top level of site.toml, beside [policy]."""
+    SiteFolder.create(tmp_path, "clinic")
+    text = (tmp_path / "site.toml").read_text().replace("# [[override]]", "[[override]]").replace("# rule", "rule")
+    text = text.replace("# columns", "columns").replace("# reason", "reason")
+    (tmp_path / "site.toml").write_text(text)
+    own = SiteFolder.load(tmp_path).site().policy
+    policy = Policy().tightened(own)
+    assert policy.overrides == (Override("rare-level", "approved by the ethics board, vote of 3 May", ("transplant",)),)
+    rare = (column("transplant", distinct=2, smallest_level=3),)
+    assert not judge(facts(own_columns=rare), policy).refused
