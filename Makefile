@@ -67,8 +67,8 @@ format: $(VENV)/.tested  ## let ruff mend what it can
 	$(BIN)/ruff format src tests benchmarks
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
-SYSTEM_PACKAGES := chromium chromium-driver postgresql
-system-packages:  ## Debian's Chromium and PostgreSQL, which some tests drive (as root)
+SYSTEM_PACKAGES := chromium chromium-driver postgresql strace
+system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "installing system packages needs root: sudo make system-packages"; exit 1; }
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what Debian calls $(SYSTEM_PACKAGES)"; exit 1; }
 	apt-get update -qq
@@ -99,7 +99,7 @@ bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, 
 	$(BIN)/python -m benchmarks.sim2
 
 figures: $(VENV)/.tested  ## write the kept results' figures into the documents
-	$(BIN)/python -m benchmarks.quoted --write
+	$(BIN)/python -m benchmarks.quoted_figures --write
 
 docs: $(VENV)/.tested  ## build the documents, strict links
 	$(BIN)/mkdocs build --strict
