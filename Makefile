@@ -53,18 +53,18 @@ test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 	$(BIN)/python -m pytest
 
 quick: $(VENV)/.tested  ## under a minute: lint, then exact and contract tests of what changes most
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/python -m pytest -x $(QUICK)
 
 lint: $(VENV)/.tested  ## ruff (rules and format) and mypy
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 
 format: $(VENV)/.tested  ## let ruff mend what it can
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests benchmarks docs
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
 SYSTEM_PACKAGES := chromium chromium-driver postgresql strace

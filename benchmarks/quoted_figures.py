@@ -1,7 +1,7 @@
 """Which figure of which document comes from which kept result.
 
-    python -m benchmarks.quoted_figures            # what differs; exit code 1 where anything does
-    python -m benchmarks.quoted_figures --write    # `make figures`: write the kept figures into the documents
+python -m benchmarks.quoted_figures            # what differs; exit code 1 where anything does
+python -m benchmarks.quoted_figures --write    # `make figures`: write the kept figures into the documents
 """
 
 import argparse
@@ -33,8 +33,12 @@ def growth_rows() -> Iterator[list[str]]:
     for curve in kept("growth")["curves"]:
         first, last = curve["points"][0], curve["points"][-1]
         key, unit = ("seconds", "s") if curve["what"] == "sketch" else ("ms_per_sweep", "ms")
-        exponents = ["levels off" if curve[k] is None else f"{curve[k]['k']:.2f} ± {curve[k]['se']:.2f}" for k in ("time", "memory")]
-        sizes = ", ".join(f"{name} = {value:,}" for name, value in sorted(curve["fixed"].items(), key=lambda pair: "nPmQ".index(pair[0])))
+        exponents = [
+            "levels off" if curve[k] is None else f"{curve[k]['k']:.2f} ± {curve[k]['se']:.2f}" for k in ("time", "memory")
+        ]
+        sizes = ", ".join(
+            f"{name} = {value:,}" for name, value in sorted(curve["fixed"].items(), key=lambda pair: "nPmQ".index(pair[0]))
+        )
         against = curve["against"]
         yield [
             CURVES[curve["what"]], against, sizes, f"{first[against]:,} – {last[against]:,}", f"{short(first[key])} – {short(last[key])} {unit}",
@@ -71,7 +75,15 @@ def cpu_rows() -> Iterator[list[str]]:
 def gpu_rows() -> Iterator[list[str]]:
     for row in kept("gpu"):
         full = "–" if row["ms_full_sweep"] is None else fixed(row["ms_full_sweep"], 1)
-        yield [fixed(row["P"]), str(row["m"]), str(row["Q"]), row["local"], str(row["chains"]), fixed(row["ms_per_sweep"], 1), full]
+        yield [
+            fixed(row["P"]),
+            str(row["m"]),
+            str(row["Q"]),
+            row["local"],
+            str(row["chains"]),
+            fixed(row["ms_per_sweep"], 1),
+            full,
+        ]
 
 
 def parquet_rows() -> Iterator[list[str]]:
@@ -97,7 +109,9 @@ def sketch_rows() -> Iterator[list[str]]:
     yield [f"{label} {len(rounds)} rounds ({min(rounds):.2f} to {max(rounds):.2f})", f"{found['time_over_gemm']:.2f}"]
     yield ["the same in processor seconds, one thread each", f"{found['cpu_over_gemm']:.2f}"]
     yield ["largest entry of ΦΦᵀ − I and of Φ1", f"{digits}·10{raised(int(power))}"]
-    sizes = f"the imports of {found['imports_mb']:.0f} MB (the table has {found['table_mb']:,} MB, Φ would have {found['phi_mb']} MB)"
+    sizes = (
+        f"the imports of {found['imports_mb']:.0f} MB (the table has {found['table_mb']:,} MB, Φ would have {found['phi_mb']} MB)"
+    )
     yield [f"memory above {sizes}", f"{found['peak_mb']:.0f} MB"]
 
 
@@ -116,7 +130,11 @@ def shortcut_rows() -> Iterator[list[str]]:
         if "features" in row:
             share = 100 * row["features"]
             error = row["largest_error_sd"]
-            cells = [f"{bare(share, 1) if share < 1 else fixed(share)} %", fixed(error) if error > 1 else bare(error, 3 if error < 0.01 else 2), ""]
+            cells = [
+                f"{bare(share, 1) if share < 1 else fixed(share)} %",
+                fixed(error) if error > 1 else bare(error, 3 if error < 0.01 else 2),
+                "",
+            ]
             name = f"{kind} {power}" + (" of the trace of G" if "0.01" in row["what"] else "")
         else:
             cells = ["", "", fixed(row["iterations"])]

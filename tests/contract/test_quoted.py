@@ -42,7 +42,11 @@ def test_a_changed_figure_is_found(quote: quoting.Quote, tmp_path: Path, monkeyp
 def test_a_sentence_that_is_gone_or_stands_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quoting, "ROOT", tmp_path)
     quote = Sentence("p.md", "takes {} ms per sweep", lambda: ["27"])
-    for text, wanted in (("takes 27\nms per sweep", []), ("took 27 ms", ["0 times"]), (2 * "it takes 27 ms per sweep. ", ["2 times"])):
+    for text, wanted in (
+        ("takes 27\nms per sweep", []),
+        ("took 27 ms", ["0 times"]),
+        (2 * "it takes 27 ms per sweep. ", ["2 times"]),
+    ):
         (tmp_path / "p.md").write_text(text, encoding="utf-8")
         found = quoting.differences([quote])
         assert len(found) == len(wanted)
