@@ -33,17 +33,17 @@ def growth_rows() -> Iterator[list[str]]:
     for curve in kept("growth")["curves"]:
         first, last = curve["points"][0], curve["points"][-1]
         key, unit = ("seconds", "s") if curve["what"] == "sketch" else ("ms_per_sweep", "ms")
-        exponents = [
-            "levels off" if curve[k] is None else f"{curve[k]['k']:.2f} ± {curve[k]['se']:.2f}" for k in ("time", "memory")
-        ]
-        sizes = ", ".join(
-            f"{name} = {value:,}" for name, value in sorted(curve["fixed"].items(), key=lambda pair: "nPmQ".index(pair[0]))
-        )
+        others = sorted(curve["fixed"].items(), key=lambda pair: "nPmQ".index(pair[0]))
         against = curve["against"]
-        yield [
-            CURVES[curve["what"]], against, sizes, f"{first[against]:,} – {last[against]:,}", f"{short(first[key])} – {short(last[key])} {unit}",
-            exponents[0], curve["theory"], exponents[1], f"{last['mb']:.0f} MB",
-        ]  # fmt: skip
+        span = f"{first[against]:,} – {last[against]:,}"
+        cost = f"{short(first[key])} – {short(last[key])} {unit}"
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in others)
+        exponents = [exponent(curve["time"]), curve["theory"], exponent(curve["memory"])]
+        yield [CURVES[curve["what"]], against, sizes, span, cost, *exponents, f"{last['mb']:.0f} MB"]
+
+
+def exponent(fit: dict[str, float] | None) -> str:
+    return "levels off" if fit is None else f"{fit['k']:.2f} ± {fit['se']:.2f}"
 
 
 def comparison_rows() -> Iterator[list[str]]:
@@ -66,10 +66,10 @@ def outcome(row: dict[str, Any]) -> str:
 
 def cpu_rows() -> Iterator[list[str]]:
     for row in kept("cpu"):
-        yield [
-            row["device"].removeprefix("cpu: "), fixed(row["ms_per_sweep"]), f"{row['ratio']:.2f} (processor time {row['ratio_cpu']:.2f})",
-            fixed(row["ms_full_sweep"]), f"{row['ratio_full']:.2f} ({row['ratio_full_cpu']:.2f})", fixed(row["ms_dsyrk"]),
-        ]  # fmt: skip
+        over = f"{row['ratio']:.2f} (processor time {row['ratio_cpu']:.2f})"
+        over_full = f"{row['ratio_full']:.2f} ({row['ratio_full_cpu']:.2f})"
+        device, each, full = row["device"].removeprefix("cpu: "), fixed(row["ms_per_sweep"]), fixed(row["ms_full_sweep"])
+        yield [device, each, over, full, over_full, fixed(row["ms_dsyrk"])]
 
 
 def gpu_rows() -> Iterator[list[str]]:
@@ -144,7 +144,7 @@ def shortcut_rows() -> Iterator[list[str]]:
 
 
 def simulation2() -> list[str]:
-    """Data sets per cell, false discoveries at most, signals found at least, coverage from and to: our default in the stated design."""
+    """Our default in the stated design: data sets per cell, most false discoveries, fewest signals found, coverage from and to."""
     rows = [row for row in read_rows(RESULTS / "sim2" / "full.csv") if row["method"] == "intarsia" and row["design"] == "stated"]
     cells: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -169,7 +169,7 @@ def numpy_normals() -> float:
 
 
 QUOTES: list[Quote] = [
-    Sentence(README, "sketching against a plain product with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Sentence(README, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Sentence(
         README, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
         lambda: [fixed(kept("cpu")[0]["ratio"], 1), fixed(kept("cpu")[0]["ratio_full"], 1)],
@@ -183,7 +183,8 @@ QUOTES: list[Quote] = [
         lambda: ratios("ess_per_s_ratio") + ratios("min_ess_per_s_ratio"),
     ),
     Sentence(
-        README, "| Simulation 2, {} data sets in each of nine cells: false discoveries, signals found, coverage | at most {} %, {} % and more, {}–{} (",
+        README, "Simulation 2, {} data sets in each of nine cells: false discoveries, signals found, coverage | "
+        "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
     Rows(PERFORMANCE, "growth", growth_rows),
@@ -200,7 +201,8 @@ QUOTES: list[Quote] = [
     ),
     Sentence(PERFORMANCE, "With every sweep full it is {} ms,", lambda: [fixed(gpu("million")["ms_full_sweep"])]),
     Sentence(
-        PERFORMANCE, "makes {} million normals per second with one thread and {} million with two (NumPy's generator, one thread: {} million)",
+        PERFORMANCE,
+        "makes {} million normals per second with one thread and {} million with two (NumPy's generator, one thread: {} million)",
         lambda: [fixed(normals(1)), fixed(normals(2)), fixed(numpy_normals())],
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),

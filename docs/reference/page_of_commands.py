@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the page `reference/commands.md`, made from the command line's own parser, so that it cannot differ from it."""
+"""A hook of mkdocs: the page `reference/commands.md`, made from the command line's own parser."""
 
 import argparse
 import sys

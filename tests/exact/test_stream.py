@@ -33,7 +33,7 @@ GOLDEN_TAILS = "2cb56ef453316471fe1c316cbbeb70cdbde9723b5d0ed7d39118d760addacd93
 
 
 def tail_words() -> np.ndarray:
-    """Words over all of (0, 1), most of them far out in both tails. By integers alone: NumPy's powers differ between processors."""
+    """Words over all of (0, 1), most of them far out in both tails. By integers: NumPy's powers differ between processors."""
     k = [*range(2000), *((1 << bits) + (i << bits) // 385 for bits in range(52) for i in range(385))]
     low = np.array(k, dtype=np.uint64) << np.uint64(12)
     return np.concatenate([low, ~low])
