@@ -34,6 +34,8 @@ $(VENV)/.installed: pyproject.toml requirements/run.txt $(VENV)/.created
 	@echo "installing intarsia and the packages it needs (a minute or two)"
 	$(call packages,requirements/run.txt)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@echo "compiling the loops of stream, sampler and diagnostics once (about a minute); they are kept on disk"
+	@$(BIN)/python -c 'import intarsia.site.sketch.stream_compiled'
 	@$(BIN)/python -m intarsia.server.sampler.precompile
 	@touch $@
 
@@ -52,6 +54,8 @@ test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest
 
+QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
+  $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)
 quick: $(VENV)/.tested  ## under a minute: lint, then exact and contract tests of what changes most
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/ruff format --check src tests benchmarks docs

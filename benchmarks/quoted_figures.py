@@ -144,7 +144,7 @@ def shortcut_rows() -> Iterator[list[str]]:
 
 
 def simulation2() -> list[str]:
-    """Our default in the stated design: data sets per cell, most false discoveries, fewest signals found, coverage from and to."""
+    """Our default, stated design: data sets per cell, most false discoveries, fewest signals found, coverage from and to."""
     rows = [row for row in read_rows(RESULTS / "sim2" / "full.csv") if row["method"] == "intarsia" and row["design"] == "stated"]
     cells: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -168,7 +168,53 @@ def numpy_normals() -> float:
     return float(row.get("numpy_million_per_s_one_thread", row.get("numpy_million_a_s_one_thread")))
 
 
+def demos() -> list[str]:
+    """Runs; true features found in the run that found fewest, of how many; false ones in the run with most."""
+    runs = kept("demo")["runs"]
+    there = runs[0]["right"] + runs[0]["missed"]
+    return [str(len(runs)), str(min(run["right"] for run in runs)), str(there), str(max(run["wrong"] for run in runs))]
+
+
+def demo_seconds() -> str:
+    return fixed(5 * round(statistics.median(run["cpu_s"] for run in kept("demo")["runs"]) / 5))
+
+
+def federation_rows() -> Iterator[list[str]]:
+    found = kept("federation")["study"]
+    sites = ("clinic", "mri", "lab")
+    yield ["bytes of numbers, 8·m·(P_k + Q_k)", "", *(fixed(found["bytes_of_numbers"][site]) for site in sites)]
+    yield ["bytes sent in messages", "", *(fixed(found["bytes_sent"][site]) for site in sites)]
+    yield ["ratio", "", *(fixed(found["ratio"][site], 3) for site in sites)]
+    for label, key in (("peak memory, all processes", "peak_memory_mb"), ("idle memory", "idle_memory_mb")):
+        yield [label, *(f"{found[key][party]:,} MB" for party in ("server", *sites))]
+
+
+def federation_seconds() -> Iterator[list[str]]:
+    found = kept("federation")["study"]
+    collect, deliver = found["seconds_in_controller"]["collect"], found["seconds_in_controller"]["deliver"]
+    yield ["certificates: authority, server, operator, three sites", short(found["provision_seconds"])]
+    yield ["start until all are connected", short(found["start_seconds"])]
+    yield ["the study outside sampling", short(found["seconds_outside_sampling"])]
+    yield ["– of which alignment, privacy check, sketch and transfer", short(collect)]
+    yield ["– of which delivery", short(deliver)]
+    yield ["– the rest: the engine starting and ending two jobs", short(found["seconds_outside_sampling"] - collect - deliver)]
+
+
 QUOTES: list[Quote] = [
+    Sentence(README, "(a new key each time; the worst of {} runs) | {} of {}, {} |", demos),
+    Sentence(README, "sampler and report | about {} s |", lambda: [demo_seconds()]),
+    Sentence(
+        README, "people and m = 160, with an AUC of {}.",
+        lambda: [bare(max(run["membership_auc"] for run in kept("demo")["runs"]), 2)],
+    ),
+    Sentence(
+        README, "bytes of its sketch's numbers | {} |",
+        lambda: [fixed(max(kept("federation")["study"]["ratio"].values()), 3)],
+    ),
+    Sentence(
+        README, "processor time, size | {} s, {} MB |",
+        lambda: [fixed(kept("demo")["report"]["cpu_s"]), fixed(kept("demo")["report"]["bytes"] / 1e6, 1)],
+    ),
     Sentence(README, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Sentence(
         README, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
@@ -187,6 +233,8 @@ QUOTES: list[Quote] = [
         "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
+    Rows("docs/federation.md", "federation", federation_rows),
+    Rows("docs/federation.md", "federation seconds", federation_seconds),
     Rows(PERFORMANCE, "growth", growth_rows),
     Rows(PERFORMANCE, "comparison", comparison_rows),
     Rows(PERFORMANCE, "cpu", cpu_rows),

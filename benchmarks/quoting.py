@@ -1,8 +1,8 @@
 """Figures of kept results in the documents: found, compared, written.
 
-Two ways to quote. A sentence with gaps: `Sentence("README.md", "takes {} ms per sweep", values)` finds the sentence on the page (any
-white space fits any other) and compares what stands in its gaps with the values. A table: `Rows("docs/performance.md", "growth", rows)`
-is the body of the table that follows the comment `<!-- figures: growth -->`; its head is the page's own.
+Two ways to quote. A sentence with gaps: `Sentence("README.md", "takes {} ms per sweep", values)` finds the sentence on the page
+(any white space fits any other) and compares what stands in its gaps with the values. The rows of a table:
+`Rows("docs/performance.md", "cpu", rows)` is the body of the table after `<!-- figures: cpu -->`; its head is the page's own.
 """
 
 import json

@@ -112,3 +112,13 @@ def test_formatting_is_enforced_everywhere() -> None:
     assert {"test", "oldest", "system-packages"} <= called <= targets
     assert re.search(r'python: \["3.11", "3.12", "3.13"\]', workflow)
     assert {"oldest", "newest"} <= set(re.findall(r"packages: (\w+)", workflow))
+
+
+def test_the_quick_tests_exist() -> None:
+    """`make quick` names its files: one that was renamed would stop it."""
+    lines = MAKEFILE[MAKEFILE.index("QUICK :=") : MAKEFILE.index("\nquick:")]
+    named = [
+        (folder, name) for folder, names in re.findall(r"addprefix tests/(\w+)/test_,([^)]*)\)", lines) for name in names.split()
+    ]
+    assert len(named) > 10
+    assert [f"{folder}/test_{name}" for folder, name in named if not (ROOT / "tests" / folder / f"test_{name}").is_file()] == []

@@ -43,7 +43,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--markdown", action="store_true", help="as Markdown")
 
     figures = _add(sub, "figures", "draw Figures 2 to 6", _figures)
-    figures.add_argument("--out", default="figures", help="folder for the PNG files (default: figures)")
+    figures.add_argument("--out", default="figures", help="folder for the pictures, and the page of Figure 6 (default: figures)")
     figures.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
 
     _add(sub, "list", "the experiments, their cells and methods", _list)
