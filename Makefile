@@ -52,7 +52,7 @@ demo: $(VENV)/.installed  ## set up, then run a federated study of three simulat
 
 test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest
 
 QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
   $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)

@@ -1,6 +1,9 @@
 """What a release and an installation rest on: one version, a lock that fits pyproject.toml, the same checks everywhere."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -122,3 +125,25 @@ def test_the_quick_tests_exist() -> None:
     ]
     assert len(named) > 10
     assert [f"{folder}/test_{name}" for folder, name in named if not (ROOT / "tests" / folder / f"test_{name}").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "allowed"),
+    [
+        ("Skipped: Chromium is not installed (make system-packages)", True),
+        ("Skipped: needs intarsia[psi]", True),
+        ("Skipped: the networked carrier needs intarsia[federation]", False),
+        ("Skipped: could not import 'jax': No module named 'jax'", False),
+    ],
+)
+def test_a_skipped_test_of_the_default_path_fails_the_run(reason: str, allowed: bool, tmp_path: Path) -> None:
+    """A run of one skipped test under the suite's own conftest, as `make test` runs it."""
+    (tmp_path / "conftest.py").write_text(text("tests/conftest.py"), encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\ndef test_it():\n    pytest.skip({reason!r})\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    codes = []
+    for extras in ("0", "1"):
+        environment = os.environ | {"INTARSIA_ALL_EXTRAS": extras}
+        codes.append(subprocess.run(command, env=environment, capture_output=True, cwd=tmp_path).returncode)
+    assert codes == [0, 0 if allowed else 1]
+    assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest\n" in MAKEFILE

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from intarsia.site.sketch import stream
+from intarsia.site.sketch import stream, stream_compiled
 from intarsia.site.sketch.stream import CHUNK, gaussian_at, gaussian_columns, gaussianise, stride
 
 SUBKEY = bytes(range(32))
@@ -119,7 +119,7 @@ def words_everywhere() -> np.ndarray:
 
 
 def test_the_compiled_transform_gives_the_same_bits() -> None:
-    compiled = pytest.importorskip("intarsia.site.sketch.stream_compiled").gaussianise
+    compiled = stream_compiled.gaussianise
     words = words_everywhere()
     wanted, found = np.empty(words.size), np.empty(words.size)
     gaussianise(words, wanted)
@@ -131,7 +131,7 @@ def test_the_compiled_transform_gives_the_same_bits() -> None:
 
 
 def test_large_pieces_are_made_by_the_compiled_transform(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = pytest.importorskip("intarsia.site.sketch.stream_compiled").gaussianise
+    compiled = stream_compiled.gaussianise
     assert stream._compiled() is compiled
     large = gaussian_columns(SUBKEY, 700, 5, 105)
     monkeypatch.setattr(stream, "_compiled", lambda: gaussianise)
