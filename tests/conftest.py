@@ -1,7 +1,7 @@
 """A test may be skipped only for what this installation cannot have.
 
 With INTARSIA_ALL_EXTRAS=1, which `make test` sets because it has installed every tested extra, a run fails when a test was
-skipped for another reason: an import that broke, or an extra that should be there. So no test of the default path vanishes unseen.
+skipped for another reason: an import that broke, or an extra that should be there. No test of the default path vanishes unseen.
 """
 
 import os
