@@ -35,7 +35,7 @@ RESPONSES: dict[str, list[str]] = {"clinic": ["y0", "y1", "y2"], "mri": [], "lab
 
 
 class Memory(threading.Thread):
-    """The largest resident size of each party with all its processes, looked at five times a second."""
+    """The largest resident size of each party with all its processes, looked at five times per second."""
 
     def __init__(self, parties: dict[str, int]):
         super().__init__(daemon=True)

@@ -3,7 +3,7 @@
     make bench-storage                            # a 2 GiB Parquet file, 1 and 2 Dask workers: about four minutes on two cores
     python -m benchmarks.storage --gib 0.1        # a look, nothing kept
 
-`stream`: millions of the key's normals a second by threads, NumPy's generator beside it, and the seconds that the plain product
+`stream`: millions of the key's normals per second by threads, NumPy's generator beside it, and the seconds that the plain product
 of the same columns of Φ with P columns of data takes. `parquet`: a file dropped from the system's cache, then read plainly, read
 into arrays by pyarrow, and sketched for several m. `dask`: the same sketch of a Dask array and of a Dask dataframe with 1 and 2
 worker processes of one thread. Medians of several rounds. The last line is one JSON object; it goes to results/storage.json.

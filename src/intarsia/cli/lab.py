@@ -20,7 +20,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
     run = _add(sub, "run", "run an experiment", _run)
     run.add_argument("experiment", help="sim1, sim2, harder, brain or real")
-    run.add_argument("--replicates", type=int, help="data sets a cell (default: by size)")
+    run.add_argument("--replicates", type=int, help="data sets per cell (default: by size)")
     run.add_argument("--methods", help="comma-separated names (default: all of the experiment)")
     run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
     run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
