@@ -90,7 +90,7 @@ def parquet_rows() -> Iterator[list[str]]:
     for row in kept("storage")["rows"]:
         if row["what"].startswith("parquet: "):
             over = f"{row['over_reading']:.2f}" if "over_reading" in row else ""
-            speed = row.get("gib_per_s", row.get("gib_a_s"))
+            speed = row["gib_per_s"]
             yield [row["what"].removeprefix("parquet: "), str(row["m"] or ""), fixed(row["seconds"], 1), f"{speed:.2f}", over]
 
 
@@ -160,12 +160,12 @@ def simulation2() -> list[str]:
 
 def normals(threads: int) -> float:
     row = storage("stream", device=f"cpu: {threads} threads")
-    return float(row.get("million_normals_per_s", row.get("million_normals_a_s")))
+    return float(row["million_normals_per_s"])
 
 
 def numpy_normals() -> float:
     row = storage("stream", device="cpu: 1 threads")
-    return float(row.get("numpy_million_per_s_one_thread", row.get("numpy_million_a_s_one_thread")))
+    return float(row["numpy_million_per_s_one_thread"])
 
 
 def demos() -> list[str]:
