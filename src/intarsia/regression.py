@@ -150,7 +150,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Fit the sites' joined sketches. Coefficients are per standard deviation; there is no intercept."""
         self._check_parameters()
         if self.sketch is not None or self.covariates is not None:
-            raise InputError("Sketches come with their m rows and their own covariates; leave sketch=None and covariates=None.")
+            raise InputError(
+                "These data are sketched already and bring their own covariates; leave sketch=None and covariates=None."
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         covariates = Covariates.of(joined)
         X, Y = (np.asarray(a, dtype=np.float64) for a in (joined.X, joined.Y))

@@ -17,7 +17,10 @@ from intarsia.wire.messages import check_labels
 Array = NDArray[np.float64]
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
-_EMPTY = np.zeros(0)
+
+
+def _empty() -> Array:
+    return np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,20 @@ class Coefficients:
     sigma2: Array | None = field(default=None, repr=False)
     verdict: str = ""
     converged: bool = False
-    noise_covariance: Array = field(default=_EMPTY, repr=False)
+    noise_covariance: Array = field(default_factory=_empty, repr=False)
     covariates: tuple[str, ...] = ()
-    covariate_mean: Array = field(default=_EMPTY, repr=False)
-    covariate_sd: Array = field(default=_EMPTY, repr=False)
-    covariate_lower: Array = field(default=_EMPTY, repr=False)
-    covariate_upper: Array = field(default=_EMPTY, repr=False)
+    covariate_mean: Array = field(default_factory=_empty, repr=False)
+    covariate_sd: Array = field(default_factory=_empty, repr=False)
+    covariate_lower: Array = field(default_factory=_empty, repr=False)
+    covariate_upper: Array = field(default_factory=_empty, repr=False)
     groups: tuple[OwnGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        empty = {name: (0, len(self.responses)) for name in _EFFECTS} | {"noise_covariance": (0, 0)}
-        for name, shape in empty.items():
-            if getattr(self, name) is _EMPTY:
-                object.__setattr__(self, name, np.zeros(shape))
+        if self.noise_covariance.ndim == 1:  # not given
+            object.__setattr__(self, "noise_covariance", np.diag(self.sigma2_mean))
+        for name in _EFFECTS:
+            if getattr(self, name).ndim == 1:
+                object.__setattr__(self, name, np.zeros((0, len(self.responses))))
 
     @property
     def own_responses(self) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def keep(posterior: Posterior, judgement: Judgement) -> None:
     child = posterior.tree.children.get("constant_data")
     before = xr.Dataset(coords={"feature": posterior.C.coords["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
-    posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**before.attrs, **words))
+    posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**(before.attrs | words)))
 
 
 def kept(posterior: Posterior) -> Judgement | None:

@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
+from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
-from intarsia.server.results.judgement import Judgement, kept
+from intarsia.server.results.judgement import Judgement, judge, kept
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup
 from intarsia.wire.messages import Joined, join
@@ -26,8 +30,6 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     done = folder.path / "fit.json"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
-    from intarsia.server.results.posterior import Posterior
-
     study, joined = folder.study, join(folder.sketches())
     target = folder.path / "posterior.nc"
     judgement = None
@@ -48,20 +50,23 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     return summary
 
 
-def sample(study: Study, joined: Joined, **options: Any) -> tuple[Any, Judgement]:
+def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
-    from intarsia.server.covariates import Covariates, sample_adjusted
-    from intarsia.server.results.judgement import judge
-    from intarsia.server.results.leave_one_out import Rows
-    from intarsia.server.results.posterior import CovariateEffects, Posterior
+    posterior, X = posterior_of(study, joined, **options)
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    method: Any = study.fit.select
+    return posterior, judge(posterior, rows, X=X, method=method, fdr=study.fit.fdr)
 
-    f = study.fit
+
+def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, NDArray[np.float64]]:
+    """The labelled posterior, and the features' rows as the sampler saw them: without what the covariates explain."""
     covariates = Covariates.of(joined)
 
-    def run(X: Any, Y: Any) -> Any:
+    def run(X: Any, Y: Any) -> Draws:
         return run_sampler(study, joined, X, Y, **options)
 
-    fitted = sample_adjusted(run, np.asarray(joined.X), np.asarray(joined.Y), covariates, f.seed, f.alpha)
+    X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
+    fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.alpha)
     posterior = Posterior.from_draws(
         fitted.draws,
         features=joined.features,
@@ -71,12 +76,10 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Any, Judgement
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
-    rows = Rows(np.asarray(joined.X), np.asarray(joined.Y), covariates.Z)
-    method: Any = f.select
-    return posterior, judge(posterior, rows, X=fitted.X, method=method, fdr=f.fdr)
+    return posterior, fitted.X
 
 
-def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Any:
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches."""
     from intarsia.server.sampler.chains import sample as run_chains
     from intarsia.server.sampler.gibbs import Model
