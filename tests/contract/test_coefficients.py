@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reports import made_up
 
 from intarsia.errors import MessageError
 from intarsia.server.results.draws import Draws
@@ -13,7 +14,6 @@ from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.study.fit import coefficients
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.study import Study
-from reports import made_up
 
 SITES = [
     {"name": "imaging", "features": ["*"]},
@@ -27,7 +27,7 @@ def messages():
     """Covariates at two sites, and a set of interchangeable features across two sites."""
     posterior, joined, _C = made_up(P=20)
     rng = np.random.default_rng(0)
-    chains, draws, P, Q = posterior.C.shape
+    chains, draws, _P, Q = posterior.C.shape
     X = np.array(joined.X)
     one, two = 3, 15  # of imaging, of laboratory
     X[:, two] = X[:, one] + 0.02 * rng.standard_normal(len(X))
