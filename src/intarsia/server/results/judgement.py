@@ -70,17 +70,29 @@ def judge(
     method: Literal["bfdr", "mixture"] = "bfdr",
     fdr: float = 0.05,
 ) -> Judgement:
-    """Diagnose, select and leave one out, and keep it with the draws.
+    """`assess`, and keep the judgement with the draws."""
+    judgement = assess(posterior, rows, X=X, method=method, fdr=fdr)
+    keep(posterior, judgement)
+    return judgement
+
+
+def assess(
+    posterior: Posterior,
+    rows: Rows | None = None,
+    *,
+    X: Array | None = None,
+    method: Literal["bfdr", "mixture"] = "bfdr",
+    fdr: float = 0.05,
+) -> Judgement:
+    """Diagnose, select and leave one out.
 
     `rows` are the rows in the posterior's units; X the features as the sampler saw them (covariates projected out).
     """
-    judgement = Judgement(
+    return Judgement(
         diagnose(posterior),
         select(posterior.C.values, method=method, fdr=fdr, X=X),
         None if rows is None else leave_one_out(posterior, rows),
     )
-    keep(posterior, judgement)
-    return judgement
 
 
 def keep(posterior: Posterior, judgement: Judgement) -> None:
