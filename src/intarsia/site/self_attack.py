@@ -88,9 +88,8 @@ def exposures(laws: Mapping[str, Levels], ratio: float, seconds: float = float("
 
 def _columns(table: Table, order: NDArray[np.int64] | None, names: list[str]) -> dict[str, Array]:
     """A few whole columns of the cohort, in order."""
-    everything = (*table.features, *table.responses)
-    at = [everything.index(name) for name in names]
-    parts = [np.hstack([X, Y])[:, at] for X, Y in table.blocks(order=order)]
+    at = [table.labels.index(name) for name in names]
+    parts = [np.hstack(parts)[:, at] for parts in table.blocks(order=order)]
     return dict(zip(names, np.concatenate(parts).T))
 
 
@@ -129,10 +128,10 @@ class ServerAttacks:
 def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None, precision: str) -> ServerAttacks:
     """Membership, known rows and singletons on this site's own columns."""
     n, m = phi.n, phi.m
-    c = len(table.features) + len(table.responses)
+    c = len(table.labels)
     if n * c > LARGEST_TABLE or m * n > LARGEST_PHI:
         return ServerAttacks(reason="too large to attack here; see the theory lines")
-    Z = np.concatenate([np.hstack([X, Y]) for X, Y in table.blocks(order=order)])
+    Z = np.concatenate([np.hstack(parts) for parts in table.blocks(order=order)])
     spread = Z.std(axis=0, ddof=1)
     if (spread <= 0).any():
         raise InputError("A column of one value carries nothing and cannot be attacked. Drop it.")

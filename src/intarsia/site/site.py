@@ -46,9 +46,11 @@ class Site:
         id: Any = None,
         features: Sequence[str] | str | None = None,
         responses: Sequence[str] | str = (),
+        covariates: Sequence[str] | str = (),
         ignore: Sequence[str] | str = (),
         missing: str = "error",
         constant: str = "error",
+        options: Mapping[str, Any] | None = None,
         key: SketchKey | str | Path | None = None,
         identity: Identity | None = None,
         folder: str | Path | None = None,
@@ -58,8 +60,9 @@ class Site:
             raise InputError("A site name is 1 to 63 letters, digits, '-' or '_'.")
         self.name = name
         self.data = data
-        self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "ignore": ignore}
-        self.roles |= {"missing": missing, "constant": constant}
+        self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
+        self.roles |= {"ignore": ignore, "missing": missing, "constant": constant}
+        self.options = dict(options or {})  # further arguments of Table.open: columns, missing_codes, reading
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
         self.policy = dict(policy or {})
@@ -75,7 +78,7 @@ class Site:
         if self._table is None:
             if self.data is None:
                 raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
-            self._table = Table.open(self.data, **self.roles)
+            self._table = Table.open(self.data, **self.roles, **self.options)
         return self._table
 
     def run_store(self, study: Study) -> RunStore:
@@ -337,7 +340,7 @@ class Site:
         if not labels:
             return np.empty((tokens.n, 0)), tokens
         at = [table.features.index(label) for label in labels]
-        X = np.concatenate([block[:, at] for block, _ in table.blocks(order=tokens.rows)])
+        X = np.concatenate([block[:, at] for block, *_ in table.blocks(order=tokens.rows)])
         return X, tokens
 
     def _pair_secrets(self, study: Study, request: str, owner: str, order_mac: str) -> dict[str, bytes]:

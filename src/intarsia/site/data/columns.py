@@ -33,7 +33,7 @@ class Profile:
 
 def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable[[bytes], None] | None = None) -> Profile:
     """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content)."""
-    names = (*table.features, *table.responses)
+    names = tuple(table.labels)
     counts: list[dict[float, int] | None] = [{} for _ in names]
     medians: list[Array] = []
     total = square = np.zeros(len(names))
@@ -71,6 +71,8 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
         levels = counts[j]
         off_mode = n - int(at_common[j]) if levels is None else n - max(levels.values())
         distinct = MOST_LEVELS + 1 if levels is None else len(levels)
+        if distinct < 2 and table.constant == "drop":
+            continue  # it will not leave, so there is nothing to judge
         smallest = None if levels is None else min(levels.values())
         share = float(farthest[j] ** 2 / variance[j]) if variance[j] > 0 else 0.0
         out.facts.append(
@@ -90,8 +92,8 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
-    for X, Y in table.blocks(order=order):
-        yield np.hstack([X, Y])
+    for parts in table.blocks(order=order):
+        yield np.hstack(parts)
 
 
 def _count(ordered: Array, counts: list[dict[float, int] | None]) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -77,13 +77,23 @@ def partial(
     if positions is not None and len(positions) != table.n:
         raise InputError(f"{len(positions)} places were given for {table.n} rows. Give each row its place, or −1.")
     where = None if positions is None else np.asarray(positions, dtype=np.int64)
+    if bound is not None and "regression" in table.missing_rules.values():
+        raise InputError(
+            "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
+        )
+    strict = np.array([table.missing_rules[label] == "error" for label in table.labels])
     rows = rows or min(block_rows(len(table.features) + len(table.responses)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
         for Z in table.raw_blocks(rows):
             here = slice(at, at + len(Z))
-            Z = Z if bound is None else bound.apply(Z, table.missing)
+            if bound is not None:
+                if table.missing == "mean" and np.isnan(Z[:, strict]).any():
+                    raise InputError(
+                        "Missing values in a column whose rule is missing = 'error'. Fill them, or give it another rule."
+                    )
+                Z = bound.apply(Z, table.missing)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
             at += len(Z)
 
@@ -137,7 +147,7 @@ def finish(
     precision: str = "float64",
     order_mac: str = "",
     labels: str = "names",
-    missing: str = "error",
+    missing: str | Mapping[str, str] = "error",
     constant: str = "error",
     center: bool = True,
     scale: bool = True,
@@ -259,6 +269,6 @@ def sketch(
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
         sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
-        site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing,
+        site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing_rules,
         constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip
