@@ -84,13 +84,13 @@ def test_the_posterior_of_the_scales_is_kept(truth: np.ndarray) -> None:
 
 
 def test_leaving_out_the_probability_of_the_choice_is_noticed(truth: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: births take the third feature eight times as often as the acceptance believes."""
+    """The planted bug: deaths take the third feature eight times as often as the acceptance believes."""
     choose = module._choose
     calls = itertools.count()
     skew = np.array([1.0, 1.0, 8.0])
 
     def skewed(xp: object, weight: np.ndarray, u: float) -> int:
-        return int(choose(np, weight * skew if next(calls) % 2 else weight, u))  # each attempt chooses a death, then a birth
+        return int(choose(np, weight if next(calls) % 2 else weight * skew, u))  # each attempt chooses a death, then a birth
 
     monkeypatch.setattr(module, "_choose", skewed)
     mean, error = found(4_000)
