@@ -4,7 +4,7 @@
     python -m benchmarks.growth --quick     # a look in two minutes, nothing kept
     python -m benchmarks.growth --draw      # the pictures again from the kept results
 
-Sketching (seconds a table) against n, P and m; sampling (milliseconds a sweep: the median over rounds of a full sweep and the
+Sketching (seconds per table) against n, P and m; sampling (milliseconds per sweep: the median over rounds of a full sweep and the
 light ones that follow it, warm-up left out) against P, m and Q, with row scales and with element scales. Every point is measured
 in a process of its own on one core with one BLAS thread, in processor time, which other programs disturb little; `mb` is its
 highest memory above that of a problem of toy size. An exponent k is that of a + b·xᵏ, fitted to logarithms: a is what every point
@@ -76,24 +76,25 @@ def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
 
 
 def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
-    """Milliseconds a sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
+    """Milliseconds per sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
     from benchmarks.cpu import problem
-    from benchmarks.one_chain import one_chain, period, sweep
+    from benchmarks.one_chain import OneChain, period
+    from intarsia.server.sampler.model import Model
 
-    with one_chain(*problem(30, 8, Q), warmup=1, local=local) as chain:  # what is compiled is no part of the problem's memory
-        for _ in range(period(chain.plan)):
-            sweep(chain)
+    chain = OneChain(*problem(30, 8, Q), Model(local=local), warmup=1)  # what is compiled is no part of the problem's memory
+    for _ in range(period(chain.plan)):
+        chain.sweep()
     imports, times, made, warmup = child.high_mb(), [], 0, 4  # warm-up in rounds
     began = time.perf_counter()
-    with one_chain(*problem(P, m, Q), warmup=1, local=local) as chain:
-        every = period(chain.plan)
-        chain.warmup = warmup * every
-        while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
-            begin = time.process_time()
-            for _ in range(every):
-                sweep(chain)
-            times.append((time.process_time() - begin) / every)
-            made += every
+    chain = OneChain(*problem(P, m, Q), Model(local=local), warmup=1)
+    every = period(chain.plan)
+    chain.warmup = warmup * every
+    while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
+        begin = time.process_time()
+        for _ in range(every):
+            chain.sweep()
+        times.append((time.process_time() - begin) / every)
+        made += every
     times = times[warmup:]
     return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": made, "every": every,
             "imports_mb": imports}  # fmt: skip
@@ -173,8 +174,8 @@ def words(row: dict[str, Any]) -> str:
         each, worst = row["s_per_1000_median"], row["s_per_1000_worst"]
         return f"1,000 effective draws in {each:.1f} s, of the slowest coefficient in {worst:.0f} s{doubt}"
     if "seconds" in row:
-        return f"a fit in {row['seconds']:.2f} s"
-    speed = f" ({row['ms_per_sweep']:.0f} ms a sweep)" if row.get("ms_per_sweep") else ""
+        return f"one fit in {row['seconds']:.2f} s"
+    speed = f" ({row['ms_per_sweep']:.0f} ms per sweep)" if row.get("ms_per_sweep") else ""
     return f"stopped after {row['budget_s']:.0f} s{speed}"
 
 

@@ -7,6 +7,7 @@ from disk costs no more memory than one that is small.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ Array = NDArray[np.float64]
 
 FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
+
+
+@dataclass(frozen=True)
+class CovariateEffects:
+    """Draws of the covariates' effects Γ (chain, draw, covariate, response), and whose they are."""
+
+    Gamma: Array
+    names: tuple[str, ...]
+    sites: tuple[str, ...] | None = None
 
 
 class Posterior:
@@ -40,10 +50,12 @@ class Posterior:
         response_sites: Sequence[str] | None = None,
         attrs: dict[str, Any] | None = None,
         intercept: Array | None = None,
+        effects: CovariateEffects | None = None,
     ) -> "Posterior":
-        """Label draws; nothing is copied. Sites become the coordinates `site` and `response_site`.
+        """Label draws; nothing is copied. Sites become the coordinates `site`, `response_site` and `covariate_site`.
 
-        `intercept` (chain, draw, response) is for data in their own units; a sketch has none.
+        `intercept` (chain, draw, response) is for data in their own units; a sketch has none. `effects` are those of the
+        covariates, if there were any.
         """
         features = _names(features, draws.P, "feature", "x")
         responses = _names(responses, draws.Q, "response", "y")
@@ -70,6 +82,11 @@ class Posterior:
         )
         if intercept is not None:
             posterior["intercept"] = (("chain", "draw", "response"), intercept)
+        if effects is not None and effects.names:
+            posterior.coords["covariate"] = np.asarray(effects.names, dtype=object)
+            if effects.sites is not None:
+                posterior.coords["covariate_site"] = ("covariate", np.asarray(effects.sites, dtype=object))
+            posterior["Gamma"] = (("chain", "draw", "covariate", "response"), effects.Gamma)
         values = singular_values(draws.C)
         index = {name: coords[name] for name in ("chain", "draw")}
         stats = xr.Dataset(
@@ -103,6 +120,11 @@ class Posterior:
         return self._group("posterior")["sigma2"]
 
     @property
+    def Gamma(self) -> xr.DataArray | None:
+        """Effects of the covariates (chain, draw, covariate, response); None when there were none."""
+        return self._group("posterior").get("Gamma")
+
+    @property
     def tau(self) -> xr.DataArray:
         return self._group("posterior")["tau"]
 
@@ -113,6 +135,23 @@ class Posterior:
     @property
     def responses(self) -> list[str]:
         return [str(name) for name in self.C.coords["response"].values]
+
+    @property
+    def covariates(self) -> list[str]:
+        Gamma = self.Gamma
+        return [] if Gamma is None else [str(name) for name in Gamma.coords["covariate"].values]
+
+    def noise_covariance(self) -> xr.DataArray:
+        """Posterior mean of Σ (response, response2)."""
+        return self.Sigma.mean(("chain", "draw"))
+
+    def covariate_summary(self, probability: float = 0.95) -> dict[str, Array]:
+        """Mean, sd and interval of every covariate's effect, each (covariate, response); empty without covariates."""
+        Gamma, Q = self.Gamma, len(self.responses)
+        flat = np.empty((1, 0, Q)) if Gamma is None else np.asarray(Gamma.values).reshape(-1, *Gamma.shape[2:])
+        lower, upper = np.quantile(flat, [(1 - _probability(probability)) / 2, (1 + probability) / 2], axis=0)
+        sd = flat.std(axis=0, ddof=1 if len(flat) > 1 else 0)
+        return {"mean": flat.mean(axis=0), "sd": sd, "lower": lower, "upper": upper}
 
     def mean(self) -> xr.DataArray:
         """Posterior mean of C (feature, response)."""
@@ -150,19 +189,28 @@ class Posterior:
         }
 
     def predictive_draws(
-        self, X: NDArray[Any], *, noise: bool = True, rng: np.random.Generator | None = None, thin: int = 1
+        self,
+        X: NDArray[Any],
+        Z: NDArray[Any] | None = None,
+        *,
+        noise: bool = True,
+        rng: np.random.Generator | None = None,
+        thin: int = 1,
     ) -> xr.DataArray:
         """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, Σ) unless `noise=False`.
 
-        With an `intercept` in the posterior (the estimator's), it is added. Every `thin`-th draw is used.
+        Z (row, covariate) are the new rows' covariates, if the fit had any: Z Γ is added. So is the `intercept` of an
+        estimator's posterior. The draws are joint over the responses. Every `thin`-th draw is used.
         """
-        X = self._rows(X)
+        X, Z = self._rows(X, Z)
         C = self.C.values[:, ::thin]
         out = np.empty((*C.shape[:2], len(X), C.shape[3]))
         for chain in range(C.shape[0]):
             for draw in range(C.shape[1]):
                 out[chain, draw] = X @ C[chain, draw]
-        out += self._intercept()[:, ::thin, None, :]
+        if self.Gamma is not None:
+            out += np.einsum("ij,cdjq->cdiq", Z, self.Gamma.values[:, ::thin])
+        out += self.intercept()[:, ::thin, None, :]
         if noise:
             rng = np.random.default_rng() if rng is None else rng
             root = square_root(self.Sigma.values[:, ::thin])
@@ -170,18 +218,20 @@ class Posterior:
         coords = {"chain": self.C.coords["chain"], "draw": self.C.coords["draw"][::thin], "response": self.responses}
         return xr.DataArray(out, dims=("chain", "draw", "row", "response"), coords=coords, name="Y")
 
-    def predict(self, X: NDArray[Any]) -> tuple[Array, Array]:
+    def predict(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> tuple[Array, Array]:
         """Mean and standard deviation (row, response) of the responses at new rows, noise included."""
-        X = self._rows(X)
+        X, Z = self._rows(X, Z)
         chains, draws, _P, Q = self.C.shape
         noise = self.sigma2.values.mean(axis=(0, 1))
-        intercept = self._intercept().reshape(chains * draws, 1, Q)
+        intercept = self.intercept().reshape(chains * draws, 1, Q)
         mean = np.empty((len(X), Q))
         variance = np.empty((len(X), Q))
         step = max(1, _CHUNK // (chains * draws * Q))
         for start in range(0, len(X), step):
             rows = X[start : start + step]
             block = np.concatenate([rows @ chain for chain in self.C.values]) + intercept
+            if self.Gamma is not None:
+                block += np.concatenate([Z[start : start + step] @ chain for chain in self.Gamma.values])
             mean[start : start + step] = block.mean(axis=0)
             variance[start : start + step] = block.var(axis=0, ddof=1 if len(block) > 1 else 0)
         return mean, np.sqrt(variance + noise)
@@ -242,17 +292,25 @@ class Posterior:
         one = self.C.isel(chain=0, draw=0, drop=True)
         return xr.DataArray(np.concatenate(parts), dims=one.dims, coords=one.coords)
 
-    def _intercept(self) -> Array:
+    def intercept(self) -> Array:
+        """Draws of the intercept (chain, draw, response); zero for a sketch, which has none."""
         posterior = self._group("posterior")
         if "intercept" in posterior:
             return np.asarray(posterior["intercept"].values)
         return np.zeros(self.sigma2.shape)
 
-    def _rows(self, X: NDArray[Any]) -> Array:
+    def _rows(self, X: NDArray[Any], Z: NDArray[Any] | None) -> tuple[Array, Array]:
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.C.shape[2]:
-            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column a feature.")
-        return X
+            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column per feature.")
+        c = len(self.covariates)
+        Z = np.empty((len(X), 0)) if Z is None else np.asarray(Z, dtype=np.float64)
+        if Z.shape != (len(X), c):
+            raise InputError(
+                f"The covariates Z have shape {Z.shape}; expected {(len(X), c)}: one row per row of X, one column each for "
+                f"{', '.join(self.covariates[:8]) or 'none'}."
+            )
+        return X, Z
 
 
 def square_root(Sigma: NDArray[Any]) -> Array:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from intarsia.server.sampler.backends.protocol import Backend
-from intarsia.server.sampler.schedule import Kind, Plan
+from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
-from intarsia.server.sampler.sweep import TARGET
 
 POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 
@@ -50,8 +49,10 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         return tuning, memory
 
     if kind.collapse:
-        accepted = xp.stack([xp.mean(1.0 * stats.steps[:-1]), 1.0 * stats.steps[-1]])
-        tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - 0.44), -7, 1))
+        taken, Q = 1.0 * stats.steps, plan.Q
+        accepted = xp.stack([xp.mean(taken[:Q]), xp.mean(taken[Q:-1]), taken[-1]])
+        tuning = tuning._replace(log_odds=tuning.log_odds + gain * stats.odds)
+        tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 2))
     begun = sweep >= min(20, warmup // 4)
     away = strength - memory.strength
     memory = Memory(

@@ -9,26 +9,27 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, kernels
-from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF
+from intarsia.server.sampler import conditionals, integrated, kernels
+from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.schedule import ACCEPT, RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
-RELAX = 0.8  # as in `sweep`
 
 
-def sweep(now: Any, state: State) -> tuple[State, Stats]:
-    """One sweep; `now` is `sweep.Sweep`."""
+def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
+    """One sweep."""
     _, plan, data, tuning, noise, kind, _ = now
     correlated = plan.model.noise == "correlated" and plan.Q > 1
     laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale
-    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
+    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + plan.exchanges + 1), np.zeros(()))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
         B, F, lam, tau, view, accepted = _without_B(now, state, view, laws)
-        stats = stats._replace(steps=accepted)
+        odds = (noise["steps.c"] * (accepted[plan.Q : -1] - ACCEPT)).mean()
+        stats = stats._replace(steps=accepted, odds=odds)
     else:
         B, F = _given_scales(now, state, view)
         lam, tau = state.lam, state.tau
@@ -43,8 +44,8 @@ def sweep(now: Any, state: State) -> tuple[State, Stats]:
     state = State(*new)
     if kind.sites:
         design = data.blocks.Xt, data.blocks.gram, data.Y
-        numbers = _get(noise, "single.z", "single.u")
-        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, numbers)
+        sites = _get(noise, "single.z", "single.u")
+        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, sites)
         state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 
@@ -59,7 +60,7 @@ def _three(noise: dict[str, Array], name: str) -> tuple[Array, Array, Array]:
     return noise.get(f"{name}.low", u), u, noise[f"{name}.v"]
 
 
-def _given_scales(now: Any, state: State, view: tuple[Array, ...]) -> tuple[Array, Array]:
+def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Array, Array]:
     """`sweep.draw_B`."""
     be, plan, data, _, noise, _, factor = now
     X, (_, D, Y, A) = data.X, view
@@ -77,20 +78,20 @@ def _given_scales(now: Any, state: State, view: tuple[Array, ...]) -> tuple[Arra
     return B, be.times(X, B)
 
 
-def _without_B(now: Any, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Any, ...]:
     """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted."""
     be, plan, data, tuning, noise, _, _ = now
     X, lam, Z, (U, D, _, A) = data.X, state.lam, noise["Z"], view
     small = X.shape[0] <= FEW and X.size <= 8 * CACHED
     G, XZ = kernels.weigh(X.T, lam, Z) if small else be.weigh(X, lam, Z)
     top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
-    factor = be.factor(G, X, lam, 1e1 * top, many=True)
+    factor = Tridiagonal(G, X, lam, 1e1 * top)
     chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
-    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
+    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1] * plan.exchanges + [2]] * noise["steps.z"]
     U, D, tau, accepted, new, W, Vt = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
-        (noise["steps.v"], steps, noise["steps.u"]),
+        (noise["steps.v"], steps, integrated.exchange_scale(be, data, lam, tuning.log_odds, noise["steps.c"]), noise["steps.u"]),
         (Z[chosen], lam[chosen], noise["border.value"], noise["border.mix"], noise["border.pick"]),
     )  # fmt: skip
     if np.isnan(new).any():

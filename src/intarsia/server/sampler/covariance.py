@@ -26,7 +26,8 @@ class Rotation(NamedTuple):
         return (self.U**2 / self.variances).sum(axis=1)
 
     def root(self) -> "Root":
-        return Root((self.U / self.variances**0.5).T, self.variances)
+        sigma = self.variances**0.5
+        return Root((self.U / sigma).T, self.U * sigma, self.variances)
 
     def whiten(self, E: Array) -> Array:
         """Rows of E in coordinates in which the noise is standard."""
@@ -34,15 +35,18 @@ class Rotation(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Sigma⁻¹ = KᵀK; and numbers whose product is det Sigma."""
+    """Sigma⁻¹ = KᵀK, Sigma = RRᵀ, R = K⁻¹; and numbers whose product is det Sigma."""
 
     K: Array
+    R: Array
     volume: Array
 
     def stretched(self, be: Backend, v: Array, x: Array) -> "Root":
-        """Sigma = RRᵀ stretched along the unit vector v: R (I + (eˣ-1) v vᵀ) Rᵀ."""
-        K = self.K + be.xp.outer(be.xp.expm1(-x / 2) * v, v @ self.K)
-        return Root(K, self.volume * be.xp.exp(x / self.volume.shape[0]))
+        """Sigma stretched along the unit vector v: R (I + (eˣ-1) v vᵀ) Rᵀ."""
+        xp = be.xp
+        K = self.K + xp.outer(xp.expm1(-x / 2) * v, v @ self.K)
+        R = self.R + xp.outer(self.R @ v, xp.expm1(x / 2) * v)
+        return Root(K, R, self.volume * xp.exp(x / v.shape[0]))
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,9 @@ class Independent:
         return Rotation(be.xp.eye(Sigma.shape[0]), be.xp.diagonal(Sigma))
 
     def directions(self, be: Backend, normal: Array) -> Array:
-        """(Q, Q) unit vectors along which Sigma may be stretched: one response each."""
-        return be.xp.eye(normal.shape[0])
+        """Unit vectors along which Sigma may be stretched: one response each, in turn."""
+        number, Q = normal.shape
+        return be.xp.eye(Q)[be.xp.arange(number) % Q]
 
     def log_density(self, be: Backend, at: Root) -> Array:
         """Of Sigma, with respect to steps of equal size along `directions` anywhere: of the noise levels' logarithms."""
@@ -96,7 +101,7 @@ class Correlated:
         return U * be.xp.where(U.sum(axis=0) < 0, -1.0, 1.0), variances
 
     def directions(self, be: Backend, normal: Array) -> Array:
-        """(Q, Q) unit vectors along which Sigma may be stretched: uniform, from normal numbers."""
+        """Unit vectors along which Sigma may be stretched: uniform, from normal numbers."""
         return normal / be.xp.sqrt((normal**2).sum(axis=1))[:, None]
 
     def log_density(self, be: Backend, at: Root) -> Array:

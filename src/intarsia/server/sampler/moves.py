@@ -1,8 +1,9 @@
 """Moves that make the sampler mix, given B (docs/mixing.md has what each one buys; `integrated` has those without B).
 
 Plain Gibbs crawls for three reasons: k coefficients pin their common scale (a funnel in every null feature), the null
-coefficients and the noise trade off, and a borderline feature seldom jumps between "in" and "out". Each move leaves the posterior invariant and takes its randomness as arguments.
-All are for independent noise: `covariance` has the rotation that makes it so.
+coefficients and the noise trade off, and a borderline feature seldom jumps between "in" and "out". Each move leaves the
+posterior invariant and takes its randomness as arguments. All are for independent noise: `covariance` has the rotation that
+makes it so.
 """
 
 from typing import Any, NamedTuple

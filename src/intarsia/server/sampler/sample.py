@@ -26,7 +26,7 @@ import numpy as np
 import intarsia
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import diagnose, rhat_from_moments
-from intarsia.server.results.draws import Draws, create, diagonal
+from intarsia.server.results.draws import Draws, create
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import STOP, Chain, write_progress
@@ -364,7 +364,7 @@ def _collect(
     }
     return Draws(
         C,
-        diagonal(np.stack([p.Sigma[:target] for p in parts])),
+        np.stack([p.Sigma[:target] for p in parts]),
         np.stack([p.tau[:target] for p in parts]),
         np.mean([p.kappa for p in parts], axis=0),
         info,

@@ -4,19 +4,23 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from intarsia.server.sampler import priors
-from intarsia.server.sampler.backends.protocol import Array
+from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.moves import Laws, rescale_shape
-from intarsia.server.sampler.state import BLOCK, has_gram
+from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
+RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
+TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
+ACCEPT = 0.44  # and that of the proposals of one number at a time
+EXCHANGES = 4  # of noise and nulls, per response and full sweep, where the noise is correlated
 MANY = 20_000  # below so many features every block is visited in every sweep
 
 
@@ -73,6 +77,11 @@ class Plan:
         """One sweep in so many is full."""
         return 1 if not self.mixing else 2 if self.element else 4 if self.hold == 1 else 7
 
+    @cached_property
+    def exchanges(self) -> int:
+        """Of noise and nulls, per full sweep: more where Sigma has more to exchange."""
+        return self.Q if self.model.noise != "correlated" or self.Q == 1 else EXCHANGES * self.Q
+
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
         if not self.mixing:
@@ -120,9 +129,10 @@ class Plan:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
             spec |= {
-                "steps.v": ("normal", (Q, Q), 0.0),
-                "steps.z": ("normal", (Q + 1,), 0.0),
-                "steps.u": ("uniform", (Q + 1,), 0.0),
+                "steps.v": ("normal", (Q + self.exchanges, Q), 0.0),
+                "steps.z": ("normal", (Q + self.exchanges + 1,), 0.0),
+                "steps.c": ("normal", (self.exchanges,), 0.0),
+                "steps.u": ("uniform", (Q + self.exchanges + 1,), 0.0),
                 "border.take": ("uniform", (P,), 0.0),
                 "border.value": ("uniform", (K, T), 0.0),
                 "border.mix": ("uniform", (K, T), 0.0),
@@ -131,9 +141,7 @@ class Plan:
         return spec
 
 
-def plan(
-    model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True
-) -> Plan:
+def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True) -> Plan:
     """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model."""
     m, P = X.shape
     Q = Y.shape[1]
@@ -150,6 +158,18 @@ def plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
         compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+
+
+class Sweep(NamedTuple):
+    """What the steps of one sweep share."""
+
+    be: Backend
+    plan: Plan
+    data: Data
+    tuning: Tuning
+    noise: dict[str, Array]
+    kind: Kind
+    factor: Any  # of B's system, where it is known
 
 
 def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:

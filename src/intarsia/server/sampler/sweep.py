@@ -8,14 +8,11 @@ import math
 from typing import Any, NamedTuple
 
 from intarsia.server.sampler import compiled, conditionals, integrated, moves
-from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
+from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.schedule import FULL, Kind, Plan, part
+from intarsia.server.sampler.schedule import ACCEPT, FULL, RELAX, TARGET, Kind, Plan, Sweep, part
 from intarsia.server.sampler.state import Data, State, Stats, Tuning
-
-RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
-TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 
 
 def sweep(
@@ -34,18 +31,6 @@ def sweep(
     """
     way = compiled.sweep if plan.compiled else readable
     return way(Sweep(be, plan, data, tuning, noise, kind, factor), state)
-
-
-class Sweep(NamedTuple):
-    """What the steps of one sweep share."""
-
-    be: Backend
-    plan: Plan
-    data: Data
-    tuning: Tuning
-    noise: dict[str, Array]
-    kind: Kind
-    factor: Factor | None
 
 
 class Rotated(NamedTuple):
@@ -68,7 +53,7 @@ def rotated(now: Sweep, state: State) -> Rotated:
 def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep, step by step."""
     be, plan, kind = now.be, now.plan, now.kind
-    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + 1))
+    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + plan.exchanges + 1), be.xp.zeros(()))
     if plan.mixing and kind.collapse and not plan.element:
         state, F, view, stats = draw_without_B(now, state, stats)
     else:
@@ -116,14 +101,17 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    target = integrated.Collapsed(
-        be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law
-    )  # fmt: skip
-    steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
-    directions = law.directions(be, noise["steps.v"])
-    root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
+    target = integrated.Collapsed(be, factor, Yrot, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+    walk = integrated.Walk(
+        law.directions(be, noise["steps.v"]),
+        xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1] * plan.exchanges + [2])] * noise["steps.z"],
+        integrated.exchange_scale(be, data, lam, now.tuning.log_odds, noise["steps.c"]),
+        noise["steps.u"],
+    )
+    root, A, tau, accepted = integrated.collapsed_scales(be, target, root, state.A, walk)
+    odds = (noise["steps.c"] * (accepted[Q:-1] - ACCEPT)).mean()
     rotation = law.from_root(be, root)
-    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ state.A)
+    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ A)
     s = view.deviation(power)
     U, d, Vt = conditionals.whiten(be, view.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
@@ -141,7 +129,7 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
 
     # Known to rounding times d²G; where that is too much, the product is made.
     F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
-    return state._replace(B=B, lam=lam, tau=tau), F, view, stats._replace(steps=accepted)
+    return State(A, B, lam, tau, state.Sigma), F, view, stats._replace(steps=accepted, odds=odds)
 
 
 def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:

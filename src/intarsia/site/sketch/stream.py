@@ -12,7 +12,7 @@ means. No mathematical library takes part, so none can change Φ by being upgrad
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms

@@ -1,7 +1,7 @@
 """The array libraries behind the sampler. Nothing outside this folder knows which one it is."""
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.backends.protocol import Backend
+from intarsia.server.sampler.backends.protocol import Backend, DeviceBackend
 
 
 def get(name: str) -> Backend:
@@ -11,11 +11,16 @@ def get(name: str) -> Backend:
 
         return NumpyBackend()
     if name == "jax":
-        try:
-            from intarsia.server.sampler.backends.jax import JaxBackend
-        except ModuleNotFoundError as error:
-            if error.name not in ("jax", "jaxlib"):
-                raise
-            raise InputError("backend='jax' needs JAX, which is not installed. Run: pip install 'intarsia[gpu]'.") from None
-        return JaxBackend()
+        return on_device()
     raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")
+
+
+def on_device() -> DeviceBackend:
+    """The backend for an accelerator."""
+    try:
+        from intarsia.server.sampler.backends.jax import JaxBackend
+    except ModuleNotFoundError as error:
+        if error.name not in ("jax", "jaxlib"):
+            raise
+        raise InputError("backend='jax' needs JAX, which is not installed. Run: pip install 'intarsia[gpu]'.") from None
+    return JaxBackend()

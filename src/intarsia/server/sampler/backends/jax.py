@@ -4,7 +4,7 @@ The systems I + d_j² G are solved by Cholesky factors, all j (and all chains) i
 precision is switched on inside `precision()` only, so that a user's own JAX programs keep their setting.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -275,10 +275,21 @@ class JaxBackend:
         return backward(L, half + Z[:, :, None])[:, :, 0]
 
     # What only a compiled run needs.
-    jit = staticmethod(jax.jit)
-    vmap = staticmethod(jax.vmap)
-    switch = staticmethod(lax.switch)
-    tree_map = staticmethod(jax.tree.map)
+    @staticmethod
+    def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return jax.jit(function, **options)
+
+    @staticmethod
+    def vmap(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return jax.vmap(function, **options)
+
+    @staticmethod
+    def switch(index: Array, branches: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+        return lax.switch(index, branches, *arguments)
+
+    @staticmethod
+    def tree_map(function: Callable[..., Any], *trees: Any) -> Any:
+        return jax.tree.map(function, *trees)
 
     @staticmethod
     def simulated(P: int, m: int, Q: int, block: int) -> Any:

@@ -222,7 +222,9 @@ class NumpyBackend:
         """Row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I, h_q = Fᵀy_q/s_q²; Z (Q×R) is standard normal."""
         stiff = (F**2).sum() > STIFF_A * s**2
         if stiff.any():
-            return np.stack([_stiff_row(F, Y[:, q], s[q], Z[q]) if stiff[q] else _row(F, Y[:, q], s[q], Z[q]) for q in range(s.size)])
+            return np.stack(
+                [_stiff_row(F, Y[:, q], s[q], Z[q]) if stiff[q] else _row(F, Y[:, q], s[q], Z[q]) for q in range(s.size)]
+            )
         Omega = (F.T @ F)[None] / s[:, None, None] ** 2 + np.eye(F.shape[1])
         h = (F.T @ Y).T / s[:, None] ** 2
         L = np.linalg.cholesky(Omega)

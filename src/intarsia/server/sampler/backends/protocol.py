@@ -4,7 +4,7 @@ A backend gives `xp` (the array namespace), a few special functions, functional 
 G = X diag(lam²) Xᵀ. Every backend solves the same systems, so the same noise gives the same state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 Array = Any  # an array of the backend's library
@@ -98,4 +98,33 @@ class Backend(Protocol):
 
     def largest(self, x: Array, k: int) -> Array:
         """Indices of the k largest entries, in ascending order of index."""
+        ...
+
+
+class DeviceBackend(Backend, Protocol):
+    """An array library that compiles whole loops for an accelerator, chains side by side."""
+
+    def precision(self) -> Any:
+        """Double precision while this context lasts."""
+        ...
+
+    def device(self) -> str:
+        """What it runs on, in words."""
+        ...
+
+    def memory(self) -> float:
+        """Bytes of the device's memory."""
+        ...
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+    def vmap(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+    def switch(self, index: Array, branches: Sequence[Callable[..., Any]], *arguments: Any) -> Any: ...
+    def tree_map(self, function: Callable[..., Any], *trees: Any) -> Any: ...
+
+    def keys(self, seed: int, chains: int) -> Array:
+        """A generator for each chain, split from the seed, as plain words."""
+        ...
+
+    def draw_noise(self, plan: Any, words: Array, *kind: Any) -> tuple[Array, dict[str, Array]]:
+        """One sweep's random numbers, and the generator after it."""
         ...
