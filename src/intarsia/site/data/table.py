@@ -158,6 +158,21 @@ class Table:
         for Z in self.encoded(rows):
             yield Z if filler is None else filler.fill(Z)
 
+    @property
+    def packed(self) -> bool:
+        """Whether blocks can be had as bytes: genotypes without any rule that needs numbers."""
+        plain = not self.levels and not self.layout.codes and self.filler() is None
+        return plain and getattr(self.source, "packed", False)
+
+    def sketch_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """As `raw_blocks`; where `packed`, blocks of bytes that `Moments.add` turns into numbers, some columns at a time."""
+        if not self.packed:
+            yield from self.raw_blocks(rows)
+            return
+        names = self.layout.roles.all
+        for batch in self._batches(names, rows or block_rows(len(names) // 8)):
+            yield batch.bytes(names)
+
     def filler(self) -> Filler | None:
         """What fills the columns whose rule is "regression"; found in one pass over the table, kept."""
         if self._filler is None and "regression" in self.missing_rules.values():
@@ -280,13 +295,15 @@ def _codes(roles: Roles, rules: Rules) -> dict[str, tuple[str, ...]]:
 def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]:
     """What is done about a missing value, by label. A response is filled only where a rule under its own name says so."""
     out: dict[str, str] = {}
+    responses = set(layout.roles.responses)
     for name in layout.roles.all:
-        if name in layout.roles.responses:
+        if name in responses:
             own = rules.columns[name].missing if name in rules.columns else None
             rule = own or "error"
         else:
             rule = rules.at(name).missing or missing
-        out |= dict.fromkeys(layout.labels([name]), rule)
+        for label in layout.labels([name]):
+            out[label] = rule
     return out
 
 

@@ -82,11 +82,11 @@ def partial(
             "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
         )
     strict = np.array([table.missing_rules[label] == "error" for label in table.labels])
-    rows = rows or min(block_rows(len(table.features) + len(table.responses)), block_rows(design.m))
+    rows = rows or min(block_rows(len(table.labels) // (8 if table.packed and bound is None else 1)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
-        for Z in table.raw_blocks(rows):
+        for Z in table.raw_blocks(rows) if bound is not None else table.sketch_blocks(rows):
             here = slice(at, at + len(Z))
             if bound is not None:
                 if table.missing == "mean" and np.isnan(Z[:, strict]).any():
