@@ -162,7 +162,8 @@ class Table:
     def packed(self) -> bool:
         """Whether blocks can be had as bytes: genotypes without any rule that needs numbers."""
         plain = not self.levels and not self.layout.codes and self.filler() is None
-        return plain and getattr(self.source, "packed", False)
+        # A table that makes other numbers of its blocks gives no bytes.
+        return plain and getattr(self.source, "packed", False) and type(self).raw_blocks is Table.raw_blocks
 
     def sketch_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """As `raw_blocks`; where `packed`, blocks of bytes that `Moments.add` turns into numbers, some columns at a time."""
