@@ -296,7 +296,9 @@ class Site:
             pending = result.message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
-            for name, content in card_files(check, pending, self.identity, getattr(result, "longest", None)).items():
+            for name, content in card_files(
+                check, pending, self.identity, getattr(result, "longest", None), table.imputed
+            ).items():
                 store.replace(name, content)
             store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.

@@ -197,6 +197,8 @@ class Table:
     @property
     def imputed(self) -> dict[str, int]:
         """How many cells of each column are filled (not refused): nothing is ever filled in silence."""
+        if self.missing == "error":
+            return {}
         rules = {name: self.missing_rules[labels[0]] for name in self.layout.roles.all if (labels := self.layout.labels([name]))}
         return {name: count for name, count in self.missing_counts.items() if rules[name] != "error"}
 
