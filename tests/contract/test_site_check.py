@@ -179,3 +179,13 @@ def test_on_a_terminal_the_first_sketch_waits_for_a_yes(
     monkeypatch.delattr("builtins.input")  # the same bytes again need no second yes
     assert main(command) == 0
     assert (tmp_path / "clinic.sketch").read_bytes() == first
+
+
+def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk(tmp_path)
+    init = ["site", "init", str(tmp_path / "lab"), "--name", "lab", "--id", "patient", "--table", str(tmp_path / "visits.csv")]
+    assert main([*init, "--responses", "fev1"]) == 0
+    assert "table        400 subjects, 6 features, 1 responses as it is now" in capsys.readouterr().out
+    init[2] = str(tmp_path / "other")
+    assert main([*init, "--responses", "fev2"]) == 0
+    assert "table        cannot be used yet: No column 'fev2' for the role response" in capsys.readouterr().out

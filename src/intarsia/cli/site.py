@@ -92,9 +92,20 @@ def run_init(args: argparse.Namespace) -> None:
         f"fingerprint  {args.name} {identity.words}",
         "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
-        f"next: look into {args.dir / 'site.toml'}",
+        *_opened(site_folder),
+        f"next: look into {args.dir / 'site.toml'}, then: intarsia site check {args.dir}",
     ]
     emit(args, data, lines)
+
+
+def _opened(site_folder: Any) -> list[str]:
+    """The new site's table as it stands now: a wrong path or column is better found here than in the middle of a study."""
+    try:
+        table = site_folder.site().table()
+        n = len(table.ids()) if table.has_id else table.n
+    except InputError as error:
+        return [f"table        cannot be used yet: {one_line(str(error))}"]
+    return [f"table        {n:,} subjects, {len(table.features):,} features, {len(table.responses):,} responses as it is now"]
 
 
 def run_show(args: argparse.Namespace) -> None:
