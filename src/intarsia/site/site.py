@@ -321,8 +321,9 @@ class Site:
         foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
+            column = labels[0].partition("=")[0]  # a label may hold a category's text
             raise InputError(
-                f"study.toml does not list the {what} {labels[0]!r} ({len(labels)} in all) for site {self.name!r}. "
+                f"study.toml does not list the {what} {column!r} ({len(labels)} in all) for site {self.name!r}. "
                 "Leave it out at the site, or list it in study.toml."
             )
 
