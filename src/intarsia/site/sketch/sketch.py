@@ -13,7 +13,7 @@ all sites have the same.
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -77,6 +77,10 @@ def partial(
     if positions is not None and len(positions) != table.n:
         raise InputError(f"{len(positions)} places were given for {table.n} rows. Give each row its place, or −1.")
     where = None if positions is None else np.asarray(positions, dtype=np.int64)
+    if bound is not None and "regression" in table.missing_rules.values():
+        raise InputError(
+            "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
+        )
     rows = rows or min(block_rows(len(table.labels)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
@@ -137,7 +141,7 @@ def finish(
     site: str = "site",
     precision: str = "float64",
     order_mac: str = "",
-    missing: str = "error",
+    missing: str | Mapping[str, str] = "error",
     constant: str = "error",
     center: bool = True,
     scale: bool = True,
@@ -248,6 +252,6 @@ def sketch(
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
         sums, phi, key_fingerprint=key.study_fingerprint(study_hash), study_hash=study_hash,
-        site=site, precision=precision, order_mac=order_mac, missing=table.missing,
+        site=site, precision=precision, order_mac=order_mac, missing=table.missing_rules,
         constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip
