@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from intarsia.cli import main
 from intarsia.errors import InputError, MessageError, PrivacyError
 from intarsia.privacy import dp
-from intarsia.privacy.card import NOT_CLAIMED, sign, site_card, study_card, verify
+from intarsia.privacy.card import NOT_CLAIMED, exposed_names, sign, site_card, study_card, verify
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import judge
 from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.page import page
 from intarsia.privacy.policy import Override, Policy, load_policy, loosened
 from intarsia.privacy.subject_ids import canonical_id
+from intarsia.site.site_folder import SiteFolder
 from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.study import Study
 
@@ -408,6 +410,30 @@ def test_card_says_what_must_be_said():
         assert never not in html
 
 
+def test_the_card_begins_with_a_plain_sentence(tmp_path, capsys):
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    card = a_card()
+    sentence = card["in_one_sentence"]
+    assert sentence.startswith("The server gets 200 secret weighted sums over 5000 people of each of the 20 columns")
+    assert sentence.endswith("a leaked key would expose 1 column.")
+    html = page(card)
+    assert html.index("The server gets 200") < html.index("Who sees what")
+    path = tmp_path / "clinic.card.json"
+    path.write_text(sign(card, key.sign, public))
+    assert main(["privacy", "card", str(path)]) == 0
+    assert capsys.readouterr().out.replace("\n", " ").startswith(sentence)
+
+
+def test_the_servers_card_names_the_columns_its_sites_name():
+    whole = study_card(study(), n=5000, columns=40, key_fingerprint="0f" * 16, site_cards=[a_card()])
+    assert exposed_names(whole) == ["sex"]
+    assert "expose 1 column" in whole["in_one_sentence"]
+    # The site's own card and the server's agree on the figure both state.
+    alone = study_card(study(), n=5000, columns=20, key_fingerprint="0f" * 16)
+    assert alone["attacks"] == a_card()["attacks"]
+
+
 def test_infinity_is_plain_json():
     card = a_card(n=500, m=50, columns=480)
     assert card["information"]["phi_secret_bits"]["upper"] == "infinite"
@@ -449,3 +475,16 @@ def test_private_card_has_both_guarantees():
     whole = study_card(private, n=5000, columns=40, key_fingerprint="0f" * 16, site_cards=[card])
     assert whole["differential_privacy"]["neighbours"].startswith("one person's row")
     assert "μ" in page(whole)
+
+
+def test_an_override_works_where_the_documents_say(tmp_path):
+    """[[override]] at the top level of site.toml, beside [policy]."""
+    SiteFolder.create(tmp_path, "clinic")
+    text = (tmp_path / "site.toml").read_text().replace("# [[override]]", "[[override]]").replace("# rule", "rule")
+    text = text.replace("# columns", "columns").replace("# reason", "reason")
+    (tmp_path / "site.toml").write_text(text)
+    own = SiteFolder.load(tmp_path).site().policy
+    policy = Policy().tightened(own)
+    assert policy.overrides == (Override("rare-level", "approved by the ethics board, vote of 3 May", ("transplant",)),)
+    rare = (column("transplant", distinct=2, smallest_level=3),)
+    assert not judge(facts(own_columns=rare), policy).refused

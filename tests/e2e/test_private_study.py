@@ -16,6 +16,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
 from intarsia.site.sketch import grid_noise
 from intarsia.site.sketch import sketch as sketching
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 KEY = SketchKey(bytes(range(32)))
@@ -108,6 +109,19 @@ def test_a_hopeless_private_study_is_refused_with_numbers() -> None:
     sites, _, who = parties(400)
     with pytest.raises(InputError, match="drowns the features"):
         fit(sites, study(60, 1.0, who))
+
+
+def test_what_a_cell_holds_never_decides_a_private_step() -> None:
+    """A missing or infinite cell, a rare level, a constant column: a private study answers each step as if nothing were there."""
+    sites, _, who = parties(400)
+    plan = study(60, 8.0, who)
+    sites[1].data["b0"][3], sites[1].data["b1"][4], sites[1].data["b2"][:] = np.nan, np.inf, 1.0
+    sites[1].data["b3"] = np.r_[1.0, np.zeros(399)]
+    sites[1].offer(plan)
+    sites[1].set_key(plan, KEY)
+    sites[1].announce(plan)
+    sent = Sketch.load(sites[1].sketch(plan))
+    assert sent.features == tuple(f"b{j}" for j in range(5))
 
 
 def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> None:

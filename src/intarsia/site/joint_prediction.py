@@ -19,6 +19,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.rank_normal import Scores
 from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import Study
@@ -192,7 +193,11 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     at_x = [table.features.index(label) for label in units.features]
     at_z = [table.covariates.index(label) for label in units.covariates]
     blocks = [(X[:, at_x], Z[:, at_z]) for X, _, Z in table.blocks(order=tokens.rows)]
-    return NewSubjects(np.concatenate([X for X, _ in blocks]), np.concatenate([Z for _, Z in blocks]), tokens, table)
+    X, Z = np.concatenate([X for X, _ in blocks]), np.concatenate([Z for _, Z in blocks])
+    scores = site.run_store(study).get("scores.secret")
+    if scores is not None:
+        X = Scores.from_bytes(scores).apply(X, units.features)
+    return NewSubjects(X, Z, tokens, table)
 
 
 def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dict[str, bytes]:

@@ -249,6 +249,7 @@ class Site:
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
+        from intarsia.site.rank_normal import ScoredTable
         from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
@@ -265,6 +266,9 @@ class Site:
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
+        if study.site(self.name).transform == "rank-normal":
+            table = ScoredTable.of(table, order)
+            store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
         check = preflight(
@@ -281,7 +285,9 @@ class Site:
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
-        pending = store.get("sketch.pending")
+        # Bound to the values it was made of: after a crash and a repair of the table it is made anew, under the new booking.
+        waiting = f"sketch.pending-{'' if check.claim is None else check.claim.content[:16]}"
+        pending = store.get(waiting)
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
             pending = result.message.to_bytes()
@@ -289,11 +295,11 @@ class Site:
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             for name, content in card_files(check, pending, self.identity, getattr(result, "longest", None)).items():
                 store.replace(name, content)
-            store.replace("sketch.pending", pending)
+            store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
         if ledger is not None and claim is not None:
             ledger.release(claim, pending)
-        store.rename("sketch.pending", "sketch")
+        store.rename(waiting, "sketch")
         return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:

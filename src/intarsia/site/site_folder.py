@@ -54,7 +54,13 @@ constant = "error"
 # missing_codes = [9, 99]
 
 [policy]
-# This site's own privacy rules, where they are tighter than the study's; for example max_ratio = 0.1
+# This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
+
+# An exception to a rule of the privacy gate needs a reason; both appear on this site's card.
+# [[override]]
+# rule = "rare-level"
+# columns = ["transplant"]
+# reason = "approved by the ethics board, vote of 3 May"
 
 [predict]
 # Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
@@ -83,6 +89,13 @@ class StudyReview:
     def to_compare(self) -> dict[str, str]:
         """Everything a person compares: every peer's words, then those of the study file itself."""
         return {**self.peers, "study.toml": self.hash_words}
+
+
+def _tables(value: Any, check: Checker) -> list[Any]:
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    check.fail(("override",), "exceptions are written as [[override]] tables")
+    return []
 
 
 class SiteFolder:
@@ -118,10 +131,13 @@ class SiteFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}.") from None
         check = Checker(str(path), text)
-        check.known(content, (), ("name", "table", "policy", "predict"))
+        check.known(content, (), ("name", "table", "policy", "override", "predict"))
         table = check.table(content, "table")
         settings: dict[str, Any] = {"name": check.label(content, (), "name"), **table_settings(check, table)}
-        settings["policy"] = check.table(content, "policy")
+        settings["policy"] = dict(check.table(content, "policy"))
+        if "override" in content:
+            # Exceptions stand on their own: [[override]] with rule, reason and, if for some columns only, columns.
+            settings["policy"]["override"] = [*settings["policy"].get("override", ()), *_tables(content["override"], check)]
         settings["predict"] = check.table(content, "predict")
         check.finish()
         return cls(folder, settings)

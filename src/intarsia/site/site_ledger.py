@@ -17,7 +17,7 @@ def open_ledger(site_folder: Path) -> Ledger:
     """The ledger of the site in this folder, checked against every head that was written down elsewhere."""
     heads = published_heads(site_folder)
     there = (site_folder / FOLDER / "ledger.jsonl").exists()
-    sketched = any(site_folder.glob("studies/*/sketch")) or any(site_folder.glob("studies/*/sketch.pending"))
+    sketched = any(site_folder.glob("studies/*/sketch")) or any(site_folder.glob("studies/*/sketch.pending*"))
     if not there and (heads or sketched):
         raise PrivacyError(
             f"The ledger {site_folder / FOLDER} is missing, but this site has sketched before (its cards and run folders say "

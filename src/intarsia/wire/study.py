@@ -397,6 +397,8 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
         if any(site.covariates for site in study.sites):
             # Projecting on noisy covariates would leave confounding behind and say nothing about it.
             check.fail((*at, "epsilon"), "differential privacy does not cover covariates yet: leave one of the two out")
+        if any(site.transform for site in study.sites):
+            check.fail((*at, "epsilon"), "differential privacy does not cover transform: ranks depend on everybody's values")
         missing = [name for name in study.names if name not in policy.row_bound]
         if missing:
             check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")
