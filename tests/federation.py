@@ -47,6 +47,7 @@ def sites(tables: dict[str, Any], *, identities: bool = False, key: SketchKey | 
             tables[name],
             id="id",
             responses=RESPONSES[name],
+            predict={"one_column": "allow"},  # each site has one strong feature here
             key=None if identities else key,
             identity=Identity.new(name) if identities else None,
             **options,

@@ -45,7 +45,7 @@ class Network:
             self.command("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
             if preshared:
                 toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
-                (where / "site.toml").write_text(toml)
+                (where / "site.toml").write_text(toml.replace('one_column = "refuse"', 'one_column = "allow"'))
             told = self.command("site", "join", where).stdout  # the site reads its words out to the operator
             request = where / "network-request" / "request-client" / f"{name}.request.zip"
             words = next(line for line in told.splitlines() if line.strip().startswith(f"{name} "))

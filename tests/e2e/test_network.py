@@ -55,8 +55,9 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
         assert received <= 8 * s.sketch.m * columns + 4096
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
     for name, frame in new.items():
-        (network.root / name / "predict").mkdir(exist_ok=True)
-        frame.to_csv(network.root / name / "predict" / "june.csv", index=False)
+        where = network.root / name / "predict" / s.folder_name
+        where.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(where / "june.csv", index=False)
     network.command("predict", "run", network.folder(s), "june", "--server", network.server, "--timeout", 60)
     expected = local.predict(new, "june")
     for name in ("clinic", "lab"):

@@ -47,7 +47,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     align = sub.add_parser("align", help="studies by files: intersect the sites' tokens")
     align.add_argument("files", nargs="+", type=Path, help="the alignment files of all sites")
     align.add_argument("--study", type=Path, required=True, help="study.toml")
-    align.add_argument("-o", "--out", type=Path, required=True, help="folder for one answer a site")
+    align.add_argument("-o", "--out", type=Path, required=True, help="the study folder; one answer per site is put there")
     add_json(align)
     align.set_defaults(run=run_align)
 
@@ -115,28 +115,16 @@ def run_start(args: argparse.Namespace) -> int:
 
 
 def run_align(args: argparse.Namespace) -> None:
-    from intarsia.errors import FederationError
-    from intarsia.wire.alignment import AlignmentReport, intersect
+    from intarsia.carriers.files import carrier
+    from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.protocol import align
+    from intarsia.wire.alignment import Cohort
     from intarsia.wire.container import write
-    from intarsia.wire.study import Study
 
-    study = Study.load(args.study)
-    reports = [AlignmentReport.from_bytes(path.read_bytes()) for path in args.files]
-    by_name = {report.site: report for report in reports}
-    missing = [name for name in study.names if name not in by_name]
-    foreign = [r.site for r in reports if r.site not in study.names or r.study_hash != study.hash]
-    if missing or foreign or len(by_name) != len(reports):
-        raise FederationError(
-            f"The files do not fit study {study.id!r}: missing {', '.join(missing) or 'none'}; of another study or not "
-            f"on the roster {', '.join(foreign) or 'none'}."
-        )
-    cohorts = intersect({name: by_name[name] for name in study.names})
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, cohort in cohorts.items():
-        write(args.out / f"{name}.cohort", cohort.to_bytes())
-    n = cohorts[study.names[0]].n
-    emit(
-        args,
-        {"n": n, "folder": str(args.out)},
-        [f"{n} subjects are at all sites; send each site its file of {args.out}"],
-    )
+    folder = StudyFolder.create(args.out, args.study)
+    cohorts = align(folder, carrier(folder.study, args.files))
+    for name, raw in cohorts.items():
+        write(args.out / f"{name}.cohort", raw)
+    n = Cohort.from_bytes(cohorts[folder.study.names[0]]).n
+    lines = [f"{n} subjects are at all sites; send each site its .cohort file of {args.out}"]
+    emit(args, {"n": n, "folder": str(args.out)}, lines)

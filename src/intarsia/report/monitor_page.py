@@ -10,9 +10,8 @@ from intarsia.report.html import Html, el, fixed, join, table
 from intarsia.report.page import document
 
 _NAMES = {
-    "offer": "keys offered",
-    "share": "key shares", "confirmation": "key confirmed", "alignment": "alignment", "sketch": "sketches", "fit": "fit",
-    "deliver": "delivery",
+    "offer": "keys offered", "share": "key shares", "confirmation": "key confirmed", "announcement": "counts",
+    "alignment": "alignment", "sketch": "sketches", "fit": "fit", "deliver": "delivery",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from intarsia.errors import InputError
+from intarsia.errors import FederationError
 
 
 class RunStore:
@@ -85,8 +85,20 @@ class RunStore:
             with (self.folder / "sent.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
 
+    def problem(self, code: str, text: str) -> None:
+        """Note a refusal, in full, for the site's own operator."""
+        if self.folder is not None:
+            note_problem(self.folder, code, text)
+
     def need(self, name: str, remedy: str) -> bytes:
         content = self.get(name)
         if content is None:
-            raise InputError(f"This site has no {name} for the study yet. {remedy}")
+            raise FederationError(f"This site has no {name} for the study yet. {remedy}")
         return content
+
+
+def note_problem(folder: Path, code: str, text: str) -> None:
+    """One line in `problems.jsonl` of a run folder or, where no study is known, of the site's folder."""
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": code, "text": text}
+    with (folder / "problems.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

@@ -4,22 +4,21 @@ identity.key     owner only
 site.toml        where the table is, what its columns are: the site's own decision, never a message's
 accepted/        study files this site's operator has read and accepted
 studies/         one run folder per study
-predict/         tables of new subjects, one file a request
+predict/         tables of new subjects, one folder per study and one file per request
 network/         certificates and configuration of the networked carrier
 problems.jsonl   what went wrong here, in full; the server is told a code
 """
 
 import json
-import time
 import tomllib
-import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import InputError, IntarsiaError, StudyError
+from intarsia.errors import InputError, StudyError
 from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.site import Site
+from intarsia.site.table_settings import resolve, resolve_options, table_settings
 from intarsia.wire.container import write
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study
@@ -29,14 +28,18 @@ TEMPLATE = """# This site's own settings; nothing in here is ever sent.
 name = "{name}"
 
 [table]
-# The table of this site's subjects: CSV, Parquet, Feather or .npy; a relative path counts from this file.
+# The table of this site's subjects: a file (CSV, Parquet, Feather, …) or a database; a relative path counts from this file.
+# docs/tables.md has everything that can be said about a table. `intarsia site check` shows what it comes to; it sends nothing.
 source = "{source}"
 # The column that identifies a subject.
 id = "{id}"
-# Columns this site brings as responses, and those to leave out; every other column is a feature.
+# Columns this site brings as responses, those that are adjusted for (age, sex, centre), and those to leave out;
+# every other column is a feature. To name the features yourself: features = ["snp_*", "bmi"].
 responses = {responses}
+covariates = []
 ignore = []
-# A missing value: "error", or "mean" to put the column's mean.
+# A missing value of a feature or covariate: "error", "mean" (the column's mean) or "regression" (the mean given the subject's
+# other columns here). A missing response is an error unless a rule of its own says otherwise.
 missing = "error"
 # A constant column: "error", or "drop".
 constant = "error"
@@ -44,8 +47,25 @@ constant = "error"
 # A study key exchanged by file; leave out when the sites agree on one through the server.
 # key = "study.key"
 
+# Rules for single columns, for example:
+# [table.columns.centre]
+# categorical = true
+# reference = 1
+# missing_codes = [9, 99]
+
 [policy]
-# This site's own privacy rules, where they are tighter than the study's; for example max_ratio = 0.1
+# This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
+
+# An exception to a rule of the privacy gate needs a reason; both appear on this site's card.
+# [[override]]
+# rule = "rare-level"
+# columns = ["transplant"]
+# reason = "approved by the ethics board, vote of 3 May"
+
+[predict]
+# Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
+# A part that is nearly one column of this site's hands that column to the owner of the response: "refuse" or "allow".
+one_column = "refuse"
 """
 
 
@@ -69,6 +89,13 @@ class StudyReview:
     def to_compare(self) -> dict[str, str]:
         """Everything a person compares: every peer's words, then those of the study file itself."""
         return {**self.peers, "study.toml": self.hash_words}
+
+
+def _tables(value: Any, check: Checker) -> list[Any]:
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    check.fail(("override",), "exceptions are written as [[override]] tables")
+    return []
 
 
 class SiteFolder:
@@ -104,18 +131,14 @@ class SiteFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}.") from None
         check = Checker(str(path), text)
-        check.known(content, (), ("name", "table", "policy"))
+        check.known(content, (), ("name", "table", "policy", "override", "predict"))
         table = check.table(content, "table")
-        known = ("source", "id", "features", "responses", "ignore", "missing", "constant", "key")
-        check.known(table, ("table",), known)
-        settings: dict[str, Any] = {"name": check.label(content, (), "name")}
-        for key in ("source", "id", "key", "missing", "constant"):
-            if key in table:
-                settings[key] = check.text(table, ("table",), key)
-        for key in ("features", "responses", "ignore"):
-            if key in table:
-                settings[key] = list(check.strings(table, ("table",), key, ()))
-        settings["policy"] = check.table(content, "policy")
+        settings: dict[str, Any] = {"name": check.label(content, (), "name"), **table_settings(check, table)}
+        settings["policy"] = dict(check.table(content, "policy"))
+        if "override" in content:
+            # Exceptions stand on their own: [[override]] with rule, reason and, if for some columns only, columns.
+            settings["policy"]["override"] = [*settings["policy"].get("override", ()), *_tables(content["override"], check)]
+        settings["predict"] = check.table(content, "predict")
         check.finish()
         return cls(folder, settings)
 
@@ -132,17 +155,20 @@ class SiteFolder:
             key = s.get("key")
             self._site = Site(
                 s["name"],
-                self._resolve(s["source"]) if "source" in s else None,
+                resolve(self.folder, s["source"]) if "source" in s else None,
                 id=s.get("id"),
                 features=s.get("features"),
                 responses=s.get("responses", ()),
+                covariates=s.get("covariates", ()),
                 ignore=s.get("ignore", ()),
                 missing=s.get("missing", "error"),
                 constant=s.get("constant", "error"),
+                options=resolve_options(self.folder, s["options"]),
                 key=None if key is None else self._resolve(key),
                 identity=self.identity() if (self.folder / FILE).is_file() else None,
                 folder=self.folder,
                 policy=s["policy"],
+                predict=s["predict"],
             )
         return self._site
 
@@ -162,8 +188,6 @@ class SiteFolder:
         if len(raw) > LIMIT_BYTES:
             raise StudyError(f"{source} is larger than {LIMIT_BYTES // 2**20} MB; a study file holds no data.")
         study = Study.parse(text, str(source))
-        if getattr(study, "terms", ""):
-            raise StudyError(f"{source} borrows its hash from elsewhere (terms = …); such a file is not accepted.")
         self._own_entry(study, source)
         if study.agrees and "key" in self.settings:
             raise StudyError(
@@ -197,7 +221,7 @@ class SiteFolder:
         """
         review = reviewed if isinstance(reviewed, StudyReview) else self.review(reviewed)
         study = review.study
-        target = self.folder / "accepted" / f"{study.id}-{study.hash[:16]}.toml"
+        target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
         write(target, review.raw)  # the bytes that were checked, not the file a second time
         return study
@@ -211,20 +235,13 @@ class SiteFolder:
         # Whoever asks may be anybody: neither the hash it named nor what was accepted here is in the answer.
         raise StudyError(NOT_ACCEPTED)
 
-    def new_subjects(self, request: str) -> str:
-        """The table of new subjects for a prediction, from the site's own folder."""
+    def new_subjects(self, study: Study, request: str) -> str:
+        """The table of new subjects that this site's operator put there for this prediction of this study and run."""
         if not check_name(request):
             raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
-        found = sorted((self.folder / "predict").glob(f"{request}.*"))
+        found = sorted((self.folder / "predict" / study.folder_name).glob(f"{request}.*"))
         found = [path for path in found if path.stem == request]
         if len(found) != 1:
-            raise InputError(f"Expected one table predict/{request}.(csv|parquet|…) at this site, found {len(found)}.")
+            where = f"predict/{study.folder_name}/{request}.(csv|parquet|…)"
+            raise InputError(f"Expected one table {where} at this site, found {len(found)}.")
         return str(found[0])
-
-    def note_problem(self, error: Exception) -> None:
-        # Of an error that is not ours only the places are kept: its words might quote a value.
-        places = traceback.extract_tb(error.__traceback__)
-        text = str(error) if isinstance(error, IntarsiaError) else " > ".join(f"{p.name}:{p.lineno}" for p in places)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": type(error).__name__, "text": text}
-        with (self.folder / "problems.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")

@@ -94,6 +94,5 @@ def _reply(data: dict[str, Any]) -> Shareable:
 
 def _scrub(site_folder: SiteFolder | None, study: Any, error: Exception) -> str:
     if site_folder is not None:
-        site_folder.note_problem(error)
         return scrub(site_folder.site(), study, error)
     return f"{type(error).__name__}: the site refused." if isinstance(error, IntarsiaError) else "Error: the site refused."
