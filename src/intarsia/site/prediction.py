@@ -31,9 +31,8 @@ class SiteModel:
     units: Units
 
     def __post_init__(self) -> None:
-        c: Any = self.coefficients
-        u = self.units
-        if c.features != u.features or c.own_responses != u.responses or tuple(getattr(c, "covariates", ())) != u.covariates:
+        c, u = self.coefficients, self.units
+        if c.features != u.features or c.own_responses != u.responses or c.covariates != u.covariates:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
@@ -78,8 +77,7 @@ class SiteModel:
         Only these summaries take part in a joint prediction. Parts of single draws would be linear equations in the
         subjects' rows, one for each draw, and whoever has the posterior could solve them. A fit without draws has no sd slice.
         """
-        c: Any = self.coefficients
-        u = self.units
+        c, u = self.coefficients, self.units
         for what, found, labels in (("feature", X, u.features), ("covariate", Z, u.covariates)):
             if found.ndim != 2 or found.shape[1] != len(labels):
                 raise InputError(
