@@ -116,10 +116,10 @@ class Coefficients:
             "response_sites": list(self.response_sites),
             "interval": self.interval,
             "verdict": self.verdict,
-            "fit_parts": dict(self.fit_parts),
             "converged": self.converged,
             "covariates": list(self.covariates),
             "groups": [{"members": list(g.members), "elsewhere": g.elsewhere, "evidence": g.evidence} for g in self.groups],
+            "fit_parts": dict(self.fit_parts),
         }
         arrays = {name: getattr(self, name) for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
@@ -183,10 +183,10 @@ class Coefficients:
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
             verdict=verdict[:MAX_VERDICT],
+            fit_parts=fit_parts,
             converged=converged,
             covariates=covariates,
             groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
-            fit_parts=fit_parts,
         )
 
 
