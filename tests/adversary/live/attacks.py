@@ -29,6 +29,11 @@ def _texts(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, str) else f"<{len(value)} bytes>" for name, value in found.items()}
 
 
+def several(rogue: Rogue, attacks: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Many attacks in one job of the engine, which takes longer to start than most of them to run."""
+    return {name: globals()[name](rogue, **options) for name, options in attacks.items()}
+
+
 def unknown_hashes(rogue: Rogue, steps: list[str]) -> dict[str, Any]:
     """Errors: ask for studies the sites have never heard of, step by step."""
     found = {}
