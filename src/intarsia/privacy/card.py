@@ -45,8 +45,10 @@ def site_card(
     longest: float | None = None,
     sketch_digest: str = "",
     budget: tuple[float, float] | None = None,
+    imputed: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ."""
+    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ; `imputed` are
+    the missing values that were filled, by column (not told under differential privacy: they are a fact about the data)."""
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     exposed = {c.name for c in facts.own_columns if c.exposed}
@@ -68,6 +70,7 @@ def site_card(
         "policy": {k: v for k, v in verdict.policy.as_dict().items() if k != "overrides"},
         "key_fingerprint": key_fingerprint,
         "ledger": None if ledger_head is None else {"entries": ledger_head[0], "head": ledger_head[1]},
+        "imputed": dict(imputed or {}) if guarantee is None else {},
         "sketch_sha256": sketch_digest,
         "differential_privacy": _private(guarantee, facts.n, longest),
     }

@@ -58,6 +58,9 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>Differential privacy</h2>",
         "<p>None: no noise was added.</p>" if private is None else _private_table(private),
     ]  # fmt: skip
+    if card.get("imputed"):
+        rows = [(name, f"{count:,} missing values filled") for name, count in card["imputed"].items()]
+        parts += ["<h2>Values that were filled</h2>", _table(rows)]
     if card.get("exposed_columns"):
         rows = [(e["name"], _exposure(e)) for e in card["exposed_columns"]]
         parts += ["<h2>Columns a leaked key would expose</h2>", _table(rows)]

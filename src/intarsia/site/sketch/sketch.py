@@ -81,11 +81,11 @@ def partial(
         raise InputError(
             "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
         )
-    rows = rows or min(block_rows(len(table.labels)), block_rows(design.m))
+    rows = rows or min(block_rows(len(table.labels) // (8 if table.packed and bound is None else 1)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
-        for Z in table.raw_blocks(rows):
+        for Z in table.raw_blocks(rows) if bound is not None else table.sketch_blocks(rows):
             here = slice(at, at + len(Z))
             Z = Z if bound is None else bound.apply(Z)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
