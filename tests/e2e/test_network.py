@@ -183,7 +183,7 @@ def serve_and_listen(network: Network, folder: Path) -> str:
 
 def evil_job(where: Path, marker: Path, *, code: bool) -> Path:
     """A job whose client part runs something else than our class: shipped code, or a class that is merely installed."""
-    from intarsia.carriers.flare.engine import write_job
+    from intarsia.carriers.flare.jobs import write_job
 
     arguments = {"study": "x", "action": "collect", "ticket": "t", "request": "", "timeout": 5}
     job = write_job(where, NAMES, arguments)

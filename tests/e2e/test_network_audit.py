@@ -160,7 +160,7 @@ def test_what_a_site_sends_is_hardly_more_than_its_sketch(audited: Audited) -> N
         assert sum(map(len, audited.taps[name].up)) < ours + 300_000
 
 
-@pytest.mark.skipif(STRACE is None, reason="strace is not installed: opened files cannot be watched")
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed (make system-packages): opened files cannot be watched")
 def test_no_process_but_the_sites_opens_the_key_or_the_table(audited: Audited) -> None:
     root = str(audited.network.root)
     for trace in (audited.trace, audited.trace_run):

@@ -1,4 +1,4 @@
-"""The command line. One module a command group; each is imported only when its command is called.
+"""The command line. One module per command group; each is imported only when its command is called.
 
 A group module has `register(parser)`, which adds its arguments (or sub-commands) to that parser and sets `run=function`
 as a default; the function takes the parsed arguments and returns an exit code (0 or None: fine).

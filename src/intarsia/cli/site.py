@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from intarsia.cli import site_check
 from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
@@ -13,6 +14,7 @@ from intarsia.wire.plain import one_line
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site accept clinic study.toml
+  intarsia site check clinic                            # what would leave, and as what; sends nothing
   intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
   intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
@@ -35,6 +37,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--id", default="id", help="the column that identifies a subject")
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
     add_json(init)
+    site_check.register(_add(sub, "check", "what would leave this site and as what; a dry run, nothing is sent", site_check.run))
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
     add_accept(_add(sub, "accept", "take part in a study: its file is read, checked, confirmed by you and kept", None))
     _add(sub, "offer", "key agreement 1: this site's public key for this run", run_offer, out=True)
@@ -64,7 +67,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def _add(sub: argparse._SubParsersAction, name: str, text: str, run: object, out: bool = False) -> argparse.ArgumentParser:  # type: ignore[type-arg]
     parser: argparse.ArgumentParser = sub.add_parser(name, help=text, description=text)
     parser.add_argument("dir", type=Path, help="the site's folder")
-    if name not in ("init", "show", "accept", "join", "serve"):
+    if name not in ("init", "show", "accept", "check", "join", "serve"):
         parser.add_argument("--study", help="which accepted study, by id (needed when there are several)")
     if out:
         parser.add_argument("-o", "--out", type=Path, required=True, help="the file to write")

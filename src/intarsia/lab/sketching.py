@@ -1,4 +1,4 @@
-"""Simulated columns through the product's own door: tables at sites, keyed sketches, joined at the server."""
+"""Simulated columns sketched as in a study: one table per site, one key, messages, joined at the server."""
 
 import hashlib
 from dataclasses import dataclass

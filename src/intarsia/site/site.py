@@ -48,6 +48,7 @@ class Site:
         ignore: Sequence[str] | str = (),
         missing: str = "error",
         constant: str = "error",
+        options: Mapping[str, Any] | None = None,
         key: SketchKey | str | Path | None = None,
         identity: Identity | None = None,
         folder: str | Path | None = None,
@@ -60,6 +61,7 @@ class Site:
         self.data = data
         self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
         self.roles |= {"ignore": ignore, "missing": missing, "constant": constant}
+        self.options = dict(options or {})  # further arguments of Table.open: columns, missing_codes, reading
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
         self.policy = dict(policy or {})
@@ -77,7 +79,7 @@ class Site:
         if self._table is None:
             if self.data is None:
                 raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
-            self._table = Table.open(self.data, **self.roles)
+            self._table = Table.open(self.data, **self.roles, **self.options)
         return self._table
 
     def run_store(self, study: Study) -> RunStore:

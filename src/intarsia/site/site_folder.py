@@ -18,6 +18,7 @@ from typing import Any
 from intarsia.errors import InputError, StudyError
 from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.site import Site
+from intarsia.site.table_settings import resolve, resolve_options, table_settings
 from intarsia.wire.container import write
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study
@@ -27,22 +28,30 @@ TEMPLATE = """# This site's own settings; nothing in here is ever sent.
 name = "{name}"
 
 [table]
-# The table of this site's subjects: CSV, Parquet, Feather or .npy; a relative path counts from this file.
+# The table of this site's subjects: a file (CSV, Parquet, Feather, …) or a database; a relative path counts from this file.
+# docs/tables.md has everything that can be said about a table. `intarsia site check` shows what it comes to; it sends nothing.
 source = "{source}"
 # The column that identifies a subject.
 id = "{id}"
-# Columns this site brings as responses, as covariates (adjusted for, never selected), and those to leave out;
-# every other column is a feature.
+# Columns this site brings as responses, those that are adjusted for (age, sex, centre), and those to leave out;
+# every other column is a feature. To name the features yourself: features = ["snp_*", "bmi"].
 responses = {responses}
 covariates = []
 ignore = []
-# A missing value: "error", or "mean" to put the column's mean.
+# A missing value of a feature or covariate: "error", "mean" (the column's mean) or "regression" (the mean given the subject's
+# other columns here). A missing response is an error unless a rule of its own says otherwise.
 missing = "error"
 # A constant column: "error", or "drop".
 constant = "error"
 
 # A study key exchanged by file; leave out when the sites agree on one through the server.
 # key = "study.key"
+
+# Rules for single columns, for example:
+# [table.columns.centre]
+# categorical = true
+# reference = 1
+# missing_codes = [9, 99]
 
 [policy]
 # This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
@@ -124,15 +133,7 @@ class SiteFolder:
         check = Checker(str(path), text)
         check.known(content, (), ("name", "table", "policy", "override", "predict"))
         table = check.table(content, "table")
-        known = ("source", "id", "features", "responses", "covariates", "ignore", "missing", "constant", "key")
-        check.known(table, ("table",), known)
-        settings: dict[str, Any] = {"name": check.label(content, (), "name")}
-        for key in ("source", "id", "key", "missing", "constant"):
-            if key in table:
-                settings[key] = check.text(table, ("table",), key)
-        for key in ("features", "responses", "covariates", "ignore"):
-            if key in table:
-                settings[key] = list(check.strings(table, ("table",), key, ()))
+        settings: dict[str, Any] = {"name": check.label(content, (), "name"), **table_settings(check, table)}
         settings["policy"] = dict(check.table(content, "policy"))
         if "override" in content:
             # Exceptions stand on their own: [[override]] with rule, reason and, if for some columns only, columns.
@@ -154,7 +155,7 @@ class SiteFolder:
             key = s.get("key")
             self._site = Site(
                 s["name"],
-                self._resolve(s["source"]) if "source" in s else None,
+                resolve(self.folder, s["source"]) if "source" in s else None,
                 id=s.get("id"),
                 features=s.get("features"),
                 responses=s.get("responses", ()),
@@ -162,6 +163,7 @@ class SiteFolder:
                 ignore=s.get("ignore", ()),
                 missing=s.get("missing", "error"),
                 constant=s.get("constant", "error"),
+                options=resolve_options(self.folder, s["options"]),
                 key=None if key is None else self._resolve(key),
                 identity=self.identity() if (self.folder / FILE).is_file() else None,
                 folder=self.folder,

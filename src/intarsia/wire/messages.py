@@ -124,7 +124,7 @@ class Sketch:
     @classmethod
     def load(cls, source: bytes | str | os.PathLike[str], *, limit: int = MAX_BYTES) -> "Sketch":
         """Read and validate a sketch from a file or from bytes; MessageError when anything about it is wrong."""
-        header, arrays = unpack(source, "sketch", limit=limit)
+        header, arrays = unpack(source, "sketch", limit_bytes=limit)
         if type(header.get("schema")) is not int or header["schema"] != SCHEMA:
             raise MessageError(
                 f"The sketch has another schema than {SCHEMA}, the one this intarsia reads. Use the same intarsia at all sites."

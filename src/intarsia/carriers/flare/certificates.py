@@ -11,12 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import intarsia
+from intarsia.carriers.flare.hardening import check_version, harden_server, harden_site
 from intarsia.carriers.flare.requests import SUFFIX, CertificateRequest, read_request
 from intarsia.errors import FederationError
 from intarsia.wire.schema import check_name
@@ -25,30 +28,10 @@ from intarsia.wire.words import from_words, to_words
 APPROVALS = "approvals.jsonl"
 PROJECT = "intarsia"
 OPERATOR = "operator@intarsia.local"
-EXECUTOR = "intarsia.carriers.flare.site_side.StudyExecutor"
-CONTROLLER = "intarsia.carriers.flare.server_side.StudyController"
-
-# Whoever asks: look at the state, submit jobs without code. The rest is nobody's right.
-_RIGHTS = {
-    "submit_job": "any",
-    "clone_job": "none",
-    "manage_job": "any",
-    "download_job": "none",
-    "view": "any",
-    "operate": "none",
-    "shell_commands": "none",
-    "byoc": "none",
-    "server-predeployed-flwr": "none",
-}
 
 
 def require_engine() -> None:
-    try:
-        import nvflare  # noqa: F401
-    except ImportError:
-        raise FederationError(
-            "The networked carrier needs NVIDIA FLARE: pip install 'intarsia[federation]'. Studies by files do not."
-        ) from None
+    check_version()
 
 
 def server_init(folder: Path, host: str, port: int, admin_port: int, extra_hosts: tuple[str, ...] = ()) -> str:
@@ -209,53 +192,15 @@ def package(folder: Path, signed: Path, fingerprint: str, target: Path) -> None:
         key.unlink()
 
 
-def harden_site(folder: Path) -> None:
-    local = folder / "network" / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-    resources["class_list_enforcement_mode"] = "enforce"
-    resources["class_allow_list"] = [EXECUTOR]
-    resources["allow_log_streaming"] = False
-    # Sketches are noise to a compressor.
-    resources["client"]["compression"] = "None"
-    resources["components"] = [c for c in resources["components"] if "log_streamer" not in c["id"]]
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", _authorization())
-
-
-def harden_server(folder: Path) -> None:
-    local = folder / "server" / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-    resources["class_list_enforcement_mode"] = "enforce"
-    resources["class_allow_list"] = [CONTROLLER]
-    # The engine's defaults lie in the temporary folder, where others may read and a restart may delete.
-    storage = folder.resolve() / "engine"
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
-    for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(storage / "jobs")
-    resources["components"] = [c for c in resources["components"] if c["id"] != "log_receiver"]
-    resources["servers"][0]["heart_beat_timeout"] = 30
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", _authorization())
-    storage.mkdir(mode=0o700, exist_ok=True)
-    (folder / "studies").mkdir(exist_ok=True)
-
-
-def _authorization() -> dict[str, Any]:
-    return {
-        "format_version": "1.0",
-        "permissions": {role: dict(_RIGHTS) for role in ("project_admin", "org_admin", "lead", "member")},
-    }
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def environment(**extra: str) -> dict[str, str]:
     """What an engine process may see of the surroundings."""
     kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VIRTUAL_ENV")
-    return {k: os.environ[k] for k in kept if k in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"} | extra
+    found = {k: os.environ[k] for k in kept if k in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    # An engine process runs the same intarsia as the command that starts it, also when that is not an installed one.
+    home = Path(intarsia.__file__).resolve().parents[1]
+    if home not in {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}:
+        found["PYTHONPATH"] = str(home)
+    return found | extra
 
 
 def _nvflare(folder: Path, *arguments: str) -> dict[str, Any]:

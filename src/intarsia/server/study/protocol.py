@@ -81,7 +81,7 @@ def collect_parts(folder: StudyFolder, request: str, ask: Ask) -> dict[str, Pred
         raise FederationError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
     study, where = folder.study, folder.path / "predictions" / request
     waiting = [name for name in study.names if not (where / f"{name}.part").is_file()]
-    replies = ask("predict", dict.fromkeys(waiting, {"request": request.encode()})) if waiting else {}
+    replies = ask("predict", {name: {"request": request.encode()} for name in waiting}) if waiting else {}
     for name in waiting:
         reply = replies.get(name)
         if reply is None or reply.error is not None or reply.message is None:

@@ -89,6 +89,8 @@ def profile(
         levels = counts[j]
         off_mode = n - int(at_common[j]) if levels is None else n - max(levels.values())
         distinct = MOST_LEVELS + 1 if levels is None else len(levels)
+        if distinct < 2 and table.constant == "drop":
+            continue  # it will not leave, so there is nothing to judge
         smallest = None if levels is None else min(levels.values())
         share = float(farthest[j] ** 2 / variance[j]) if variance[j] > 0 else 0.0
         fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)

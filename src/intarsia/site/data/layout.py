@@ -1,4 +1,4 @@
-"""How a table's columns become numbers: roles, the levels of categorical columns, and which level has no indicator.
+"""How a table's columns become numbers: roles, levels of categorical columns, which level has no indicator, codes for "missing".
 
 A layout is small and holds no rows, so it can travel to the machines of a site that read its partitions.
 """
@@ -22,9 +22,16 @@ class Layout:
     roles: Roles
     levels: dict[str, list[str]] = field(default_factory=dict)
     reference: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by column: what means "missing" there
 
     @classmethod
-    def of(cls, roles: Roles, levels: dict[str, list[str]], reference: dict[str, str]) -> "Layout":
+    def of(
+        cls,
+        roles: Roles,
+        levels: dict[str, list[str]],
+        reference: dict[str, str],
+        codes: dict[str, tuple[str, ...]] | None = None,
+    ) -> "Layout":
         """Fill in the references that nobody chose.
 
         A column of two levels has one indicator, of its second level. A covariate always lacks its first level: with all of
@@ -39,9 +46,9 @@ class Layout:
                 if reference[name] not in texts:
                     raise InputError(f"Column {name!r} has no level like the reference given for it. It has {len(texts)} levels.")
                 chosen[name] = reference[name]
-            elif texts and (len(texts) == 2 or name in roles.covariates):
+            elif len(texts) == 2 or (len(texts) > 2 and name in roles.covariates):
                 chosen[name] = texts[0]
-        layout = cls(roles, levels, chosen)
+        layout = cls(roles, levels, chosen, codes or {})
         labels = layout.labels(roles.all)
         if len(set(labels)) != len(labels):
             twice = sorted({label for label in labels if labels.count(label) > 1})
@@ -63,17 +70,33 @@ class Layout:
         """A batch as float64, columns in the order of `roles.all`, missing values as NaN."""
         names = self.roles.all
         numbers = [name for name in names if name not in self.levels]
-        matrix = batch.matrix(numbers)
+        matrix = self._without_codes(batch.matrix(numbers), numbers)
         if len(numbers) == len(names):
             return matrix
         parts, at = [], 0
         for name in names:
             if name in self.levels:
-                parts.append(self._indicators(name, batch.text(name)))
+                parts.append(self._indicators(name, self.text(batch, name)))
             else:
                 parts.append(matrix[:, at : at + 1])
                 at += 1
         return np.concatenate(parts, axis=1)
+
+    def text(self, batch: Batch, name: str) -> pa.Array:
+        """A column as text, its codes for "missing" as nulls."""
+        column = batch.text(name)
+        if name not in self.codes:
+            return column
+        coded = pc.is_in(column, value_set=pa.array(self.codes[name], pa.string()))
+        return pc.if_else(coded, pa.scalar(None, pa.string()), column)
+
+    def _without_codes(self, matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        for j, name in enumerate(names):
+            values = [value for code in self.codes.get(name, ()) if (value := _number(code)) is not None]
+            if values and (coded := np.isin(matrix[:, j], values)).any():
+                matrix = matrix if matrix.flags.writeable and matrix.flags.owndata else matrix.copy()
+                matrix[coded, j] = np.nan
+        return matrix
 
     def _indicators(self, name: str, column: pa.Array) -> np.ndarray:
         texts = self.levels[name]
@@ -86,3 +109,10 @@ class Layout:
         out = (index[:, None] == np.array(at, dtype=np.int64)).astype(np.float64)
         out[index < 0] = np.nan
         return out
+
+
+def _number(code: str) -> float | None:
+    try:
+        return float(code)
+    except ValueError:
+        return None

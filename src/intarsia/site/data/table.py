@@ -13,9 +13,13 @@ import pyarrow.compute as pc
 
 from intarsia.errors import InputError
 from intarsia.site.data.layout import Layout
+from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
+from intarsia.site.data.open import open_source
+from intarsia.site.data.reading import Reading
 from intarsia.site.data.roles import Roles, Wanted, assign
-from intarsia.site.data.sources import LEVEL, NUMBER, Source, open_source, read_as_text, to_text
+from intarsia.site.data.rules import MISSING, Rules
+from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 
 MAX_LEVELS = 100
 BLOCK_VALUES = 1 << 22  # about 32 MB of float64 a block
@@ -39,15 +43,18 @@ class Table:
         layout: Layout,
         *,
         id: str | np.ndarray | None = None,
-        missing: str = "error",
+        missing: str | Mapping[str, str] = "error",
         constant: str = "error",
+        filler: Filler | None = None,
     ) -> None:
-        self.source, self.n, self.missing, self.constant = source, source.n, missing, constant
-        self._id, self.layout = id, layout
+        self.source, self.n, self.constant = source, source.n, constant
+        self._id, self.layout, self._filler = id, layout, filler
         self.features = layout.labels(layout.roles.features)
         self.responses = layout.labels(layout.roles.responses)
         self.covariates = layout.labels(layout.roles.covariates)
+        self.missing_rules = dict.fromkeys(self.labels, missing) if isinstance(missing, str) else dict(missing)
         self._moments: Moments | None = None
+        self._missing: dict[str, int] | None = None
 
     @classmethod
     def open(
@@ -61,6 +68,9 @@ class Table:
         ignore: Wanted = (),
         missing: str = "error",
         constant: str = "error",
+        columns: Mapping[str, Any] | None = None,
+        missing_codes: Sequence[Any] = (),
+        reading: Mapping[str, Any] | Reading | None = None,
         names: Sequence[str] | None = None,
         levels: Mapping[str, Sequence[str]] | None = None,
         reference: Mapping[str, str] | None = None,
@@ -69,29 +79,34 @@ class Table:
         """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
 
         Roles name columns exactly or by pattern (`snp_*`). `id` is a column, or the ids themselves; `covariates` are adjusted for
-        and never shrunk; `features` is by default every column without another role. `missing`: "error", or "mean" to put the
-        column's mean. `constant`: "error", or "drop" to leave such columns out of the sketch. `levels` fixes the levels of
-        categorical columns (needed when the stores of one site are sketched separately and some lack a level), `reference` the
-        level without an indicator. A table of ids alone is opened with `features=()`.
+        and never shrunk; `features` is by default every column without another role. A table of ids alone has `features=()`.
+
+        `missing` is the rule for features and covariates: "error", "mean" (the column's mean) or "regression" (the mean given the
+        subject's other columns); a response is filled only if its own rule says so. `constant`: "error", or "drop" to leave such
+        columns out of the sketch. `columns` has the rules of single columns (see `rules`), `missing_codes` the codes that mean
+        "missing" in every column, `reading` how to read the source (see `reading`). `levels` fixes the levels of categorical
+        columns (when the stores of one site are sketched separately and some lack a level), `reference` the level without an
+        indicator.
         """
-        choices = ((missing, ("error", "mean"), "missing"), (constant, ("error", "drop"), "constant"))
+        choices = ((missing, MISSING, "missing"), (constant, ("error", "drop"), "constant"))
         for value, allowed, what in choices:
             if value not in allowed:
                 raise InputError(f"{what}={value!r} is not one of {', '.join(allowed)}.")
-        opened = open_source(source, names)
-        columns = opened.names
-        if not all(isinstance(name, str) and name for name in columns):
+        rules, by_name = Rules.of(columns, missing_codes), isinstance(id, str)
+        opened = open_source(source, names, Reading.of(reading, id=id if by_name else None, rules=rules))
+        known = opened.names
+        if not all(isinstance(name, str) and name for name in known):
             raise InputError("A column has no name, or one that is not text. Name every column.")
-        if len(set(columns)) != len(columns):
-            twice = sorted({name for name in columns if columns.count(name) > 1})
+        if len(set(known)) != len(known):
+            twice = sorted({name for name in known if known.count(name) > 1})
             raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
         if opened.n < 1:
             raise InputError("The table has no rows.")
-        by_name = isinstance(id, str)
+        rules.check_names(known)
         ids = id if id is None or by_name else np.asarray(id).ravel()
         if ids is not None and not by_name and len(ids) != opened.n:
             raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id a row.")
-        roles = assign(columns, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
+        roles = assign(known, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
                        ignore=ignore)  # fmt: skip
         if by_name:
             read_as_text(opened, id)
@@ -100,8 +115,9 @@ class Table:
                 raise InputError(
                     f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Ignore it or recode it."
                 )
-        layout = Layout.of(roles, _find_levels(opened, roles, levels or {}, max_levels), dict(reference or {}))
-        return cls(opened, layout, id=ids, missing=missing, constant=constant)
+        references = {name: ref for name in roles.all if (ref := rules.at(name).reference) is not None} | dict(reference or {})
+        layout = Layout.of(roles, _find_levels(opened, roles, rules, levels or {}, max_levels), references, _codes(roles, rules))
+        return cls(opened, layout, id=ids, missing=_missing_rules(layout, rules, missing), constant=constant)
 
     def __repr__(self) -> str:
         counts = f"{len(self.features)} features, {len(self.responses)} responses, {len(self.covariates)} covariates"
@@ -117,6 +133,11 @@ class Table:
         return self.layout.levels
 
     @property
+    def missing(self) -> str:
+        """ "error" when no column may lack values, else "mean"."""
+        return "mean" if any(rule != "error" for rule in self.missing_rules.values()) else "error"
+
+    @property
     def has_id(self) -> bool:
         return self._id is not None
 
@@ -125,10 +146,52 @@ class Table:
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
         yield from _read(self.source, columns, rows)
 
-    def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
-        """Blocks [X Y Z] of at most `rows` rows in the table's own order, missing values as NaN, nothing checked."""
+    def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks [X Y Z] with every missing value as NaN, whatever its rule."""
         for batch in self._batches(self.layout.roles.all, rows or block_rows(len(self.labels))):
             yield self.layout.encode(batch)
+
+    def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks [X Y Z] of at most `rows` rows in the table's own order, nothing checked. Missing values are NaN, but in columns
+        whose rule is "regression": there they are filled."""
+        filler = self.filler()
+        for Z in self.encoded(rows):
+            yield Z if filler is None else filler.fill(Z)
+
+    def filler(self) -> Filler | None:
+        """What fills the columns whose rule is "regression"; found in one pass over the table, kept."""
+        if self._filler is None and "regression" in self.missing_rules.values():
+            filled = np.array([self.missing_rules[label] == "regression" for label in self.labels])
+            known = np.ones(len(self.labels), dtype=bool)
+            known[len(self.features) : len(self.features) + len(self.responses)] = False
+            pilot = pilot_of(next(self.encoded()))
+            self._filler = Filler.fit(self.encoded(), pilot, filled, known)
+        return self._filler
+
+    @property
+    def missing_counts(self) -> dict[str, int]:
+        """Missing cells of every column that has any (by the table's own column names); one pass over the table, kept."""
+        if self._missing is None:
+            counts = np.zeros(len(self.labels), dtype=np.int64)
+            for Z in self.encoded():
+                counts += np.isnan(Z).sum(axis=0)
+            self._missing = self._by_column(counts)
+        return dict(self._missing)
+
+    @property
+    def imputed(self) -> dict[str, int]:
+        """How many cells of each column are filled (not refused): nothing is ever filled in silence."""
+        rules = {name: self.missing_rules[labels[0]] for name in self.layout.roles.all if (labels := self.layout.labels([name]))}
+        return {name: count for name, count in self.missing_counts.items() if rules[name] != "error"}
+
+    def _by_column(self, counts: np.ndarray) -> dict[str, int]:
+        out, at = {}, 0
+        for name in self.layout.roles.all:
+            width = len(self.layout.labels([name]))
+            if width and counts[at]:
+                out[name] = int(counts[at])
+            at += width
+        return out
 
     def moments(self) -> Moments:
         """Means, standard deviations and counts of all columns (features, responses, covariates); one pass, kept."""
@@ -139,7 +202,7 @@ class Table:
                 found.add(Z, slice(None))
                 found.rows += len(Z)
             assert found is not None
-            found.check(self.labels, missing=self.missing, constant="drop")
+            found.check(self.labels, missing=self.missing_rules, constant="drop")
             self._moments = found
         return self._moments
 
@@ -210,20 +273,48 @@ def _read(source: Source, columns: Sequence[str], rows: int) -> Iterator[Any]:
         raise InputError(f"Reading the table failed ({type(error).__name__}). Is the file whole?") from None
 
 
-def _find_levels(source: Source, roles: Roles, given: Mapping[str, Sequence[str]], most: int) -> dict[str, list[str]]:
-    """The levels of every categorical column; a column of numbers whose levels are given is a coded factor."""
-    names = [name for name in roles.all if source.kinds[name] == LEVEL or name in given]
+def _codes(roles: Roles, rules: Rules) -> dict[str, tuple[str, ...]]:
+    return {name: codes for name in roles.all if (codes := rules.codes(name))}
+
+
+def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]:
+    """What is done about a missing value, by label. A response is filled only where a rule under its own name says so."""
+    out: dict[str, str] = {}
+    for name in layout.roles.all:
+        if name in layout.roles.responses:
+            own = rules.columns[name].missing if name in rules.columns else None
+            rule = own or "error"
+        else:
+            rule = rules.at(name).missing or missing
+        out |= dict.fromkeys(layout.labels([name]), rule)
+    return out
+
+
+def _find_levels(
+    source: Source, roles: Roles, rules: Rules, given: Mapping[str, Sequence[str]], most: int
+) -> dict[str, list[str]]:
+    """The levels of every categorical column: one of texts, or one of numbers that a rule declares to be codes."""
+    given = {name: levels for name in roles.all if (levels := rules.at(name).levels) is not None} | dict(given)
+    names = [name for name in roles.all if source.kinds[name] == LEVEL or name in given or rules.at(name).categorical]
     found: dict[str, set[str]] = {name: set() for name in names if name not in given}
     if found:
         for batch in _read(source, list(found), block_rows(len(found))):
             for name, seen in found.items():
-                seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None)
+                seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None and x not in rules.codes(name))
                 if len(seen) > most:
                     raise InputError(
                         f"Column {name!r} has over {most} different texts, too many for levels. Make it the id, "
                         "ignore it, or look for cells that are not numbers in a column of numbers."
                     )
-    return {name: list(given[name]) if name in given else sorted(found[name]) for name in names}
+    return {name: list(given[name]) if name in given else sorted(found[name], key=_level_order) for name in names}
+
+
+def _level_order(text: str) -> tuple[int, float, str]:
+    """Codes in the order of their numbers (2 before 10), texts after them in theirs."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
 
 
 def check_order(order: Any, n: int) -> np.ndarray:

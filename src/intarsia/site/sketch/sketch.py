@@ -77,6 +77,10 @@ def partial(
     if positions is not None and len(positions) != table.n:
         raise InputError(f"{len(positions)} places were given for {table.n} rows. Give each row its place, or −1.")
     where = None if positions is None else np.asarray(positions, dtype=np.int64)
+    if bound is not None and "regression" in table.missing_rules.values():
+        raise InputError(
+            "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
+        )
     rows = rows or min(block_rows(len(table.labels)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:

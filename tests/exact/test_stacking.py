@@ -1,0 +1,87 @@
+"""The dense companion fit and its weighing with the sparse one."""
+
+import numpy as np
+import pytest
+
+from intarsia.server.results.ridge import ridge
+from intarsia.server.results.stacking import SHRINK, best_weight, fold_of_rows, stack
+
+
+def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
+    """Log marginal likelihood of y ~ N(0, s²(I + k XXᵀ)), s² at its best, by a dense determinant."""
+    K = np.eye(len(y)) + k * X @ X.T
+    s2 = y @ np.linalg.solve(K, y) / len(y)
+    return float(-0.5 * len(y) * np.log(s2) - 0.5 * np.linalg.slogdet(K)[1])
+
+
+@pytest.mark.parametrize(("m", "P"), [(30, 80), (60, 12)])
+def test_the_ridge_is_the_conditional_mean_at_the_largest_evidence(m: int, P: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((m, P)) * 7.0
+    Y = X @ rng.standard_normal((P, 2)) * 0.02 + rng.standard_normal((m, 2))
+    found = ridge(X, Y)
+    grid = np.exp(np.linspace(-20, 4, 4001))
+    for q in range(2):
+        k = grid[np.argmax([evidence(X, Y[:, q], value) for value in grid])]
+        expected = k * X.T @ np.linalg.solve(np.eye(m) + k * X @ X.T, Y[:, q])
+        assert np.allclose(found[:, q], expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+
+
+def test_the_ridge_of_a_response_of_noughts_is_nought() -> None:
+    X = np.random.default_rng(1).standard_normal((20, 5))
+    assert np.array_equal(ridge(X, np.zeros((20, 1))), np.zeros((5, 1)))
+
+
+def test_units_of_the_features_do_not_matter() -> None:
+    rng = np.random.default_rng(2)
+    X, Y = rng.standard_normal((25, 40)), rng.standard_normal((25, 1))
+    Y += X[:, :1]
+    assert np.allclose(ridge(1e6 * X, Y) * 1e6, ridge(X, Y), rtol=1e-6)
+
+
+def test_the_weight_is_the_mode_of_its_posterior() -> None:
+    """Against a fine grid of the log posterior."""
+    rng = np.random.default_rng(3)
+    Y, a, b = rng.standard_normal((3, 40, 2))
+    a, b = 0.3 * Y + 0.3 * a, 0.3 * b
+    variance = np.square(Y - (a + b) / 2).mean(axis=0)
+    grid = np.linspace(0, 1, 100_001)
+    log = [-0.5 * (np.square(Y - w * a - (1 - w) * b) / variance).sum() - 0.5 * w**2 / SHRINK for w in grid[::100]]
+    assert 0.05 < best_weight(Y, a, b) < 0.95
+    assert abs(best_weight(Y, a, b) - grid[::100][int(np.argmax(log))]) <= 1e-3
+
+
+def test_the_better_predictor_gets_the_weight() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.standard_normal((400, 3))
+    Y = truth + 0.3 * rng.standard_normal((400, 3))
+    assert best_weight(Y, truth, np.zeros_like(truth)) > 0.9
+    assert best_weight(Y, np.zeros_like(truth), truth) < 0.05
+
+
+def test_rows_left_out_are_not_seen() -> None:
+    """A fit that memorises its rows gains nothing from it: each row is predicted without itself."""
+    rng = np.random.default_rng(5)
+    X, Y = rng.standard_normal((50, 8)), rng.standard_normal((50, 2))
+    seen = []
+
+    def fit(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        seen.append({tuple(row) for row in x})
+        return np.linalg.lstsq(x, y, rcond=None)[0]
+
+    found = stack(X, Y, np.zeros((8, 2)), fit)
+    assert found is not None
+    part = fold_of_rows(50)
+    for k, rows in enumerate(seen):
+        assert rows.isdisjoint({tuple(row) for row in X[part == k]})
+        assert len(rows) == 40
+    predicted = np.empty_like(Y)
+    for k in range(5):
+        predicted[part == k] = X[part == k] @ np.linalg.lstsq(X[part != k], Y[part != k], rcond=None)[0]
+    assert np.allclose(found.r2_sparse, 1 - np.square(Y - predicted).sum(axis=0) / np.square(Y).sum(axis=0))
+    assert (found.r2_sparse < 0).all()  # pure noise is not predicted
+
+
+def test_too_few_rows_are_said() -> None:
+    X, Y = np.ones((9, 2)), np.ones((9, 1))
+    assert stack(X, Y, np.zeros((2, 1)), lambda x, y: np.zeros((2, 1))) is None
