@@ -70,6 +70,20 @@ def test_where_the_rule_is_silent_the_attack_finds_nothing(kind):
         assert found == 0
 
 
+def test_some_site_sees_no_less_than_the_whole():
+    """Each site takes the others' columns to be like its own; one of them then has a figure at or above the true one."""
+    rng = np.random.default_rng(7)
+    n, m = 200, 50
+    parts = [columns("normal", n, 50, rng), columns("lognormal", n, 200, rng), columns("binary", n, 400, rng)]
+    total = sum(X.shape[1] for X in parts)
+
+    def shape(X):
+        return Shape.of((X**3).mean(axis=0), (X**4).mean(axis=0) - 3, n)
+
+    whole = danger(shape(np.hstack(parts)), n, m)
+    assert max(danger(shape(X).scaled(total), n, m) for X in parts) >= whole
+
+
 def test_what_a_found_column_of_phi_is_worth():
     """With φ_i alone the attacker has every value of that person, to the accuracy of a party that knows Φ."""
     rng = np.random.default_rng(4)
