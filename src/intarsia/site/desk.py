@@ -163,10 +163,12 @@ def _feature(values: int | None, coded: bool) -> str:
 def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
     from intarsia.site.preflight import preflight
+    from intarsia.site.rank_normal import as_the_study_asks
 
     site = site_folder.site()
     try:
         site._claimed(study, table)
+        table = as_the_study_asks(table, study.site(site.name).transform)
         check = preflight(table, SketchKey.new(), study, site=site.name, own_policy=site.policy)
     except IntarsiaError as error:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))

@@ -249,7 +249,7 @@ class Site:
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
-        from intarsia.site.rank_normal import ScoredTable
+        from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
@@ -266,8 +266,8 @@ class Site:
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
-        if study.site(self.name).transform == "rank-normal":
-            table = ScoredTable.of(table, order)
+        table = as_the_study_asks(table, study.site(self.name).transform, order)
+        if isinstance(table, ScoredTable):
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
