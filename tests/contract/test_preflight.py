@@ -432,6 +432,9 @@ def test_attack_command(capsys, tmp_path):
     assert "status" in capsys.readouterr().out
     assert main(common) == 2
     assert "--m" in capsys.readouterr().err
+    assert main([*common, "--m", "60", "--transform", "rank-normal", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert scored["blind_danger"] < report["blind_danger"]
 
 
 def test_ledger_command(capsys, tmp_path):
