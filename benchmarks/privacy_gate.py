@@ -95,13 +95,14 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
 
 LIMIT_SIZES = ((100, 25), (200, 50), (200, 20))  # n, m
 LIMIT_KINDS = ("lognormal", "lognormal, signs at random", "exponential", "binary 10 %", "uniform")
-DANGERS = (0.3, 1.0, 3.0, 10.0)
-MOST_VALUES = 1_500_000  # of a sketch; beyond, a cell takes too long
+DANGERS = (0.3, 1.0, 3.0)
+MOST_VALUES = 800_000  # of a sketch; beyond, a cell takes too long
 
 
 def limit(kind: str, n: int, m: int, target: float, rng: np.random.Generator) -> dict[str, Any] | None:
     """The blind attack on as many columns as the rule gives this danger to; None when they are too many or too few to try."""
-    each = rule(standardised(kind, n, 2000, rng), m) / 2000
+    trial = standardised(kind, n, 2000, rng)
+    each = rule(trial, m) / trial.shape[1]
     count = round(target / each) if each > 0 else 0
     if count < 60 or count * m > MOST_VALUES:
         return None
@@ -171,13 +172,15 @@ def measure(part: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    kept: dict[str, Any] = {}
     for part in sys.argv[1:] or ("cells", "limits"):
-        kept[part] = []
+        measured = []
         for found in measure(part):
-            kept[part].append(found)
+            measured.append(found)
             print(json.dumps(found), flush=True)
-    RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        kept[part] = measured
+        RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print("\n".join([*table_lines(kept.get("cells", [])), "", *limit_lines(kept.get("limits", []))]))
 
 
