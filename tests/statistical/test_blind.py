@@ -62,7 +62,7 @@ def test_normal_columns_give_nothing():
 def test_where_the_rule_is_silent_the_attack_finds_nothing(kind):
     """At the largest number of columns the gate lets pass without a warning (.3)."""
     rng = np.random.default_rng(3)
-    n, m = 120, 24
+    n, m = 80, 20
     X = columns(kind, n, 3000, rng)
     each = danger(Shape.of((X**3).mean(axis=0), (X**4).mean(axis=0) - 3, n), n, m) / X.shape[1]
     for _ in range(3):
