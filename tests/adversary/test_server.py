@@ -1,6 +1,7 @@
 """A malicious server at every other step: no second sketch, no second cohort, no word that tells anything (rows 5, 6, 8, 9)."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,13 @@ def test_other_counts_later_in_the_run_are_refused(tmp_path: Path) -> None:
     other = Site("mri", frames()["mri"].head(300), id="id")
     other.set_key(rogue.study, rogue.sites["mri"].key(rogue.study))
     assert rogue.ask("clinic", "align", announced | {"mri": other.announce(rogue.study)}).words in FIXED_WORDS
+
+
+def test_the_card_says_how_long_the_lists_were_and_what_an_intersection_and_a_prediction_tell(tmp_path: Path) -> None:
+    rogue = RogueServer.after_collect(tmp_path, alignment={"mode": "intersect"})
+    card = json.loads(rogue.sites["lab"].run_store(rogue.study).get("card.json"))["card"]
+    assert card["subjects_listed"] == dict.fromkeys(NAMES, 400)
+    said = " ".join(card["not_claimed"])
+    assert "finds out which of them are at all sites" in said
+    assert "chooses the coefficients" in said
+    assert "Subjects listed" in rogue.sites["lab"].run_store(rogue.study).get("card.html").decode()

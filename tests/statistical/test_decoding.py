@@ -213,7 +213,7 @@ def test_second_moments_are_learned_to_one_over_root_m():
 def rare_columns(n, P, prevalence, rng):
     X = (rng.random((n, P)) < prevalence).astype(float)
     X = X[:, X.sum(axis=0) > 0]
-    return (X - X.mean(axis=0)) / X.std(axis=0)
+    return (X - X.mean(axis=0)) / X.std(axis=0, ddof=1)  # as a site scales its columns
 
 
 def test_singletons_expose_columns_of_phi_and_the_gate_stops_them():
