@@ -93,7 +93,7 @@ def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     folders = {}
     for name in NAMES:
         folders[name] = SiteFolder.create(root / name, name, str(root / f"{name}.parquet"), "id", RESPONSES[name])
-        signed, _ = kit.approve(server, kit.join_request(root / name, name))
+        signed, _ = kit.approve(server, kit.read_request(kit.join_request(root / name, name)))
         kit.join_finish(root / name, signed, fingerprint)
     study = _study(folders, 1000 if args.gigabyte else args.m)
     path = root / "study.toml"

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from intarsia.errors import InputError
+from intarsia.site.data.covariates import check_covariates
 from intarsia.site.data.table import Table
 
 N = 60
@@ -84,7 +85,7 @@ def test_every_source_gives_the_same_columns(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(whole(table, rows=7), expected, rtol=1e-12)
     chosen = np.random.default_rng(1).permutation(N)[:41]
     np.testing.assert_allclose(whole(table, rows=7, order=chosen), expected[chosen], rtol=1e-12)
-    assert all(len(X) <= 7 for X, _ in table.blocks(rows=7))
+    assert all(len(X) <= 7 for X, *_ in table.blocks(rows=7))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -154,6 +155,45 @@ def test_levels_can_be_fixed_for_stores_that_lack_one() -> None:
         whole(Table.open(df, id="who", levels={"group": ["a", "b"]}))
 
 
+def test_covariates_are_a_role_of_their_own_with_a_reference_level() -> None:
+    df = frame()
+    table = Table.open(df, id="who", responses="y", covariates=["age", "group", "sex"])
+    assert table.covariates == ["age", "sex=m", "group=b", "group=c"]  # in the table's order, first level without an indicator
+    assert (table.features, table.responses) == (["count", "smoker"], ["y"])
+    assert table.labels == ["count", "smoker", "y", "age", "sex=m", "group=b", "group=c"]
+    X, Y, Z = (np.vstack(parts) for parts in zip(*table.blocks(rows=7)))
+    np.testing.assert_array_equal(Z, np.column_stack([df["age"], df["sex"] == "m", df["group"] == "b", df["group"] == "c"]))
+    np.testing.assert_array_equal(Y[:, 0], df["y"])
+    assert X.shape == (N, 2)
+    other = Table.open(df, id="who", covariates="group", reference={"group": "c"})
+    assert other.covariates == ["group=a", "group=b"]
+    as_feature = Table.open(df, id="who", features=["group"], reference={"group": "b"})
+    assert as_feature.features == ["group=a", "group=c"]
+
+
+def covariates_of(**columns: Any) -> Table:
+    rng = np.random.default_rng(3)
+    df = pd.DataFrame({"x": rng.normal(size=N), "age": 1e6 + rng.normal(size=N), **columns})
+    return Table.open(df, features="x", covariates=["age", *columns])
+
+
+def test_covariates_that_follow_from_the_others_are_refused_by_name() -> None:
+    df, rng = frame(), np.random.default_rng(4)
+    check_covariates(covariates_of(sex=df["sex"], group=df["group"], height=rng.normal(size=N)))
+    height = rng.normal(170, 9, N)
+    with pytest.raises(InputError, match=r"Among the covariates column inches follows exactly from the others"):
+        check_covariates(covariates_of(height=height, inches=height / 2.54 + 3))
+    with pytest.raises(InputError, match=r"column site=z follows"):  # one level of one column is a level of another
+        check_covariates(covariates_of(group=df["group"], site=np.where(df["group"] == "b", "z", "y")))
+    with pytest.raises(InputError, match=r"No variation in column wave among these 60 subjects"):
+        check_covariates(covariates_of(wave=np.full(N, 2.0)))
+    with pytest.raises(InputError, match=r"No variation in column sex=m among these \d+ subjects"):  # over the cohort alone
+        check_covariates(covariates_of(sex=df["sex"]), order=np.flatnonzero(df["sex"] == "f"))
+    wide = {f"z{j}": rng.normal(size=N) for j in range(N)}
+    with pytest.raises(InputError, match=r"61 columns of covariates for 60 subjects"):
+        check_covariates(covariates_of(**wide))
+
+
 def secret_frame(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame({"id": [f"{SECRET}{i}" for i in range(5)], "x": np.arange(5.0), **columns})
 
@@ -170,6 +210,9 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("3 columns, 2 names", lambda: Table.open(np.eye(3), names=["a", "b"])),
     ("No column 'y'", lambda: Table.open(secret_frame(), id="id", responses="y")),
     ("No column 'pid'", lambda: Table.open(secret_frame(), id="pid")),
+    ("two roles: x", lambda: Table.open(secret_frame(), covariates=["x"], responses=["x"])),
+    ("two roles: x", lambda: Table.open(secret_frame(), features=["x"], covariates=["x"])),
+    ("no level like the reference", lambda: Table.open(secret_frame(s=list("abaab")), id="id", reference={"s": SECRET})),
     ("two roles", lambda: Table.open(secret_frame(), features=["x"], responses=["x"])),
     ("No column is left", lambda: Table.open(secret_frame(), id="id", ignore="x")),
     ("no rows", lambda: Table.open(secret_frame()[:0], id="id")),

@@ -49,18 +49,11 @@ class StudyResult:
         missing = [site.name for site in self.sites if site.name not in new]
         if missing:
             raise StudyError(f"The new subjects' data of {', '.join(missing)} are missing; every site takes part.")
-        from intarsia.wire.prediction import PartialPrediction, add_parts
-
-        parts = {}
-        for site in self.sites:
-            raw = site.predict_part(self.study, request, new[site.name])
-            parts[site.name] = PartialPrediction.from_bytes(raw)
-        owners = sorted({owner for part in parts.values() for owner in part.parts})
-        by_name = {site.name: site for site in self.sites}
-        return {
-            owner: by_name[owner].predict_finish(self.study, request, new[owner], add_parts(parts, owner).to_bytes())
-            for owner in owners
-        }
+        ask = carrier(self.sites, self.study, lambda site: new[site])
+        with tempfile.TemporaryDirectory(prefix="intarsia-") as temporary:
+            protocol.predict(StudyFolder.create(temporary, self.study), request, ask)
+        found = {site.name: site.predictions.get((self.study.hash, request)) for site in self.sites}
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
 
 
 def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:
@@ -72,6 +65,7 @@ def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: An
             "name": site.name,
             "features": list(table.features),
             "responses": list(table.responses),
+            "covariates": list(table.covariates),
         }
         if site.identity is not None:
             entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
@@ -112,7 +106,7 @@ def _run(
 ) -> StudyResult:
     from intarsia.server.results.posterior import Posterior
 
-    if not protocol.agrees(folder) and not all(site.has_key(study) for site in sites):
+    if not study.agrees and not all(site.has_key(study) for site in sites):
         # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
         key = SketchKey.new()
         for site in sites:
@@ -128,8 +122,11 @@ def _run(
     return StudyResult(study, tuple(sites), posterior, models, summary)
 
 
-def carrier(sites: Sequence[Site], study: Study) -> protocol.Ask:
-    """Bring messages to sites in this process. Errors are not scrubbed: caller and sites are the same person."""
+def carrier(sites: Sequence[Site], study: Study, new: Callable[[str], Any] | None = None) -> protocol.Ask:
+    """Bring messages to sites in this process. Errors are not scrubbed: caller and sites are the same person.
+
+    `new(site)` is a site's table of new subjects, for predictions.
+    """
     by_name = {site.name: site for site in sites}
 
     def ask(step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
@@ -137,7 +134,8 @@ def carrier(sites: Sequence[Site], study: Study) -> protocol.Ask:
         for name, payload in payloads.items():
             raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
             try:
-                replies[name] = Reply(answer(by_name[name], study, step, raw))
+                find = None if new is None else lambda _study, _request, name=name: new(name)
+                replies[name] = Reply(answer(by_name[name], study, step, raw, find))
             except IntarsiaError as error:
                 error.args = (f"Site {name!r}: {error}",)
                 raise

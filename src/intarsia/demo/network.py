@@ -27,7 +27,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     digest = kit.server_init(server, "localhost", port, admin, ("127.0.0.1",))
     for name in SITES:
         request = kit.join_request(out / "sites" / name, name)
-        signed, _ = kit.approve(server, request)
+        signed, _ = kit.approve(server, kit.read_request(request))
         kit.join_finish(out / "sites" / name, signed, digest)
     processes = [_start("server", "start", server, out / "server.log")]
     processes += [_start("site", "serve", out / "sites" / name, out / f"{name}.log") for name in SITES]

@@ -138,8 +138,10 @@ def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[]
 def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> protocol.Ask:
     """Bring a step to all hospitals at once, gather the replies, and say what passed."""
     words = {
-        "offer": "Key agreement: each hospital seals a share of the key for the others",
+        "offer": "Key agreement: each hospital draws a key for this run alone and signs it",
+        "share": "  each seals a share of the study key to the others' keys of this run",
         "combine": "  the server relays the shares; it cannot open them",
+        "announce": "Each hospital tells the others how many people and columns it brings",
         "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",
         "sketch": "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
         "receive": None,
@@ -174,7 +176,7 @@ def _tell_sketches(out: Path, folder: StudyFolder, study: Study, say: Say) -> No
 
 def _gate(out: Path, name: str, study: Study) -> str:
     """What the hospital's own privacy check found, from its own folder."""
-    path = out / "sites" / name / "studies" / f"{study.id}-{study.hash[:16]}" / "preflight.json"
+    path = out / "sites" / name / "studies" / study.folder_name / "preflight.json"
     if not path.is_file():
         return "passed"
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -183,7 +185,8 @@ def _gate(out: Path, name: str, study: Study) -> str:
         for f in found["findings"]
         if f["level"] in ("warn", "overridden")
     ]
-    return f"Σm/n = {found['ratio']:.2f}, membership AUC {found['membership_auc']:.2f}; {', '.join(told) or 'nothing to warn of'}"
+    auc = "unknown" if found["membership_auc"] is None else f"{found['membership_auc']:.2f}"
+    return f"Σm/n = {found['ratio']:.2f}, membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
 
 
 def compare(folder: StudyFolder, data: Hospitals) -> list[dict[str, Any]]:

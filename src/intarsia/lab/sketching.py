@@ -70,7 +70,7 @@ def federated_sketch(
             threads=1,
         )
         messages.append(result.message)
-        x_scale[own_x], y_scale[own_y] = result.local.x_scale, result.local.y_scale
+        x_scale[own_x], y_scale[own_y] = result.units.x_scale, result.units.y_scale
     joined = join(messages)
     order_x = [place_x[label] for label in joined.features]
     order_y = [place_y[label] for label in joined.responses]

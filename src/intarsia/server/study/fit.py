@@ -13,7 +13,7 @@ import numpy as np
 
 from intarsia.errors import FederationError
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.coefficients import Coefficients, bind
 from intarsia.wire.messages import Joined, join
 from intarsia.wire.study import Study
 
@@ -36,7 +36,7 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         posterior.save(temporary)
         os.replace(temporary, target)
     messages, summary = coefficients(study, posterior)
-    for name, message in messages.items():
+    for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())
     folder.note("fit done", verdict=summary["verdict"])

@@ -4,7 +4,7 @@ Everything is counted from a pilot value a column (one of its own first values),
 and a constant column has deviations of exactly zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,14 +92,19 @@ class Moments:
         """Which columns do not vary, up to rounding."""
         return self.sd <= 1e-13 * np.maximum(np.abs(self.mean), np.abs(self.shift))
 
-    def check(self, names: Sequence[str], *, missing: str = "error", constant: str = "error") -> None:
-        """Refuse infinite, missing and constant columns, each by name and count; no value is ever named."""
+    def check(self, names: Sequence[str], *, missing: str | Mapping[str, str] = "error", constant: str = "error") -> None:
+        """Refuse infinite, missing and constant columns, each by name and count; no value is ever named.
+
+        `missing` is the rule for all columns, or the rule of each.
+        """
+        rules = [missing if isinstance(missing, str) else missing.get(name, "error") for name in names]
         if self.infinite.any():
             raise InputError(f"Infinite values in {_list(names, self.infinite)}. Remove them or mark them as missing.")
-        if missing == "error" and self.missing.any():
+        refused = np.where(np.array(rules, dtype=object) == "error", self.missing, 0)
+        if refused.any():
             raise InputError(
-                f"Missing values in {_list(names, self.missing)} of {self.rows} rows. "
-                "Fill them, leave the column or the subjects out, or ask for missing='mean'."
+                f"Missing values in {_list(names, refused)} of {self.rows} rows. "
+                "Fill them, leave the column or the subjects out, or ask for missing='mean' (for a response: by its name)."
             )
         if (empty := self.missing >= self.rows).any():
             raise InputError(f"No value at all in {_list(names, empty)}. Leave the column out.")

@@ -1,12 +1,11 @@
-"""Where a site's columns come from: arrays, dataframes, Arrow, Parquet, Feather, CSV, .npy; always read in row blocks.
+"""Where a site's columns come from, always read in row blocks: here arrays, dataframes, Arrow, Parquet, Feather and .npy.
 
 A source knows its column names, how each can be used ("number", "level" or another type's name) and its number of
 rows, and gives batches. A batch gives some columns as a float64 matrix (missing is NaN) or one column as text
 (missing is null).
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,9 +66,12 @@ def to_text(column: Any) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
-        whole = pc.cast(column, pa.int64(), safe=False)
-        if pc.all(pc.equal(pc.cast(whole, pa.float64()), pc.cast(column, pa.float64()))).as_py() is not False:
-            column = whole
+        # Cell by cell, so that a value has the same text in every batch.
+        wide = pc.cast(column, pa.float64())
+        wide = pc.if_else(pc.is_nan(wide), pa.scalar(None, pa.float64()), wide)
+        number = pc.cast(pc.if_else(pc.less(pc.abs(wide), 2.0**53), wide, 0.5), pa.int64(), safe=False)
+        whole = pc.equal(pc.cast(number, pa.float64()), wide)
+        return pc.if_else(whole, pc.cast(number, pa.string()), pc.cast(wide, pa.string()))
     return pc.cast(column, pa.string())
 
 
@@ -209,50 +211,6 @@ class FeatherSource:
                     yield ArrowBatch(batch.slice(start, rows))
 
 
-class CsvSource:
-    """A CSV file, plain or .gz. One pass decides what each column is, on all of its rows and not on the first few."""
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow.csv as pacsv
-
-        self.path = path
-        with pacsv.open_csv(path) as reader:
-            self.names = list(reader.schema.names)
-        if len(set(self.names)) != len(self.names):
-            raise InputError(f"{path}: two columns have the same name. Rename one.")
-        self.n, numbers, truths = 0, set(self.names), set(self.names)
-        words = pa.array(["true", "false"])
-        for batch in self._read({name: pa.string() for name in self.names}):
-            self.n += batch.num_rows
-            for name in list(numbers):
-                try:
-                    pc.cast(pc.utf8_trim_whitespace(batch.column(name)), pa.float64())
-                except pa.ArrowInvalid:
-                    numbers.discard(name)
-            for name in list(truths):
-                known = pc.is_in(pc.utf8_lower(batch.column(name).drop_null()), value_set=words)
-                if pc.all(known).as_py() is False:
-                    truths.discard(name)
-        self._truths = truths - numbers
-        self.kinds = {name: NUMBER if name in numbers | truths else LEVEL for name in self.names}
-
-    def _read(self, types: dict[str, pa.DataType], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        import pyarrow.csv as pacsv
-
-        convert = pacsv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, include_columns=None if columns is None else list(columns)
-        )
-        with pacsv.open_csv(self.path, convert_options=convert) as reader:
-            yield from reader
-
-    def batches(self, columns: Sequence[str], rows: int) -> Iterator[Batch]:
-        types = {name: pa.float64() if self.kinds[name] == NUMBER else pa.string() for name in columns}
-        types |= {name: pa.bool_() for name in columns if name in self._truths and self.kinds[name] == NUMBER}
-        for batch in self._read(types, columns):
-            for start in range(0, batch.num_rows, rows):
-                yield ArrowBatch(batch.slice(start, rows))
-
-
 class ManySource:
     """Several stores of one site, one after the other, with the same columns in any order."""
 
@@ -279,54 +237,10 @@ class ManySource:
 
 def read_as_text(source: Source, name: str) -> None:
     """Let a CSV column keep its text: ids such as 007 are no numbers."""
+    from intarsia.site.data.csv_source import CsvSource
+
     for one in source.sources if isinstance(source, ManySource) else [source]:
         if isinstance(one, CsvSource):
             one.kinds[name] = LEVEL
     if isinstance(source, CsvSource | ManySource) and source.kinds[name] == NUMBER:
         source.kinds[name] = LEVEL
-
-
-_FILES: dict[str, Callable[[Path], Source]] = {
-    ".parquet": ParquetSource, ".pq": ParquetSource, ".feather": FeatherSource, ".arrow": FeatherSource,
-    ".ipc": FeatherSource, ".csv": CsvSource,
-}  # fmt: skip
-
-
-def open_source(source: Any, names: Sequence[str] | None = None) -> Source:
-    """The source behind what the user gave: a path, several paths, an array, a dataframe, a dict of columns."""
-    if isinstance(source, str | os.PathLike):
-        return _open_file(Path(source), names)
-    if isinstance(source, list | tuple) and source and all(isinstance(s, str | os.PathLike) for s in source):
-        opened = [_open_file(Path(s), names) for s in source]
-        return ManySource(opened) if len(opened) > 1 else opened[0]
-    if isinstance(source, np.ndarray):
-        return ArraySource(source, names)
-    if type(source).__module__.split(".")[0] in ("dask", "dask_expr"):
-        from intarsia.site.sketch.on_dask import DaskSource
-
-        return DaskSource(source, names)
-    if isinstance(source, dict):
-        try:
-            source = pa.table(source)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
-            raise InputError("The dict is not a table: give columns of one length, each of one type.") from None
-    return FrameSource(source)
-
-
-def _open_file(path: Path, names: Sequence[str] | None) -> Source:
-    plain = path.with_suffix("") if path.suffix in (".gz", ".zst", ".bz2") else path
-    if not path.exists():
-        raise InputError(f"There is no file {path}.")
-    try:
-        if path.suffix == ".npy":
-            return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False), names, path)
-        if plain.suffix in _FILES and (plain is path or plain.suffix == ".csv"):
-            return _FILES[plain.suffix](path)
-    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        # The library's own words may quote a cell, so only the kind of trouble is passed on.
-        raise InputError(
-            f"{path} cannot be read as {plain.suffix} ({type(error).__name__}). Check that the file is whole."
-        ) from None
-    raise InputError(f"{path} is of no type intarsia reads. Give a .parquet, .csv, .csv.gz, .feather, .arrow or .npy file.")

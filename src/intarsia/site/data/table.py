@@ -1,11 +1,10 @@
-"""A site's columns, each with a role (id, feature, response, ignored), read in row blocks as float64.
+"""A site's columns, each with a role (id, feature, response, covariate, ignored), read in row blocks as float64.
 
-Text and categorical columns become indicators named `column=level` (two levels: one indicator, of the second level).
+Text and categorical columns become indicators named `column=level`; which level goes without one is in `layout`.
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from intarsia.errors import InputError
+from intarsia.site.data.layout import Layout
+from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
-from intarsia.site.data.sources import LEVEL, NUMBER, Source, open_source, read_as_text, to_text
+from intarsia.site.data.open import open_source
+from intarsia.site.data.reading import Reading
+from intarsia.site.data.roles import Roles, Wanted, assign
+from intarsia.site.data.rules import MISSING, Rules
+from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 
 MAX_LEVELS = 100
 BLOCK_VALUES = 1 << 22  # about 32 MB of float64 a block
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
-
-Roles = Sequence[str] | str | None
 
 
 def block_rows(columns: int) -> int:
@@ -28,41 +31,30 @@ def block_rows(columns: int) -> int:
     return int(np.clip(BLOCK_VALUES // max(columns, 1), 64, 16384))
 
 
-def _match(wanted: Roles, names: Sequence[str], role: str) -> list[str]:
-    """Columns that a role names, exactly or by a pattern such as `snp_*`, in the table's order."""
-    patterns = [wanted] if isinstance(wanted, str) else list(wanted or ())
-    known, chosen = set(names), set[str]()
-    for pattern in patterns:
-        found = {pattern} if pattern in known else {name for name in names if fnmatchcase(name, pattern)}
-        if not found and (column := pattern.split("=")[0]) in known:
-            found = {column}  # an indicator's label names its column
-        if not found:
-            raise InputError(f"No column {pattern!r} for the role {role}. The table has {_some(names)}.")
-        chosen |= found
-    return [name for name in names if name in chosen]
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{len(names)} columns: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
-
-
 class Table:
-    """Open it with `Table.open`; then `.n`, `.features`, `.responses`, `.ids()` and `.blocks()`."""
+    """Open it with `Table.open`; then `.n`, `.features`, `.responses`, `.covariates`, `.ids()` and `.blocks()`.
+
+    Every block has its columns in the order of `labels`: features, then responses, then covariates.
+    """
 
     def __init__(
-        self, source: Source, features: list[str], responses: list[str], id: str | np.ndarray | None,
-        missing: str, constant: str, levels: Mapping[str, Sequence[str]] | None, max_levels: int,
-    ) -> None:  # fmt: skip
-        self.source, self.n, self.missing, self.constant = source, source.n, missing, constant
-        self._id, self.columns = id, (features, responses)
-        self.levels = self._find_levels(levels or {}, max_levels)
-        self.features = self._encoded(features)
-        self.responses = self._encoded(responses)
-        labels = [*self.features, *self.responses]
-        if len(set(labels)) != len(labels):
-            twice = sorted({label for label in labels if labels.count(label) > 1})
-            raise InputError(f"An indicator has the same name as another column: {', '.join(twice[:5])}. Rename one.")
+        self,
+        source: Source,
+        layout: Layout,
+        *,
+        id: str | np.ndarray | None = None,
+        missing: str | Mapping[str, str] = "error",
+        constant: str = "error",
+        filler: Filler | None = None,
+    ) -> None:
+        self.source, self.n, self.constant = source, source.n, constant
+        self._id, self.layout, self._filler = id, layout, filler
+        self.features = layout.labels(layout.roles.features)
+        self.responses = layout.labels(layout.roles.responses)
+        self.covariates = layout.labels(layout.roles.covariates)
+        self.missing_rules = dict.fromkeys(self.labels, missing) if isinstance(missing, str) else dict(missing)
         self._moments: Moments | None = None
+        self._missing: dict[str, int] | None = None
 
     @classmethod
     def open(
@@ -70,142 +62,139 @@ class Table:
         source: Any,
         *,
         id: Any = None,
-        features: Roles = None,
-        responses: Roles = (),
-        ignore: Roles = (),
+        features: Wanted = None,
+        responses: Wanted = (),
+        covariates: Wanted = (),
+        ignore: Wanted = (),
         missing: str = "error",
         constant: str = "error",
+        columns: Mapping[str, Any] | None = None,
+        missing_codes: Sequence[Any] = (),
+        reading: Mapping[str, Any] | Reading | None = None,
         names: Sequence[str] | None = None,
         levels: Mapping[str, Sequence[str]] | None = None,
+        reference: Mapping[str, str] | None = None,
         max_levels: int = MAX_LEVELS,
     ) -> "Table":
         """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
 
-        Roles name columns exactly or by pattern (`snp_*`). `id` is a column, or the ids themselves; `features` is by
-        default every column without another role. `missing`: "error", or "mean" to put the column's mean. `constant`:
-        "error", or "drop" to leave such columns out of the sketch. `levels` fixes the levels of categorical columns
-        (needed when the stores of one site are sketched separately and some lack a level).
+        Roles name columns exactly or by pattern (`snp_*`). `id` is a column, or the ids themselves; `covariates` are adjusted for
+        and never shrunk; `features` is by default every column without another role. A table of ids alone has `features=()`.
+
+        `missing` is the rule for features and covariates: "error", "mean" (the column's mean) or "regression" (the mean given the
+        subject's other columns); a response is filled only if its own rule says so. `constant`: "error", or "drop" to leave such
+        columns out of the sketch. `columns` has the rules of single columns (see `rules`), `missing_codes` the codes that mean
+        "missing" in every column, `reading` how to read the source (see `reading`). `levels` fixes the levels of categorical
+        columns (when the stores of one site are sketched separately and some lack a level), `reference` the level without an
+        indicator.
         """
-        choices = ((missing, ("error", "mean"), "missing"), (constant, ("error", "drop"), "constant"))
+        choices = ((missing, MISSING, "missing"), (constant, ("error", "drop"), "constant"))
         for value, allowed, what in choices:
             if value not in allowed:
                 raise InputError(f"{what}={value!r} is not one of {', '.join(allowed)}.")
-        opened = open_source(source, names)
-        columns = opened.names
-        if not all(isinstance(name, str) and name for name in columns):
+        rules, by_name = Rules.of(columns, missing_codes), isinstance(id, str)
+        opened = open_source(source, names, Reading.of(reading, id=id if by_name else None, rules=rules))
+        known = opened.names
+        if not all(isinstance(name, str) and name for name in known):
             raise InputError("A column has no name, or one that is not text. Name every column.")
-        if len(set(columns)) != len(columns):
-            twice = sorted({name for name in columns if columns.count(name) > 1})
+        if len(set(known)) != len(known):
+            twice = sorted({name for name in known if known.count(name) > 1})
             raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
         if opened.n < 1:
             raise InputError("The table has no rows.")
-        by_name = isinstance(id, str)
-        if by_name and id not in columns:
-            raise InputError(f"No column {id!r} for the role id. The table has {_some(columns)}.")
+        rules.check_names(known)
         ids = id if id is None or by_name else np.asarray(id).ravel()
         if ids is not None and not by_name and len(ids) != opened.n:
             raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id a row.")
+        roles = assign(known, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
+                       ignore=ignore)  # fmt: skip
         if by_name:
             read_as_text(opened, id)
-        taken = {id} if by_name else set()
-        taken |= set(_match(ignore, columns, "ignored"))
-        chosen_y = [name for name in _match(responses, columns, "response") if name not in taken]
-        taken |= set(chosen_y)
-        chosen_x = [name for name in _match("*" if features is None else features, columns, "feature")
-                    if name not in taken]  # fmt: skip
-        if features is not None and not isinstance(features, str):
-            asked = set(features) & taken
-            if asked:
-                raise InputError(f"Columns with two roles: {', '.join(sorted(asked)[:5])}. Give each column one role.")
-        for name in (*chosen_x, *chosen_y):
+        for name in roles.all:
             if opened.kinds[name] not in (NUMBER, LEVEL):
                 raise InputError(
                     f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Ignore it or recode it."
                 )
-        if not chosen_x and not chosen_y:
-            raise InputError("No column is left as feature or response. Give at least one.")
-        return cls(opened, chosen_x, chosen_y, ids, missing, constant, levels, max_levels)
+        references = {name: ref for name in roles.all if (ref := rules.at(name).reference) is not None} | dict(reference or {})
+        layout = Layout.of(roles, _find_levels(opened, roles, rules, levels or {}, max_levels), references, _codes(roles, rules))
+        return cls(opened, layout, id=ids, missing=_missing_rules(layout, rules, missing), constant=constant)
 
     def __repr__(self) -> str:
-        return f"Table({self.n} subjects, {len(self.features)} features, {len(self.responses)} responses)"
+        counts = f"{len(self.features)} features, {len(self.responses)} responses, {len(self.covariates)} covariates"
+        return f"Table({self.n} subjects, {counts})"
+
+    @property
+    def labels(self) -> list[str]:
+        """All encoded columns in the order in which blocks have them: features, responses, covariates."""
+        return [*self.features, *self.responses, *self.covariates]
+
+    @property
+    def levels(self) -> dict[str, list[str]]:
+        return self.layout.levels
+
+    @property
+    def missing(self) -> str:
+        """ "error" when no column may lack values, else "mean"."""
+        return "mean" if any(rule != "error" for rule in self.missing_rules.values()) else "error"
 
     @property
     def has_id(self) -> bool:
         return self._id is not None
 
-    # --- levels -------------------------------------------------------------------------------------------------
-
-    def _find_levels(self, given: Mapping[str, Sequence[str]], most: int) -> dict[str, list[str]]:
-        # A column of numbers whose levels are given is a coded factor.
-        chosen = [name for names in self.columns for name in names]
-        names = [name for name in chosen if self.source.kinds[name] == LEVEL or name in given]
-        found: dict[str, set[str]] = {name: set() for name in names if name not in given}
-        if found:
-            for batch in self._batches(list(found), block_rows(len(found))):
-                for name, seen in found.items():
-                    seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None)
-                    if len(seen) > most:
-                        raise InputError(
-                            f"Column {name!r} has over {most} different texts, too many for levels. Make it the id, "
-                            "ignore it, or look for cells that are not numbers in a column of numbers."
-                        )
-        levels = {name: list(given[name]) if name in given else sorted(found[name]) for name in names}
-        for name, texts in levels.items():
-            if len(set(texts)) < len(texts):
-                raise InputError(f"Column {name!r}: a level is given twice.")
-        return levels
-
-    def _encoded(self, names: list[str]) -> list[str]:
-        return [label for name in names for label in self._labels(name)]
-
-    def _labels(self, name: str) -> list[str]:
-        if name not in self.levels:
-            return [name]
-        texts = self.levels[name]
-        return [f"{name}={text}" for text in (texts[1:] if len(texts) == 2 else texts)]
-
-    def _indicators(self, name: str, column: pa.Array) -> np.ndarray:
-        texts = self.levels[name]
-        code = pc.index_in(column, value_set=pa.array(texts, pa.string()))
-        unknown = code.null_count - column.null_count
-        if unknown:
-            raise InputError(f"Column {name!r} has {unknown} cells with a level that is not in its list of levels.")
-        index = code.fill_null(-1).to_numpy(zero_copy_only=False)
-        out = (index[:, None] == np.arange(len(texts))).astype(np.float64)
-        out[index < 0] = np.nan
-        return out[:, 1:] if len(texts) == 2 else out
-
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
-        try:
-            yield from self.source.batches(columns, rows)
-        except (pa.ArrowException, OSError) as error:
-            # The library's own words may quote a cell.
-            raise InputError(f"Reading the table failed ({type(error).__name__}). Is the file whole?") from None
+        yield from _read(self.source, columns, rows)
+
+    def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Blocks [X Y Z] with every missing value as NaN, whatever its rule."""
+        for batch in self._batches(self.layout.roles.all, rows or block_rows(len(self.labels))):
+            yield self.layout.encode(batch)
 
     def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
-        """Blocks [X Y] of at most `rows` rows in the table's own order, missing values as NaN, nothing checked."""
-        names = [name for names in self.columns for name in names]
-        rows = rows or block_rows(len(self.features) + len(self.responses))
-        plain = not self.levels
-        for batch in self._batches(names, rows):
-            if plain:
-                yield batch.matrix(names)
-            else:
-                numbers = [name for name in names if name not in self.levels]
-                matrix = batch.matrix(numbers)
-                parts, at = [], 0
-                for name in names:
-                    if name in self.levels:
-                        parts.append(self._indicators(name, batch.text(name)))
-                    else:
-                        parts.append(matrix[:, at : at + 1])
-                        at += 1
-                yield np.concatenate(parts, axis=1)
+        """Blocks [X Y Z] of at most `rows` rows in the table's own order, nothing checked. Missing values are NaN, but in columns
+        whose rule is "regression": there they are filled."""
+        filler = self.filler()
+        for Z in self.encoded(rows):
+            yield Z if filler is None else filler.fill(Z)
+
+    def filler(self) -> Filler | None:
+        """What fills the columns whose rule is "regression"; found in one pass over the table, kept."""
+        if self._filler is None and "regression" in self.missing_rules.values():
+            filled = np.array([self.missing_rules[label] == "regression" for label in self.labels])
+            known = np.ones(len(self.labels), dtype=bool)
+            known[len(self.features) : len(self.features) + len(self.responses)] = False
+            pilot = pilot_of(next(self.encoded()))
+            self._filler = Filler.fit(self.encoded(), pilot, filled, known)
+        return self._filler
+
+    @property
+    def missing_counts(self) -> dict[str, int]:
+        """Missing cells of every column that has any (by the table's own column names); one pass over the table, kept."""
+        if self._missing is None:
+            counts = np.zeros(len(self.labels), dtype=np.int64)
+            for Z in self.encoded():
+                counts += np.isnan(Z).sum(axis=0)
+            self._missing = self._by_column(counts)
+        return dict(self._missing)
+
+    @property
+    def imputed(self) -> dict[str, int]:
+        """How many cells of each column are filled (not refused): nothing is ever filled in silence."""
+        rules = {name: self.missing_rules[labels[0]] for name in self.layout.roles.all if (labels := self.layout.labels([name]))}
+        return {name: count for name, count in self.missing_counts.items() if rules[name] != "error"}
+
+    def _by_column(self, counts: np.ndarray) -> dict[str, int]:
+        out, at = {}, 0
+        for name in self.layout.roles.all:
+            width = len(self.layout.labels([name]))
+            if width and counts[at]:
+                out[name] = int(counts[at])
+            at += width
+        return out
 
     def moments(self) -> Moments:
-        """Means, standard deviations and counts of all columns (features, then responses); one pass, kept."""
+        """Means, standard deviations and counts of all columns (features, responses, covariates); one pass, kept."""
         if self._moments is None:
             found: Moments | None = None
             for Z in self.raw_blocks():
@@ -213,7 +202,7 @@ class Table:
                 found.add(Z, slice(None))
                 found.rows += len(Z)
             assert found is not None
-            found.check([*self.features, *self.responses], missing=self.missing, constant="drop")
+            found.check(self.labels, missing=self.missing_rules, constant="drop")
             self._moments = found
         return self._moments
 
@@ -224,19 +213,18 @@ class Table:
                 Z = np.where(np.isnan(Z), mean, Z)
             yield Z
 
-    def blocks(self, rows: int | None = None, order: Any = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Blocks (X, Y) of `rows` rows: in the table's order, or rows `order[0], order[1], …` when an order is given.
+    def blocks(self, rows: int | None = None, order: Any = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Blocks (X, Y, Z) of `rows` rows: features, responses, covariates; in the table's order, or in `order` (row numbers).
 
         Missing values are refused or at the mean, as the table was opened. An order costs one pass over the table for
         every 32 million values.
         """
-        P = len(self.features)
         if order is None:
-            for Z in self._clean_blocks(rows):
-                yield Z[:, :P], Z[:, P:]
+            for block in self._clean_blocks(rows):
+                yield self.split(block)
             return
         chosen = check_order(order, self.n)
-        columns = P + len(self.responses)
+        columns = len(self.labels)
         rows = rows or block_rows(columns)
         stretch = max(_PASS_VALUES // columns // rows, 1) * rows
         for start in range(0, len(chosen), stretch):
@@ -244,12 +232,17 @@ class Table:
             place = np.full(self.n, -1, dtype=np.int64)
             place[wanted] = np.arange(len(wanted))
             gathered, at = np.empty((len(wanted), columns)), 0
-            for Z in self._clean_blocks(None):
-                here = place[at : at + len(Z)]
-                gathered[here[here >= 0]] = Z[here >= 0]
-                at += len(Z)
+            for block in self._clean_blocks(None):
+                here = place[at : at + len(block)]
+                gathered[here[here >= 0]] = block[here >= 0]
+                at += len(block)
             for a in range(0, len(wanted), rows):
-                yield gathered[a : a + rows, :P], gathered[a : a + rows, P:]
+                yield self.split(gathered[a : a + rows])
+
+    def split(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A block [X Y Z] as its three parts."""
+        P, Q = len(self.features), len(self.responses)
+        return block[:, :P], block[:, P : P + Q], block[:, P + Q :]
 
     def ids(self) -> np.ndarray:
         """The subjects' ids as text, in the table's order; missing or duplicate ids are refused (by count)."""
@@ -270,6 +263,58 @@ class Table:
         if extra:
             raise InputError(f"{extra} rows repeat the id of another row. One row a subject: merge or remove them.")
         return found
+
+
+def _read(source: Source, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    try:
+        yield from source.batches(columns, rows)
+    except (pa.ArrowException, OSError) as error:
+        # The library's own words may quote a cell.
+        raise InputError(f"Reading the table failed ({type(error).__name__}). Is the file whole?") from None
+
+
+def _codes(roles: Roles, rules: Rules) -> dict[str, tuple[str, ...]]:
+    return {name: codes for name in roles.all if (codes := rules.codes(name))}
+
+
+def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]:
+    """What is done about a missing value, by label. A response is filled only where a rule under its own name says so."""
+    out: dict[str, str] = {}
+    for name in layout.roles.all:
+        if name in layout.roles.responses:
+            own = rules.columns[name].missing if name in rules.columns else None
+            rule = own or "error"
+        else:
+            rule = rules.at(name).missing or missing
+        out |= dict.fromkeys(layout.labels([name]), rule)
+    return out
+
+
+def _find_levels(
+    source: Source, roles: Roles, rules: Rules, given: Mapping[str, Sequence[str]], most: int
+) -> dict[str, list[str]]:
+    """The levels of every categorical column: one of texts, or one of numbers that a rule declares to be codes."""
+    given = {name: levels for name in roles.all if (levels := rules.at(name).levels) is not None} | dict(given)
+    names = [name for name in roles.all if source.kinds[name] == LEVEL or name in given or rules.at(name).categorical]
+    found: dict[str, set[str]] = {name: set() for name in names if name not in given}
+    if found:
+        for batch in _read(source, list(found), block_rows(len(found))):
+            for name, seen in found.items():
+                seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None and x not in rules.codes(name))
+                if len(seen) > most:
+                    raise InputError(
+                        f"Column {name!r} has over {most} different texts, too many for levels. Make it the id, "
+                        "ignore it, or look for cells that are not numbers in a column of numbers."
+                    )
+    return {name: list(given[name]) if name in given else sorted(found[name], key=_level_order) for name in names}
+
+
+def _level_order(text: str) -> tuple[int, float, str]:
+    """Codes in the order of their numbers (2 before 10), texts after them in theirs."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
 
 
 def check_order(order: Any, n: int) -> np.ndarray:

@@ -79,9 +79,9 @@ class DaskSource:
         bound: Bound | None, progress: Progress | None,
     ) -> Partial:  # fmt: skip
         """Sum every partition where it lies and add the sums in a tree."""
-        columns = [*table.columns[0], *table.columns[1]]
+        columns = table.layout.roles.all
         starts = np.concatenate([[0], np.cumsum(self.lengths)])
-        terms = dask.delayed((table.columns, table.levels, table.missing, self.names if self._array else None))
+        terms = dask.delayed((table.layout, table.missing_rules, table.filler(), self.names if self._array else None))
         sums = []
         for piece, start, length in zip(self.pieces(columns), starts, self.lengths):
             places = None if positions is None else positions[start : start + length]
@@ -116,13 +116,13 @@ def _look(frame: Any) -> tuple[int, dict[str, str] | None]:
 
 
 def _sum(piece: Any, terms: Any, design: Design, start: int, places: Any, gram: bool, bound: Bound | None) -> Partial:
-    (features, responses), levels, missing, names = terms
+    layout, missing, filler, names = terms
     source: Any
     if names is None and all(isinstance(kind, np.dtype) and kind.kind in "fiu" for kind in piece.dtypes):
         # Plain numbers: the columns' way through Arrow, one by one, takes longer than the sketch.
         piece, names = piece.to_numpy(dtype=np.float64), [str(name) for name in piece.columns]
     source = ArraySource(piece, names) if names is not None else FrameSource(piece)
-    table = Table(source, features, responses, None, missing, "drop", levels, 1)
+    table = Table(source, layout, missing=missing, constant="drop", filler=filler)
     return partial(table, design, start=start, positions=places, threads=1, gram=gram, bound=bound)
 
 

@@ -1,0 +1,115 @@
+"""`intarsia site check`: what would leave this site, and as what. A dry run: nothing is sent, booked or kept."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from intarsia.cli.show import emit
+
+if TYPE_CHECKING:
+    from intarsia.site.desk import ColumnReport, Desk, StudyReport
+
+EXIT_REFUSED = 6
+_MOST_SHOWN = 30
+_MOST_LEVELS_SHOWN = 8
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--study", help="only this accepted study, by id or by the beginning of its hash (all accepted ones)")
+    parser.add_argument("--all", action="store_true", help=f"list every column, not the first {_MOST_SHOWN} features")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from intarsia.privacy.policy import Policy
+    from intarsia.site.desk import check_site, columns_alone
+    from intarsia.site.site_folder import SiteFolder
+    from intarsia.wire.study import Study
+
+    site_folder = SiteFolder.load(args.dir)
+    studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
+    wanted = [s for s in studies if args.study is None or s.id == args.study or s.hash.startswith(args.study)]
+    desk = check_site(site_folder, wanted)
+    alone = None
+    if not wanted and not desk.problems:
+        alone = columns_alone(site_folder.site().table(), Policy().tightened(site_folder.settings["policy"]))
+    data = desk.as_dict() | {"columns_alone": None if alone is None else {"refused": alone.refused, "warnings": alone.warnings}}
+    emit(args, data, list(lines(desk, alone, show_all=args.all)))
+    return EXIT_REFUSED if desk.refused or (alone is not None and alone.refused) else 0
+
+
+def lines(desk: "Desk", alone: "StudyReport | None", show_all: bool = False) -> "list[str]":
+    """The page as text, the loudest first."""
+    counts = {role: [c for c in desk.columns if c.role == role] for role in ("response", "covariate", "feature")}
+    out = [
+        f"site {desk.site}: {desk.n:,} subjects, id column {desk.id or 'none'}. A dry run: nothing is sent, booked or kept.",
+        "",
+    ]
+    if desk.unlisted:
+        out += [
+            f"ATTENTION: site.toml has no list of features, so EVERY column without another role leaves as one: "
+            f"{len(counts['feature'])} columns.",
+            'If one of them must stay here, put it under ignore; or name the features: features = ["…"].',
+            "",
+        ]
+    for role, words in (
+        ("response", "responses (outcomes the study explains)"),
+        ("covariate", "covariates (adjusted for, not shrunk)"),
+        ("feature", "features"),
+    ):
+        some = counts[role]
+        shown = some if show_all or role != "feature" else some[:_MOST_SHOWN]
+        out.append(f"{len(some)} {words}" + (":" if some else ""))
+        out += [f"  {_column(c)}" for c in shown]
+        if len(shown) < len(some):
+            rest = [c for c in some[len(shown) :] if c.missing or c.note]
+            out.append(
+                f"  … and {len(some) - len(shown)} more (--all lists them); of these {len(rest)} have missing values or a note"
+            )
+            out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
+    stays = ", ".join(desk.kept_back[:_MOST_SHOWN]) + (" …" if len(desk.kept_back) > _MOST_SHOWN else "")
+    out += [f"stay here: {desk.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
+    filled = {c.name: c.missing for c in desk.columns if c.missing and c.when_missing != "error"}
+    if filled:
+        total = sum(filled.values())
+        out += [
+            f"{total:,} missing values in {len(filled)} columns will be filled; the counts go on the card and the report.",
+            "",
+        ]
+    out += [f"REFUSED: {problem}" for problem in desk.problems]
+    for study in desk.studies:
+        out.append(f"study {study.study} ({study.hash[:12]}…), m = {study.m}: the gate would {_verdict(study)}")
+        out += _findings(study)
+    if alone is not None:
+        out.append(f"no study accepted yet; of the columns alone the gate would {_verdict(alone)}")
+        out += _findings(alone)
+    elif not desk.studies and not desk.problems:
+        out.append("no accepted study fits --study")
+    return out
+
+
+def _verdict(study: "StudyReport") -> str:
+    if study.refused:
+        return "REFUSE"
+    return "let it pass, with warnings" if study.warnings else "let it pass"
+
+
+def _findings(study: "StudyReport") -> list[str]:
+    out = [f"  REFUSED  {text}" for text in study.refused]
+    out += [f"  warning  {text}" for text in study.warnings]
+    return out + [f"  fine     {text}" for text in study.notes]
+
+
+def _column(column: "ColumnReport") -> str:
+    parts = [column.name]
+    if column.levels:
+        shown = [f"{level} (reference)" if level == column.reference else level for level in column.levels[:_MOST_LEVELS_SHOWN]]
+        more = f", … {len(column.levels)} in all" if len(column.levels) > _MOST_LEVELS_SHOWN else ""
+        parts.append(f"categories {', '.join(shown)}{more}")
+        if column.reference is None:
+            parts.append("one indicator each")
+    if column.missing:
+        done = {"error": "REFUSED", "mean": "put at the mean", "regression": "predicted from the other columns here"}
+        parts.append(f"{column.missing:,} missing: {done[column.when_missing]}")
+    if column.note:
+        parts.append(column.note)
+    return "; ".join(parts)

@@ -1,0 +1,74 @@
+"""Which column of a table plays which role: id, feature, response, covariate, ignored; by name or by pattern."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from intarsia.errors import InputError
+
+Wanted = Sequence[str] | str | None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The table's own column names by role, each in the table's order."""
+
+    features: tuple[str, ...] = ()
+    responses: tuple[str, ...] = ()
+    covariates: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Features, then responses, then covariates: the order of the columns in every block."""
+        return self.features + self.responses + self.covariates
+
+
+def assign(
+    names: Sequence[str], *, id: str | None, features: Wanted, responses: Wanted, covariates: Wanted, ignore: Wanted
+) -> Roles:
+    """Each column's role. Without a list of features every column that has no other role is one."""
+    if id is not None and id not in names:
+        raise InputError(f"No column {id!r} for the role id. The table has {some(names)}.")
+    taken = {id} if id is not None else set()
+    taken |= set(match(ignore, names, "ignored"))
+    chosen: dict[str, tuple[str, ...]] = {}
+    for role, wanted in (("response", responses), ("covariate", covariates)):
+        found = match(wanted, names, role)
+        if role == "covariate":
+            _one_role(wanted, found, set(chosen["response"]))
+        chosen[role] = tuple(name for name in found if name not in taken)
+        taken |= set(chosen[role])
+    found = match("*" if features is None else features, names, "feature")
+    if features is not None and not isinstance(features, str):
+        _one_role(features, found, taken)
+    roles = Roles(tuple(name for name in found if name not in taken), chosen["response"], chosen["covariate"])
+    only_ids = id is not None and features is not None and not features and not roles.covariates
+    if not roles.features and not roles.responses and not only_ids:
+        raise InputError("No column is left as feature or response. Give at least one.")
+    return roles
+
+
+def _one_role(wanted: Wanted, found: Sequence[str], taken: set[str]) -> None:
+    """Refuse a column that is named outright (not by a pattern) for two roles."""
+    named = {wanted} if isinstance(wanted, str) else set(wanted or ())
+    twice = sorted(named & set(found) & taken)
+    if twice:
+        raise InputError(f"Columns with two roles: {', '.join(twice[:5])}. Give each column one role.")
+
+
+def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
+    """Columns that a role names, exactly or by a pattern such as `snp_*`, in the table's order."""
+    patterns = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    known, chosen = set(names), set[str]()
+    for pattern in patterns:
+        found = {pattern} if pattern in known else {name for name in names if fnmatchcase(name, pattern)}
+        if not found and (column := pattern.split("=")[0]) in known:
+            found = {column}  # an indicator's label names its column
+        if not found:
+            raise InputError(f"No column {pattern!r} for the role {role}. The table has {some(names)}.")
+        chosen |= found
+    return [name for name in names if name in chosen]
+
+
+def some(names: Sequence[str]) -> str:
+    return f"{len(names)} columns: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"

@@ -1,0 +1,87 @@
+"""What a site says about single columns: categorical or not, reference level, codes that mean "missing", what to do then.
+
+    rules = Rules.of({"centre": {"categorical": True, "reference": "3"}, "bmi": {"missing_codes": [999], "missing": "mean"}})
+
+A rule is given by a column's name or by a pattern (`lab_*`); a name comes before a pattern.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from intarsia.errors import InputError
+from intarsia.site.data.roles import some
+
+_WHOLE = re.compile(r"^(-?\d+)\.0*$")
+MISSING = ("error", "mean", "regression")
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """One column's own rules; None means that the table's rule holds."""
+
+    categorical: bool = False
+    reference: str | None = None
+    levels: tuple[str, ...] | None = None
+    missing_codes: tuple[str, ...] = ()
+    missing: str | None = None
+
+    @classmethod
+    def of(cls, name: str, given: "Mapping[str, Any] | ColumnRule") -> "ColumnRule":
+        if isinstance(given, ColumnRule):
+            return given
+        unknown = sorted(set(given) - {"categorical", "reference", "levels", "missing_codes", "missing"})
+        if unknown:
+            raise InputError(
+                f"Column {name!r}: nothing is known by the name {unknown[0]!r}. A column has categorical, reference, levels, "
+                "missing_codes and missing."
+            )
+        if not isinstance(given.get("categorical", False), bool):
+            raise InputError(f"Column {name!r}: categorical is true or false.")
+        missing = given.get("missing")
+        if missing is not None and missing not in MISSING:
+            raise InputError(f"Column {name!r}: missing is one of {', '.join(MISSING)}.")
+        levels = None if given.get("levels") is None else codes_of(given["levels"], name, "levels")
+        reference = given.get("reference")
+        named = None if reference is None else codes_of([reference], name, "reference")[0]
+        categorical = bool(given.get("categorical", False)) or named is not None or levels is not None
+        return cls(categorical, named, levels, codes_of(given.get("missing_codes", ()), name, "missing_codes"), missing)
+
+
+def codes_of(given: Any, name: str, what: str) -> tuple[str, ...]:
+    """Codes as text: 1, 1.0 and "1" are the same code."""
+    values = [given] if isinstance(given, str | int | float) else list(given)
+    if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
+        raise InputError(f"{what} of column {name!r} must be numbers or texts, in a list.")
+    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values)
+    return tuple(_WHOLE.sub(r"\1", text) for text in texts)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of a table: those of all its columns, and those of some."""
+
+    columns: dict[str, ColumnRule] = field(default_factory=dict)
+    missing_codes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any] | None = None, missing_codes: Sequence[Any] = ()) -> "Rules":
+        given = {name: ColumnRule.of(name, rule) for name, rule in (columns or {}).items()}
+        return cls(given, codes_of(missing_codes, "*", "missing_codes"))
+
+    def at(self, name: str) -> ColumnRule:
+        if name in self.columns:
+            return self.columns[name]
+        return next((rule for pattern, rule in self.columns.items() if fnmatchcase(name, pattern)), ColumnRule())
+
+    def codes(self, name: str) -> tuple[str, ...]:
+        """The codes that mean "missing" in a column: its own, or those of the whole table."""
+        return self.at(name).missing_codes or self.missing_codes
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse a rule for a column that is not there: a slip of the pen must not switch a rule off."""
+        for pattern in self.columns:
+            if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
+                raise InputError(f"There are rules for a column {pattern!r} that is not in the table. It has {some(names)}.")

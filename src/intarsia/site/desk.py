@@ -1,0 +1,189 @@
+"""What the person who answers for a site's data wants to know before anything leaves: `intarsia site check`.
+
+Opens the table, says which columns would leave and as what, and asks the gate for its verdict on every accepted study. It sends
+nothing, books nothing and keeps nothing. It names columns, levels and counts: for eyes at the site, not for a message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from intarsia.errors import InputError, IntarsiaError
+from intarsia.privacy.policy import Policy
+from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
+from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.suspects import suspected_codes
+from intarsia.site.data.table import Table
+from intarsia.site.key import SketchKey
+from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.study import Study
+
+# The rules of the gate that look at columns alone and so need no study.
+COLUMN_RULES = ("constant", "duplicate", "rare-level", "dominant", "few-values")
+_SIZE_WITHOUT_STUDY = 10  # m = n / 10 where no study says it; the rules above do not depend on it
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """One column of the table as it would leave."""
+
+    name: str
+    role: str
+    levels: tuple[str, ...] = ()
+    reference: str | None = None
+    missing: int = 0
+    when_missing: str = "error"
+    values: int | None = None  # different values, where they are few
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """The gate's verdict on one accepted study, as a dry run."""
+
+    study: str
+    hash: str
+    m: int
+    refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Everything `intarsia site check` shows."""
+
+    site: str
+    n: int
+    id: str | None
+    columns: tuple[ColumnReport, ...]
+    kept_back: tuple[str, ...]  # columns of the table that do not leave
+    unlisted: bool  # no list of features: every column without another role is one
+    problems: tuple[str, ...] = ()
+    studies: tuple[StudyReport, ...] = field(default=())
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.problems) or any(study.refused for study in self.studies)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "refused": self.refused}
+
+
+def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> Desk:
+    """Look at the site's table and at the accepted studies; nothing is written anywhere."""
+    site = site_folder.site()
+    table = site.table()
+    problems = []
+    for trial in (table.ids if table.has_id else _no_id, lambda: check_covariates(table)):
+        try:
+            trial()
+        except InputError as error:
+            problems.append(str(error))
+    found: Profile | None = None
+    try:
+        found = profile(table)
+    except InputError as error:
+        problems.append(str(error))
+    roles = table.layout.roles
+    id = table._id if isinstance(table._id, str) else None
+    return Desk(
+        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found)),
+        kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
+        unlisted=site_folder.settings.get("features") is None and bool(roles.features),
+        problems=tuple(problems),
+        studies=tuple(_study(site_folder, table, study) for study in studies) if found is not None
+        else (),
+    )  # fmt: skip
+
+
+def _no_id() -> None:
+    raise InputError('site.toml names no id column, so subjects cannot be matched. Say which it is: id = "…" under [table].')
+
+
+def _columns(table: Table, found: Profile | None) -> list[ColumnReport]:
+    missing = table.missing_counts
+    laws = {} if found is None else found.laws
+    few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
+    whole = {name for name, law in laws.items() if law.slab == 0 and name not in table.levels and (law.values % 1 == 0).all()}
+    flat = set() if found is None else _constant(table, found)
+    suspects = suspected_codes(table)
+    roles = table.layout.roles
+    out = []
+    for role, names in (("response", roles.responses), ("covariate", roles.covariates), ("feature", roles.features)):
+        for name in names:
+            labels = table.layout.labels([name])
+            levels = tuple(table.layout.levels.get(name, ()))
+            values = len(levels) or few.get(name)
+            note = ""
+            if labels and all(label in flat for label in labels):
+                note = "one value only: left out" if table.constant == "drop" else "one value only: refused"
+                values = 1
+            else:
+                note = _outcome(values) if role == "response" else _feature(values, name in whole)
+            if name in suspects:
+                suspect = suspects[name]
+                code = f"{suspect.count:,} times {suspect.code}, far from all other values: a code for missing? (missing_codes)"
+                note = f"{note}; {code}" if note else code
+            out.append(
+                ColumnReport(
+                    name,
+                    role,
+                    levels,
+                    table.layout.reference.get(name),
+                    missing.get(name, 0),
+                    table.missing_rules[labels[0]] if labels else "error",
+                    values,
+                    note,
+                )
+            )
+    return out
+
+
+def _constant(table: Table, found: Profile) -> set[str]:
+    judged = {fact.name: fact.distinct for fact in found.facts}
+    return {label for label in table.labels if judged.get(label, 1) < 2}
+
+
+def _outcome(values: int | None) -> str:
+    """Outcomes that the linear model would take for measurements: say so."""
+    if values == 2:
+        return "two values: a yes/no outcome. Its coefficients are differences in risk, not odds ratios; see docs/tables.md"
+    if values is not None and 2 < values <= MOST_LEVELS:
+        return f"{values} values: taken as equally spaced scores; if they are categories, bring one yes/no column for each"
+    return ""
+
+
+def _feature(values: int | None, coded: bool) -> str:
+    if coded and values is not None and 2 < values <= MOST_LEVELS:
+        return f"{values} whole numbers, taken as a measurement; if they are codes, say categorical = true"
+    return "two values" if coded and values == 2 else ""
+
+
+def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
+    """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
+    from intarsia.site.preflight import preflight
+
+    site = site_folder.site()
+    try:
+        site._claimed(study, table)
+        check = preflight(table, SketchKey.new(), study, site=site.name, own_policy=site.policy)
+    except IntarsiaError as error:
+        return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
+    findings = check.verdict.findings
+    by = {level: tuple(f.text for f in findings if f.level == level) for level in ("refuse", "warn", "note", "ok", "overridden")}
+    return StudyReport(
+        study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], by["ok"] + by["note"]
+    )  # fmt: skip
+
+
+def columns_alone(table: Table, policy: Policy) -> StudyReport:
+    """What the gate says about the columns where no study has been accepted yet."""
+    from intarsia.privacy.gate import Facts, judge
+
+    m = max(table.n // _SIZE_WITHOUT_STUDY, 2)
+    facts = Facts(n=table.n, m=m, kind="orthonormal", columns=len(table.labels), own_columns=tuple(profile(table).facts))
+    found = [f for f in judge(facts, policy).findings if f.rule in COLUMN_RULES]
+    return StudyReport(
+        "", "", m, tuple(f.text for f in found if f.level == "refuse"), tuple(f.text for f in found if f.level == "warn")
+    )

@@ -1,0 +1,62 @@
+"""Predictions of a yes/no response at its owner: probabilities, and how well they hold (AUC, Brier score, calibration)."""
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+from scipy.stats import rankdata
+
+from intarsia.errors import InputError
+
+_STEPS = 50
+_FARTHEST = 40.0  # log odds beyond which a probability is 0 or 1 in every digit
+
+
+def probabilities(log_odds: Any, prevalence: float) -> np.ndarray:
+    """Probabilities from log odds known up to a constant: the constant makes their mean the cohort's share of yes."""
+    eta = np.asarray(log_odds, dtype=np.float64)
+    if not 0 < prevalence < 1:
+        raise InputError("The share of yes must lie between 0 and 1.")
+    if not eta.size or not np.isfinite(eta).all():
+        raise InputError("Log odds must be finite numbers, one per subject at least.")
+    shift = float(np.abs(eta).max()) + _FARTHEST
+    constant = brentq(lambda a: float(expit(a + eta).mean()) - prevalence, -shift, shift, xtol=1e-12)
+    return np.asarray(expit(constant + eta))
+
+
+def auc(y: Any, score: Any) -> float:
+    """The probability that a subject with yes has the higher score than one without (ties count half)."""
+    yes, ranks = _yes(y), rankdata(np.asarray(score, dtype=np.float64))
+    n1, n0 = int(yes.sum()), int((~yes).sum())
+    return float((ranks[yes].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+
+
+def brier(y: Any, p: Any) -> float:
+    """The mean squared distance of the probabilities from what came: 0 is perfect."""
+    return float(np.mean((_yes(y) - np.asarray(p, dtype=np.float64)) ** 2))
+
+
+def calibration(y: Any, p: Any) -> tuple[float, float]:
+    """Intercept and slope of the logistic regression of what came on the predicted log odds; 0 and 1 are perfect.
+
+    A slope below 1: predictions are too extreme. An intercept below 0: they are too high.
+    """
+    yes = _yes(y).astype(np.float64)
+    x = logit(np.clip(np.asarray(p, dtype=np.float64), 1e-12, 1 - 1e-12))
+    X = np.column_stack([np.ones_like(x), x])
+    b = np.array([0.0, 1.0])
+    for _ in range(_STEPS):
+        fitted = expit(X @ b)
+        step = np.linalg.lstsq((X * (fitted * (1 - fitted))[:, None]).T @ X, X.T @ (yes - fitted), rcond=None)[0]
+        b += step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-10:
+            break
+    return float(b[0]), float(b[1])
+
+
+def _yes(y: Any) -> np.ndarray:
+    values = np.asarray(y, dtype=np.float64)
+    if not np.isin(values, (0.0, 1.0)).all() or not 0 < values.sum() < len(values):
+        raise InputError("What came must be 0 or 1 for every subject, and some of each.")
+    return values > 0

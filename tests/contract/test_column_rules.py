@@ -1,0 +1,142 @@
+"""Declared categories, missing codes and imputation: by name, counted, and never for an outcome that nobody named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.site.data.missing import Filler
+from intarsia.site.data.table import Table
+from intarsia.site.key import SketchKey
+from intarsia.site.sketch.sketch import sketch
+
+N = 400
+
+
+def cohort() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    age = rng.normal(60, 9, N)
+    bmi = 25 + 0.2 * (age - 60) + rng.normal(0, 2, N)
+    return pd.DataFrame(
+        {"id": range(N), "age": age, "bmi": bmi, "centre": rng.integers(1, 7, N), "asthma": rng.integers(0, 2, N) * 1.0}
+    )
+
+
+def values(table: Table) -> np.ndarray:
+    return np.vstack([np.hstack(parts) for parts in table.blocks(rows=37)])
+
+
+def test_a_coded_centre_is_categorical_when_declared() -> None:
+    df = cohort()
+    assert Table.open(df, id="id", features="centre").features == ["centre"]
+    table = Table.open(df, id="id", features="centre", columns={"centre": {"categorical": True}})
+    assert table.features == [f"centre={k}" for k in range(1, 7)]
+    np.testing.assert_array_equal(values(table), df["centre"].to_numpy()[:, None] == np.arange(1, 7))
+    chosen = Table.open(df, id="id", features="centre", columns={"centre": {"reference": 3}})  # a reference means categorical
+    assert chosen.features == ["centre=1", "centre=2", "centre=4", "centre=5", "centre=6"]
+    assert Table.open(df.assign(centre=df["centre"] * 1.0), id="id", features="centre",
+                      columns={"centre": {"reference": "3.0"}}).features == chosen.features  # fmt: skip
+    ten = Table.open(df.assign(centre=df["centre"] * 5), id="id", covariates="centre", columns={"cen*": {"categorical": True}})
+    assert ten.covariates == [f"centre={5 * k}" for k in range(2, 7)]  # in the order of the numbers; 5 is the reference
+
+
+def test_missing_codes_are_missing_and_counted() -> None:
+    df = cohort()
+    df.loc[[1, 5], "bmi"], df.loc[7, "age"] = 999, -99
+    df.loc[[2, 3, 4], "centre"] = 99
+    rules = {
+        "bmi": {"missing_codes": [999]},
+        "age": {"missing_codes": -99},
+        "centre": {"categorical": True, "missing_codes": [99]},
+    }
+    table = Table.open(df, id="id", features=["age", "bmi", "centre"], columns=rules)
+    assert table.missing_counts == {"age": 1, "bmi": 2, "centre": 3}
+    assert table.imputed == {}
+    assert len(table.features) == 8  # 99 is no level
+    with pytest.raises(InputError, match=r"Missing values in 8 columns: age \(1\), bmi \(2\)"):
+        values(table)
+    filled = Table.open(df, id="id", features=["age", "bmi", "centre"], columns=rules, missing="mean")
+    assert filled.imputed == {"age": 1, "bmi": 2, "centre": 3}
+    np.testing.assert_allclose(values(filled)[[1, 5], 1], df["bmi"][df["bmi"] != 999].mean())
+    assert (df["bmi"] == 999).sum() == 2  # the user's own table is as it was
+    array = df[["age", "bmi"]].to_numpy()
+    kept = array.copy()
+    values(Table.open(array, names=["age", "bmi"], missing_codes=[999, -99], missing="mean"))
+    np.testing.assert_array_equal(array, kept)
+
+
+def test_an_outcome_is_never_filled_unless_its_name_says_so() -> None:
+    df = cohort()
+    df.loc[3, "asthma"] = np.nan
+    df.loc[4, "bmi"] = np.nan
+    key = SketchKey(bytes(32))
+    terms = {"study": "s", "run": "1", "m": 20}
+    for columns in ({}, {"*": {"missing": "mean"}}):  # a pattern is no name
+        table = Table.open(df, id="id", responses="asthma", missing="mean", columns=columns)
+        assert table.imputed == {"bmi": 1}
+        with pytest.raises(InputError, match=r"Missing values in column asthma \(1\) of 400 rows.*for a response: by its name"):
+            values(table)
+        with pytest.raises(InputError, match=r"Missing values in column asthma \(1\)"):
+            sketch(table, key, **terms)
+    named = Table.open(df, id="id", responses="asthma", missing="mean", columns={"asthma": {"missing": "mean"}})
+    assert named.imputed == {"bmi": 1, "asthma": 1}
+    assert np.isfinite(sketch(named, key, **terms).message.Y).all()
+    strict = Table.open(df, id="id", responses="asthma", columns={"asthma": {"missing": "mean"}})
+    with pytest.raises(InputError, match=r"Missing values in column bmi"):
+        values(strict)
+
+
+def test_regression_puts_the_conditional_mean_of_the_normal_law() -> None:
+    """Complete pairs known: the filled value is the textbook's conditional mean, shrunk by P/(n + P)."""
+    df = cohort()[["age", "bmi"]].assign(h=np.random.default_rng(1).normal(size=N))
+    truth = df.copy()
+    df.loc[:9, "bmi"] = np.nan
+    df.loc[5:14, "age"] = np.nan
+    table = Table.open(df, missing="regression")
+    got = values(table)
+    assert table.imputed == {"age": 10, "bmi": 10}
+    pairs = df.to_numpy()
+    mean, weight = np.nanmean(pairs, axis=0), 3 / (N + 3)
+    S = np.empty((3, 3))
+    for j in range(3):
+        for k in range(3):
+            both = np.isfinite(pairs[:, j] + pairs[:, k])
+            S[j, k] = np.cov(pairs[both, j], pairs[both, k], ddof=0)[0, 1]
+    sd = np.sqrt(np.diag(S))
+    R = S / np.outer(sd, sd) * (1 - weight) + weight * np.eye(3)
+    rows = {0: [1], 7: [0, 1], 12: [0]}
+    for row, u in rows.items():
+        o = [j for j in range(3) if j not in u]
+        t = (pairs[row, o] - mean[o]) / sd[o]
+        expected = mean[u] + sd[u] * (R[np.ix_(u, o)] @ np.linalg.solve(R[np.ix_(o, o)], t))
+        np.testing.assert_allclose(got[row, u], expected, rtol=1e-9)
+    error, plain = got[:5, 1] - truth["bmi"][:5], mean[1] - truth["bmi"][:5]
+    assert np.square(error).sum() < np.square(plain).sum()
+
+
+def test_regression_fills_no_feature_from_an_outcome_and_reaches_the_sketch() -> None:
+    df = cohort()
+    df.loc[:19, "bmi"] = np.nan
+    with_outcome = values(Table.open(df, id="id", features=["age", "bmi"], responses="asthma", missing="regression"))
+    other = values(Table.open(df.assign(asthma=df["bmi"].fillna(25.0)), id="id", features=["age", "bmi"], responses="asthma",
+                              missing="regression"))  # fmt: skip
+    np.testing.assert_array_equal(with_outcome[:, :2], other[:, :2])
+    table = Table.open(df, id="id", features=["age", "bmi"], missing="regression")
+    full = pd.DataFrame(values(table), columns=["age", "bmi"])
+    key, terms = SketchKey(bytes(32)), {"study": "s", "run": "1", "m": 20}
+    np.testing.assert_allclose(sketch(table, key, **terms).message.X, sketch(Table.open(full), key, **terms).message.X, atol=1e-9)
+
+
+def test_bad_rules_are_refused() -> None:
+    df = cohort()
+    for columns, words in (
+        ({"centrum": {"categorical": True}}, "rules for a column 'centrum' that is not in the table"),
+        ({"centre": {"categoric": True}}, "nothing is known by the name 'categoric'"),
+        ({"centre": {"missing": "zero"}}, "missing is one of error, mean, regression"),
+        ({"centre": {"reference": 7}}, "no level like the reference"),
+        ({"centre": {"missing_codes": [None]}}, "must be numbers or texts"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Table.open(df, id="id", columns=columns)
+    with pytest.raises(InputError, match="works with up to 2000"):
+        Filler.fit([], np.zeros(2001), np.ones(2001, bool), np.ones(2001, bool))

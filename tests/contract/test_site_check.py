@@ -1,0 +1,151 @@
+"""`intarsia site check`: whoever answers for the data sees what would leave, and looking neither sends nor books anything."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from intarsia.cli import main
+
+N = 400
+STUDY = """schema = 1
+id = "lungs"
+run = "a1b2c3d4a1b2c3d4"
+[sketch]
+m = {m}
+[[site]]
+name = "clinic"
+responses = ["fev1", "grade"]
+features = ["age", "centre*", "bmi", "asthma", "same"]
+"""
+
+
+def desk(folder: Path, **table: Any) -> Path:
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame(
+        {
+            "patient": [f"p{i}" for i in range(N)],
+            "age": rng.normal(50, 10, N).round(1),
+            "centre": rng.integers(1, 5, N),
+            "bmi": rng.normal(25, 3, N).round(3),
+            "asthma": rng.integers(0, 2, N),
+            "grade": rng.integers(0, 3, N),
+            "fev1": rng.normal(3, 0.5, N).round(3),
+            "same": 1,
+        }
+    )
+    df.loc[:20, "bmi"] = 999
+    df.to_csv(folder / "visits.csv", index=False, sep=";", decimal=",")
+    site = folder / "clinic"
+    site.mkdir()
+    lines = ['name = "clinic"', "[table]", 'source = "../visits.csv"', 'id = "patient"', 'responses = ["fev1", "grade"]']
+    (site / "site.toml").write_text("\n".join([*lines, *table.pop("lines", [])]) + "\n")
+    return site
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def accepted(site: Path, m: int) -> None:
+    (site / "accepted").mkdir()
+    (site / "accepted" / "lungs.toml").write_text(STUDY.format(m=m))
+
+
+def test_every_column_that_would_leave_is_named_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = desk(tmp_path)
+    before = files(tmp_path)
+    assert main(["site", "check", str(site)]) == 6  # a constant column is refused
+    said = capsys.readouterr().out
+    assert "400 subjects, id column patient" in said
+    assert "EVERY column without another role leaves as one: 5 columns" in said
+    assert "grade; 3 values: taken as equally spaced scores" in said
+    assert "centre; 4 whole numbers, taken as a measurement; if they are codes, say categorical = true" in said
+    assert "bmi; 21 times 999, far from all other values: a code for missing?" in said
+    assert "asthma; two values" in said
+    assert "REFUSED  constant: same has one value only" in said
+    assert files(tmp_path) == before
+
+
+def test_a_table_put_in_order_passes_and_says_what_is_filled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["[table.columns.centre]", "categorical = true", "reference = 2", "[table.columns.bmi]", "missing_codes = [999]"]
+    lines = [
+        'features = ["age", "centre", "bmi", "asthma", "same"]',
+        'missing = "mean"',
+        'constant = "drop"',
+        *rules,
+    ]
+    site = desk(tmp_path, lines=lines)
+    accepted(site, m=20)
+    before = files(tmp_path)
+    assert main(["site", "check", str(site), "--json"]) == 0
+    got = json.loads(capsys.readouterr().out)
+    columns = {column["name"]: column for column in got["columns"]}
+    assert not got["unlisted"]
+    assert columns["centre"]["role"] == "feature"
+    assert (columns["centre"]["levels"], columns["centre"]["reference"]) == (["1", "2", "3", "4"], "2")
+    assert (columns["bmi"]["missing"], columns["bmi"]["when_missing"]) == (21, "mean")
+    assert columns["same"]["note"] == "one value only: left out"
+    assert got["studies"][0]["study"] == "lungs"
+    assert got["studies"][0]["refused"] == []
+    assert any("few-values" in text for text in got["studies"][0]["warnings"])
+    assert main(["site", "check", str(site)]) == 0
+    said = capsys.readouterr().out
+    assert "centre; categories 1, 2 (reference), 3, 4" in said
+    assert "bmi; 21 missing: put at the mean" in said
+    assert "21 missing values in 1 columns will be filled" in said
+    assert "ATTENTION" not in said
+    assert files(tmp_path) == before
+
+
+def test_the_gates_refusal_is_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = desk(tmp_path, lines=['ignore = ["same", "centre"]'])
+    accepted(site, m=200)
+    before = files(tmp_path)
+    assert main(["site", "check", str(site)]) == 6
+    said = capsys.readouterr().out
+    assert "m = 200: the gate would REFUSE" in said
+    assert "ratio: Σm/n = 0.500" in said
+    assert "stay here: patient (id), centre, same" in said
+    assert files(tmp_path) == before
+
+
+def test_missing_values_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = desk(tmp_path, lines=['constant = "drop"', "[table.columns.bmi]", "missing_codes = [999]"])
+    accepted(site, m=20)
+    assert main(["site", "check", str(site)]) == 6
+    said = capsys.readouterr().out
+    assert "bmi; 21 missing: REFUSED" in said
+    assert "Missing values in column bmi (21) of 400 rows" in said
+
+
+def test_site_toml_says_which_line_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = desk(tmp_path, lines=['missing = "zero"', "[table.columns.bmi]", "missingcodes = [999]"])
+    assert main(["site", "check", str(site)]) == 4
+    said = capsys.readouterr().err
+    assert "line 6: missing 'zero' is not one of error, mean, regression" in said
+    assert "unknown entry 'missingcodes'; did you mean 'missing_codes'?" in said
+
+
+def test_a_column_the_study_does_not_list_is_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = desk(tmp_path, lines=['constant = "drop"'])
+    accepted(site, m=20)
+    path = site / "accepted" / "lungs.toml"
+    path.write_text(path.read_text().replace('"asthma", ', ""))
+    assert main(["site", "check", str(site)]) == 6
+    assert "study.toml does not list the feature 'asthma' (1 in all)" in capsys.readouterr().out
+
+
+def test_covariates_that_repeat_each_other_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = desk(tmp_path, lines=['covariates = ["age", "years"]', 'ignore = ["same"]'])
+    df = pd.read_csv(tmp_path / "visits.csv", sep=";", decimal=",")
+    df.assign(years=2 * df["age"]).to_csv(tmp_path / "visits.csv", index=False)
+    assert main(["site", "check", str(site)]) == 6
+    said = capsys.readouterr().out
+    assert "2 covariates (adjusted for, not shrunk):" in said
+    assert "Among the covariates column years follows exactly from the others" in said
