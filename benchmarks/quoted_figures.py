@@ -235,7 +235,8 @@ QUOTES: list[Quote] = [
         simulation2,
     ),
     Sentence(
-        STARTED, "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",
+        STARTED,
+        "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",
         lambda: [fixed(kept("first_use")["import_s"], 2), fixed(kept("first_use")["estimator_s"], 1)],
     ),
     Sentence(

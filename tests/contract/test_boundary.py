@@ -19,6 +19,10 @@ SERVER_END = PLAIN | {"wire", "privacy", "server", "progress"}
 SITE_END = PLAIN | {"wire", "privacy", "site"}
 EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression"}
 
+# The engine's modules that both ends load: certificates, pieces of long messages, hardening, the start of a process.
+NEITHER_SIDE = {f"carriers.flare.{name}" for name in ("certificates", "requests", "pieces", "hardening", "jobs", "guard")}
+NEITHER_SIDE |= {f"carriers.flare.{name}" for name in ("launcher", "start_job", "start_server", "start_site")}
+
 # Room -> the rooms its modules may import, beside their own. A module of carriers/ is a room of its own: each stands on one
 # side of the wall, or (in_process, pipes) runs both sides on the machine of somebody who has all the data.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,13 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "carriers.files": SERVER_END,
     "carriers.in_process": SERVER_END | SITE_END,
     "carriers.pipes": SERVER_END | SITE_END,
-    "carriers.flare": PLAIN,
-    "carriers.flare.pieces": PLAIN | {"wire"},
-    "carriers.flare.certificates": PLAIN | {"wire"},
-    "carriers.flare.engine": SERVER_END | {"carriers.flare.certificates"},
-    "carriers.flare.server_side": SERVER_END | {"carriers.flare.pieces"},
-    "carriers.flare.study": SERVER_END | {"carriers.flare.engine"},
-    "carriers.flare.site_side": SITE_END | {"carriers.flare.pieces"},
+    **dict.fromkeys(["carriers.flare", *NEITHER_SIDE], PLAIN | {"wire"} | NEITHER_SIDE),
+    "carriers.flare.engine": SERVER_END | NEITHER_SIDE,
+    "carriers.flare.server_side": SERVER_END | NEITHER_SIDE,
+    "carriers.flare.study": SERVER_END | NEITHER_SIDE | {"carriers.flare.engine"},
+    "carriers.flare.site_side": SITE_END | NEITHER_SIDE,
     "regression": SERVER_END | SITE_END,
     "lab": EVERYTHING,
     "demo": EVERYTHING | {"lab"},
