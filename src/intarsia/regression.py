@@ -1,14 +1,15 @@
 """`ReducedRankHorseshoe`: the model as a scikit-learn estimator, for data that lie in one place.
 
     model = ReducedRankHorseshoe(random_state=0).fit(X, Y)
-    model.coef_, model.interval(0.95), model.selected_, model.diagnosis_.verdict
+    model.diagnosis_.verdict, model.coef_, model.interval(0.95), model.selected_, model.groups_, model.r2_loo_
 
 Columns are centred and scaled inside; every result is in the data's own units.
 """
 
-import secrets
+import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from typing import Any
 
@@ -21,115 +22,158 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import Diagnosis, diagnose
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.selection import Selection, select
+from intarsia.prepared import Prepared, covariate_places
+from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.results.draws import Draws, diagonal
+from intarsia.server.results.judgement import judge
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.messages import Joined, Sketch, join
 
 Array = NDArray[np.float64]
 
 
+class NotConvergedWarning(ConvergenceWarning):
+    """The chains do not agree, or there are too few draws: what was found is provisional."""
+
+
 class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Bayesian reduced-rank regression with a horseshoe prior: Y = X B Aᵀ + E.
+    """Bayesian reduced-rank regression with a horseshoe prior: Y = X B Aᵀ + Z Γ + E.
 
     Parameters
     ----------
-    local : "row" (one local scale a feature) or "element" (one a feature and component, the paper's).
-    rank : number of components R, at most the number of responses; by default that number.
-    noise : prior of the noise, "half-cauchy" or "jeffreys" (the paper's; improper with no more rows than features).
     sketch : number of sketch rows; the data are then sketched first, under a fresh key that is thrown away.
-    draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
+    covariates : names or positions of columns of X to adjust for: no shrinkage, not features.
+    noise : "correlated" between the responses (a full Σ), "independent", or "jeffreys" (the paper's; independent, and
+        improper with no more rows than features).
+    expected_features : how many features you expect to matter; by default nothing is assumed.
+    fdr : rate of false discoveries of `selected_` and `groups_`.
+    random_state : seed of the sampler. (The sketch's key is not a seed: it comes from the operating system.)
+    local : "row" (one local scale per feature) or "element" (one per feature and component, the paper's).
+    rank : number of components R, at most the number of responses; by default that number.
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
-    selection : "bfdr" or "mixture", how `selected_` is found; `fdr` is its rate.
+    draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
+    selection : "bfdr" or "mixture", how `selected_` is found.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
-    random_state : seed of the sampler. (The sketch's key is not a seed: it comes from the operating system.)
-    progress : called with the sampler's progress.
+    progress : called with the sampler's progress; by default a bar is shown on a terminal, with False never.
     backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
 
     Attributes
     ----------
-    coef_ : posterior means (Q, P), or (P,) when y had one dimension.
+    diagnosis_ : R̂ and effective sample sizes of every coefficient, and a verdict. Read it first: what follows is
+        provisional until the fit has converged.
+    coef_ : posterior means (Q, P), or (P,) when y had one dimension; P counts the features, without the covariates.
+    covariate_coef_ : the covariates' effects (Q, c), or (c,).
     intercept_ : (Q,) or a number.
     selected_ : which features matter (P,); `selection_` has the evidence.
+    groups_ : what was found, a list of index arrays: each selected feature, then each set of interchangeable features one
+        of which matters.
+    noise_covariance_ : posterior mean of Σ (Q, Q).
+    r2_loo_ : out-of-sample share of variance explained (Q,), by leave-one-out; `loo_` has more.
     posterior_ : the draws, labelled, in the data's units.
-    diagnosis_ : R̂ and effective sample sizes of every coefficient, and a verdict.
     """
 
     def __init__(
         self,
+        sketch: int | None = None,
+        covariates: Sequence[Any] | None = None,
+        noise: str = "correlated",
+        expected_features: float | None = None,
+        fdr: float = 0.05,
+        random_state: int | np.random.RandomState | None = None,
+        *,
         local: str = "row",
         rank: int | None = None,
-        noise: str = "half-cauchy",
-        sketch: int | None = None,
+        law: str = "horseshoe",
+        power: float = 1.0,
         draws: int = 1000,
         warmup: int = 500,
         chains: int = 4,
         thin: int | None = None,
-        law: str = "horseshoe",
-        power: float = 1.0,
         selection: str = "bfdr",
-        fdr: float = 0.05,
         n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        progress: Callable[..., Any] | None = None,
+        progress: Callable[..., Any] | bool | None = None,
         backend: str = "numpy",
     ) -> None:
+        self.sketch = sketch
+        self.covariates = covariates
+        self.noise = noise
+        self.expected_features = expected_features
+        self.fdr = fdr
+        self.random_state = random_state
         self.local = local
         self.rank = rank
-        self.noise = noise
-        self.sketch = sketch
+        self.law = law
+        self.power = power
         self.draws = draws
         self.warmup = warmup
         self.chains = chains
         self.thin = thin
-        self.law = law
-        self.power = power
         self.selection = selection
-        self.fdr = fdr
         self.n_jobs = n_jobs
-        self.random_state = random_state
         self.progress = progress
         self.backend = backend
 
     def fit(self, X: Any, y: Any) -> "ReducedRankHorseshoe":
-        """Draw the posterior of the coefficients given X (n, P) and y (n,) or (n, Q)."""
+        """Draw the posterior of the coefficients given X (n, features and covariates) and y (n,) or (n, Q)."""
         self._check_parameters()
-        features = getattr(X, "columns", None)
         responses = getattr(y, "columns", None)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        flat = y.ndim == 1
+        names = getattr(self, "feature_names_in_", None)
+        self._covariates = covariate_places(self.covariates, X.shape[1], names)
+        every = np.arange(X.shape[1]) if names is None else names
         Y = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
-        x_mean, x_scale = _moments(X)
-        y_mean, y_scale = _moments(Y)
-        p, q = x_scale > 0, y_scale > 0
-        Z = (X[:, p] - x_mean[p]) / x_scale[p]
-        W = (Y[:, q] - y_mean[q]) / y_scale[q]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if self.sketch is not None:
-            Z, W = _sketched(Z, W, int(self.sketch))
-        draws = _all_columns(self._sample(Z, W, seed), p, q)
-        chosen = select(draws.C, method=self.selection, alpha=self.fdr)  # type: ignore[arg-type]
-        draws = _original_units(draws, np.where(p, x_scale, 1.0), y_scale)
-        intercept = _intercept(draws, x_mean, y_mean, len(X), np.random.default_rng([seed, 1]))
-        self._finish(draws, intercept, chosen, features, responses, flat)
+        features, Z = self._split(X)
+        data = Prepared.of(features, Y, Z, None if self.sketch is None else int(self.sketch))
+        labels = tuple(str(every[j]) for j in self._covariates)
+        fitted = sample_adjusted(
+            lambda X, Y: self._sample(X, Y, seed), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
+        )
+        draws, Gamma = data.all_columns(fitted.draws, fitted.Gamma)
+        draws, Gamma = data.own_units(draws, Gamma)
+        intercept = data.intercept(draws, Gamma, np.random.default_rng([seed, 1]))
+        own = None if names is None else [str(name) for name in np.delete(names, self._covariates)]
+        self.posterior_ = Posterior.from_draws(
+            draws,
+            features=own,
+            responses=responses,
+            intercept=intercept,
+            effects=None if Gamma is None else CovariateEffects(Gamma, labels),
+        )
+        self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
         """Fit the sites' joined sketches. Coefficients are per standard deviation; there is no intercept."""
         self._check_parameters()
-        if self.sketch is not None:
-            raise InputError("These data are sketched already; leave sketch=None.")
+        if self.sketch is not None or self.covariates is not None:
+            raise InputError(
+                "These data are sketched already and bring their own covariates; leave sketch=None and covariates=None."
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
+        covariates = Covariates.of(joined)
+        X, Y = (np.asarray(a, dtype=np.float64) for a in (joined.X, joined.Y))
         noisy = any(joined.feature_noise) or any(joined.response_noise)
-        draws = self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
-        chosen = select(draws.C, method=self.selection, alpha=self.fdr)  # type: ignore[arg-type]
-        self.n_features_in_ = X.shape[1]
-        self.feature_names_in_ = np.asarray(joined.features, dtype=object)
-        sites = {"feature_sites": joined.feature_sites, "response_sites": joined.response_sites}
-        self._finish(draws, None, chosen, joined.features, joined.responses, False, sites)
+
+        def run(X: Array, Y: Array) -> Draws:
+            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
+
+        fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
+        self._covariates = len(joined.features) + np.arange(len(covariates.names))
+        self.n_features_in_ = len(joined.features) + len(self._covariates)
+        self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
+        self.posterior_ = Posterior.from_draws(
+            fitted.draws,
+            features=joined.features,
+            responses=joined.responses,
+            feature_sites=joined.feature_sites,
+            response_sites=joined.response_sites,
+            effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
+        )
+        self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
         return self
 
     @classmethod
@@ -138,20 +182,22 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return cls(**parameters).fit_sketch(join(sketches))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Posterior predictive mean, and with `return_std` its standard deviation, noise included."""
+        """Posterior predictive mean, and with `return_std` its standard deviation, noise included; X as it was fitted."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        mean = X @ self.coef_.T + self.intercept_
+        features, Z = self._split(validate_data(self, X, dtype=np.float64, reset=False))
+        mean = features @ self.coef_.T + self.intercept_
+        if Z.shape[1]:
+            mean = mean + Z @ self.covariate_coef_.T
         if not return_std:
             return mean
-        sd = self.posterior_.predict(X)[1]
+        sd = self.posterior_.predict(features, Z)[1]
         return mean, sd[:, 0] if mean.ndim == 1 else sd
 
     def predict_draws(self, X: Any, noise: bool = True, random_state: int | None = None) -> xr.DataArray:
-        """Posterior predictive draws (chain, draw, row, response)."""
+        """Posterior predictive draws (chain, draw, row, response), joint over the responses."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return self.posterior_.predictive_draws(X, noise=noise, rng=np.random.default_rng(random_state))
+        features, Z = self._split(validate_data(self, X, dtype=np.float64, reset=False))
+        return self.posterior_.predictive_draws(features, Z, noise=noise, rng=np.random.default_rng(random_state))
 
     def interval(self, probability: float) -> tuple[Array, Array]:
         """Lower and upper ends of every coefficient's equal-tailed credible interval, shaped as `coef_`."""
@@ -159,6 +205,23 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         lower, upper = self.posterior_.interval(probability)
         shape = self.coef_.shape
         return lower.values.T.reshape(shape), upper.values.T.reshape(shape)
+
+    def covariate_interval(self, probability: float) -> tuple[Array, Array]:
+        """Lower and upper ends of every covariate effect's credible interval, shaped as `covariate_coef_`."""
+        check_is_fitted(self)
+        found = self.posterior_.covariate_summary(probability)
+        shape = self.covariate_coef_.shape
+        return found["lower"].T.reshape(shape), found["upper"].T.reshape(shape)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters, and for a fitted model its verdict before anything it found."""
+        parameters = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "diagnosis_"):
+            return parameters
+        fine = self.diagnosis_.converged
+        count = f"{int(self.selected_.sum())} of {len(self.selected_)} features selected"
+        count += f" and {len(self.selection_.groups)} sets of interchangeable ones" if self.selection_.groups else ""
+        return f"{self.diagnosis_.headline}\n{count}{'' if fine else ' (provisional: the fit has not converged)'}\n{parameters}"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -173,119 +236,66 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
 
+    def _split(self, X: Array) -> tuple[Array, Array]:
+        """Features and covariates, each in the order of their columns (covariates in the order they were named)."""
+        return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
+
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
         from intarsia.server.sampler.chains import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
-            return Draws(empty, np.ones((*empty.shape[:2], Y.shape[1])), np.zeros((*empty.shape[:2], 1)))
-        more: dict[str, Any] = {} if self.thin is None else {"thin": self.thin}
-        return sample(
-            X,
-            Y,
-            self._model(Y.shape[1]),
-            draws=self.draws,
-            warmup=self.warmup,
-            chains=self.chains,
-            seed=seed,
-            workers=self.n_jobs,
-            progress=self.progress,
-            backend=self.backend,
-            **more,
-        )
+            return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
+        with self._progress() as progress:
+            return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend)
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
         from intarsia.server.sampler.errors_in_variables import sample
 
-        return sample(
-            X,
-            Y,
-            feature_noise=np.asarray(joined.feature_noise),
-            response_noise=np.asarray(joined.response_noise),
-            n=joined.n,
-            model=self._model(Y.shape[1]),
-            draws=self.draws,
-            warmup=self.warmup,
-            chains=self.chains,
-            thin=self.thin or 1,
-            seed=seed,
-            workers=self.n_jobs,
-            progress=self.progress,
-        )
+        noise: dict[str, Any] = {
+            "feature_noise": np.asarray(joined.feature_noise),
+            "response_noise": np.asarray(joined.response_noise),
+        }
+        with self._progress() as progress:
+            return sample(X, Y, **noise, n=joined.n, model=self._model(Y.shape[1]), **self._run(seed, progress))
+
+    def _run(self, seed: int, progress: Any) -> dict[str, Any]:
+        """How long to sample, with what seed."""
+        run = {"draws": self.draws, "warmup": self.warmup, "chains": self.chains, "seed": seed, "workers": self.n_jobs}
+        return run | {"progress": progress} | ({} if self.thin is None else {"thin": self.thin})
+
+    def _progress(self) -> AbstractContextManager[Any]:
+        """The bar of a terminal, or the callback that was given."""
+        from intarsia.progress import Bar
+
+        if self.progress is None and sys.stderr is not None and sys.stderr.isatty():
+            return Bar()
+        return nullcontext(self.progress if callable(self.progress) else None)
 
     def _model(self, Q: int) -> Any:
         from intarsia.server.sampler.gibbs import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
-        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, alpha=self.power)
+        noise = "half-cauchy" if self.noise in ("correlated", "independent") else self.noise
+        return Model(local=self.local, rank=rank, law=self.law, noise=noise, alpha=self.power)
 
-    def _finish(
-        self,
-        draws: Draws,
-        intercept: Array | None,
-        chosen: Selection,
-        features: Sequence[Any] | None,
-        responses: Sequence[Any] | None,
-        flat: bool,
-        sites: dict[str, Any] | None = None,
-    ) -> None:
-        names = getattr(self, "feature_names_in_", features)
-        self.posterior_ = Posterior.from_draws(draws, features=names, responses=responses, intercept=intercept, **(sites or {}))
+    def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
+        """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
+        method: Any = self.selection
+        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        self.diagnosis_: Diagnosis = judgement.diagnosis
+        self.selection_ = judgement.selection
+        self.selected_ = judgement.selection.selected
+        self.groups_ = judgement.selection.findings
+        self.loo_ = judgement.loo
+        self.r2_loo_ = np.zeros(len(self.posterior_.responses)) if self.loo_ is None else self.loo_.r2
+        self.noise_covariance_ = self.posterior_.noise_covariance().values
         coef = self.posterior_.mean().values.T
-        level = np.zeros(draws.Q) if intercept is None else intercept.mean(axis=(0, 1))
+        effects = self.posterior_.covariate_summary()["mean"].T
+        level = self.posterior_.intercept().mean(axis=(0, 1))
         self.coef_ = coef[0] if flat else coef
+        self.covariate_coef_ = effects[0] if flat else effects
         self.intercept_ = float(level[0]) if flat else level
-        self.selection_ = chosen
-        self.selected_ = chosen.selected
-        self.diagnosis_: Diagnosis = diagnose(self.posterior_)
         if not self.diagnosis_.converged:
-            warnings.warn(self.diagnosis_.verdict, ConvergenceWarning, stacklevel=3)
-
-
-def _moments(X: Array) -> tuple[Array, Array]:
-    """Means and standard deviations; a column that is constant up to rounding has scale 0 and is left out."""
-    mean = X.mean(axis=0)
-    scale = X.std(axis=0)
-    scale[scale <= 10 * np.finfo(float).eps * np.abs(X).max(axis=0)] = 0.0
-    return mean, scale
-
-
-def _sketched(X: Array, Y: Array, m: int) -> tuple[Array, Array]:
-    """The orthonormal sketch of columns already scaled, under a key nobody keeps."""
-    from intarsia.site.data.table import Table
-    from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import sketch
-
-    P = X.shape[1]
-    names = [f"x{j}" for j in range(P)] + [f"y{j}" for j in range(Y.shape[1])]
-    table = Table.open(np.hstack([X, Y]), names=names, responses=names[P:])
-    message = sketch(table, SketchKey.new(), study="local", run=secrets.token_hex(16), m=m, scale=False).message
-    return np.asarray(message.X, dtype=np.float64), np.asarray(message.Y, dtype=np.float64)
-
-
-def _all_columns(draws: Draws, p: NDArray[np.bool_], q: NDArray[np.bool_]) -> Draws:
-    """Put back the constant columns: a constant feature's coefficients and a constant response's noise are zero."""
-    if p.all() and q.all():
-        return draws
-    C = np.zeros((*draws.C.shape[:2], len(p), len(q)))
-    C[:, :, np.flatnonzero(p)[:, None], np.flatnonzero(q)] = draws.C
-    sigma2 = np.zeros((*C.shape[:2], len(q)))
-    sigma2[:, :, q] = draws.sigma2
-    shrinkage = None
-    if draws.shrinkage is not None:
-        shrinkage = np.ones(len(p))
-        shrinkage[p] = draws.shrinkage
-    return Draws(C, sigma2, draws.tau, shrinkage, draws.info)
-
-
-def _original_units(draws: Draws, x_scale: Array, y_scale: Array) -> Draws:
-    C = draws.C if draws.C.flags.writeable else np.array(draws.C)
-    C *= y_scale / x_scale[:, None]  # in place: the draws may be the largest thing in memory
-    return Draws(C, draws.sigma2 * y_scale**2, draws.tau, draws.shrinkage, draws.info)
-
-
-def _intercept(draws: Draws, x_mean: Array, y_mean: Array, n: int, rng: np.random.Generator) -> Array:
-    """Under a flat prior the intercept given C and σ² is N(ȳ − x̄C, σ²/n)."""
-    centre = y_mean - np.einsum("p,cdpq->cdq", x_mean, draws.C, optimize=True)
-    return np.asarray(centre + np.sqrt(draws.sigma2 / n) * rng.standard_normal(centre.shape))
+            warnings.warn(self.diagnosis_.verdict, NotConvergedWarning, stacklevel=3)

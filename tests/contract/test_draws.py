@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.results.draws import Draws, create
+from intarsia.server.results.draws import Draws, create, diagonal
+
+
+def covariances(rng, *shape):
+    G = rng.standard_normal((*shape, shape[-1] + 4))
+    return G @ G.swapaxes(-1, -2)
 
 
 @pytest.fixture
@@ -14,7 +19,7 @@ def draws():
     rng = np.random.default_rng(0)
     return Draws(
         rng.standard_normal((2, 5, 4, 3)),
-        rng.gamma(2, size=(2, 5, 3)),
+        covariances(rng, 2, 5, 3),
         rng.gamma(2, size=(2, 5, 3)),
         rng.uniform(size=4),
         {"seconds": np.float64(1.5), "seed": 3, "model": {"local": "row"}, "bad": float("nan"), "sizes": (1, 2)},
@@ -25,18 +30,26 @@ def test_round_trip_is_exact_and_memory_mapped(draws, tmp_path):
     draws.save(tmp_path / "run")
     back = Draws.load(tmp_path / "run")
     assert isinstance(back.C, np.memmap)
-    for name in ("C", "sigma2", "tau", "shrinkage"):
+    for name in ("C", "Sigma", "tau", "shrinkage"):
         np.testing.assert_array_equal(getattr(back, name), getattr(draws, name))
     assert back.info == {"seconds": 1.5, "seed": 3, "model": {"local": "row"}, "bad": None, "sizes": [1, 2]}
     assert (back.chains, back.draws, back.P, back.Q) == (2, 5, 4, 3)
     assert not isinstance(Draws.load(tmp_path / "run", mmap=False).C, np.memmap)
 
 
+def test_variances_are_the_diagonal_of_sigma(draws):
+    np.testing.assert_array_equal(draws.sigma2[1, 2], np.diag(draws.Sigma[1, 2]))
+    with pytest.raises(ValueError, match="read-only"):
+        draws.sigma2[0] = 1.0
+    alone = diagonal(draws.sigma2)
+    np.testing.assert_array_equal(alone[0, 3], np.diag(draws.sigma2[0, 3]))
+
+
 def test_draws_written_in_place_are_not_copied(draws, tmp_path):
     C = create(tmp_path, 2, 5, 4, 3)
     C[:] = draws.C
     inode = (tmp_path / "C.npy").stat().st_ino
-    Draws(C, draws.sigma2, draws.tau).save(tmp_path)
+    Draws(C, draws.Sigma, draws.tau).save(tmp_path)
     assert (tmp_path / "C.npy").stat().st_ino == inode
     back = Draws.load(tmp_path)
     np.testing.assert_array_equal(back.C, draws.C)
@@ -49,7 +62,7 @@ def test_a_run_that_has_not_finished_is_recognised(tmp_path):
         Draws.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["C.npy", "sigma2.npy", "tau.npy"])
+@pytest.mark.parametrize("name", ["C.npy", "Sigma.npy", "tau.npy"])
 def test_missing_truncated_or_pickled_arrays_are_refused(draws, tmp_path, name):
     draws.save(tmp_path)
     whole = (tmp_path / name).read_bytes()
@@ -83,14 +96,14 @@ def test_a_spoilt_header_is_refused(draws, tmp_path, header):
 
 
 def test_arrays_must_fit_together(draws, tmp_path):
-    with pytest.raises(InputError, match="sigma2 has shape"):
-        Draws(draws.C, draws.sigma2[:, :, :1], draws.tau)
+    with pytest.raises(InputError, match="Sigma has shape"):
+        Draws(draws.C, draws.Sigma[:, :, :1], draws.tau)
     with pytest.raises(InputError, match="tau has shape"):
-        Draws(draws.C, draws.sigma2, draws.tau[:1])
+        Draws(draws.C, draws.Sigma, draws.tau[:1])
     with pytest.raises(InputError, match="shrinkage"):
-        Draws(draws.C, draws.sigma2, draws.tau, np.zeros(3))
+        Draws(draws.C, draws.Sigma, draws.tau, np.zeros(3))
     with pytest.raises(InputError, match="4"):
-        Draws(draws.C[0], draws.sigma2, draws.tau)
+        Draws(draws.C[0], draws.Sigma, draws.tau)
     draws.save(tmp_path)
     np.save(tmp_path / "tau.npy", np.zeros((1, 5, 3)))
     with pytest.raises(MessageError, match="tau has shape"):

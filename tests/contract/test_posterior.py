@@ -22,7 +22,8 @@ def draws():
     rng = np.random.default_rng(0)
     C = rng.standard_normal((3, 41, 7, 2)) * rng.gamma(1, size=(7, 2))
     info = {"seconds": 2.5, "model": {"local": "row"}, "seed": 4, "stopped": True}
-    return Draws(C, rng.gamma(2, size=(3, 41, 2)), rng.gamma(2, size=(3, 41, 2)), rng.uniform(size=7), info)
+    G = rng.standard_normal((3, 41, 2, 5))
+    return Draws(C, G @ G.swapaxes(-1, -2), rng.gamma(2, size=(3, 41, 2)), rng.uniform(size=7), info)
 
 
 @pytest.fixture
@@ -70,8 +71,10 @@ def test_predictive_draws(draws, posterior):
     loud = posterior.predictive_draws(X, rng=np.random.default_rng(5), thin=2)
     again = posterior.predictive_draws(X, rng=np.random.default_rng(5), thin=2)
     np.testing.assert_array_equal(loud, again)
-    z = (loud.values - quiet.values[:, ::2]) / np.sqrt(draws.sigma2[:, ::2, None])
-    assert z.std() == pytest.approx(1, abs=0.12)
+    noise = (loud.values - quiet.values[:, ::2]).swapaxes(-1, -2)
+    z = np.linalg.solve(np.linalg.cholesky(draws.Sigma[:, ::2]), noise).swapaxes(-1, -2).reshape(-1, 2)
+    assert len(z) == 252
+    np.testing.assert_allclose(z.T @ z / len(z), np.eye(2), atol=0.2)  # independent only after Σ's own rotation
     assert loud.coords["draw"].values.tolist() == list(range(0, 41, 2))
     with pytest.raises(InputError, match="expected \\(rows, 7\\)"):
         posterior.predictive_draws(X[:, :3])
@@ -81,6 +84,7 @@ def test_netcdf_round_trip_and_plain_arviz(posterior, tmp_path):
     path = posterior.save(tmp_path / "fit.nc")
     back = Posterior.load(path)
     np.testing.assert_array_equal(back.C, posterior.C)
+    np.testing.assert_array_equal(back.Sigma, posterior.Sigma)
     np.testing.assert_array_equal(back.sigma2, posterior.sigma2)
     np.testing.assert_array_equal(back.tau, posterior.tau)
     assert back.features == FEATURES

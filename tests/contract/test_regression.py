@@ -1,8 +1,11 @@
 """`ReducedRankHorseshoe` is a scikit-learn estimator and speaks in the data's own units."""
 
+import io
 import pickle
+import sys
 import warnings
 
+import arviz
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import intarsia
 from intarsia import ReducedRankHorseshoe
 from intarsia.errors import InputError
+from intarsia.regression import NotConvergedWarning
+from intarsia.server.results.criticism import compare
+from intarsia.server.results.leave_one_out import to_arviz
 from intarsia.server.results.posterior import Posterior
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
@@ -186,3 +192,80 @@ def test_parameters_are_checked(data, bad):
 
 def test_it_is_public():
     assert "ReducedRankHorseshoe" in intarsia.__all__
+
+
+def test_covariates_are_adjusted_for_and_enter_predictions(data):
+    """Only age acts on the response, and gene 3 follows age: adjusted, no feature is found, and age has its effect."""
+    X, _Y, _C = data
+    rng = np.random.default_rng(2)
+    age = rng.normal(50, 10, len(X))
+    X = X.assign(**{"gene 3": X["gene 3"] + 0.1 * age})
+    X.insert(2, "age", age)
+    y = 0.3 * age + rng.standard_normal(len(X))
+    run = {**SHORT, "draws": 200}
+    model = ReducedRankHorseshoe(covariates=["age"], **run).fit(X, y)
+    assert model.coef_.shape == (6,)
+    assert model.posterior_.features == [f"gene {i}" for i in range(6)]
+    assert not model.selected_.any()
+    assert model.covariate_coef_ == pytest.approx([0.3], abs=0.03)
+    lower, upper = model.covariate_interval(0.99)
+    assert lower[0] < 0.3 < upper[0]
+    assert model.score(X, y) > 0.85
+    assert model.r2_loo_[0] == pytest.approx(model.score(X, y), abs=0.05)
+    mean, sd = model.predict(X, return_std=True)
+    assert np.std((y - mean) / sd) == pytest.approx(1, abs=0.1)
+    by_place = ReducedRankHorseshoe(covariates=[2], **run).fit(X.to_numpy(), y)
+    np.testing.assert_allclose(by_place.coef_, model.coef_)
+    sketched = ReducedRankHorseshoe(covariates=["age"], sketch=80, **run).fit(X, y)
+    assert sketched.covariate_coef_ == pytest.approx([0.3], abs=0.05)
+    with pytest.raises(InputError, match="no column of X has that name"):
+        ReducedRankHorseshoe(covariates=["weight"], **run).fit(X, y)
+    with pytest.raises(InputError, match="names column 7"):
+        ReducedRankHorseshoe(covariates=[7], **run).fit(X.to_numpy(), y)
+    with pytest.raises(InputError, match="Constant covariates: age"):
+        ReducedRankHorseshoe(covariates=["age"], **run).fit(X.assign(age=1.0), y)
+    with pytest.raises(InputError, match="names a column twice"):
+        ReducedRankHorseshoe(covariates=["age", "age"], **run).fit(X, y)
+
+
+def test_the_verdict_comes_first(data, fitted):
+    X, Y, _C = data
+    assert repr(ReducedRankHorseshoe(fdr=0.1)) == "ReducedRankHorseshoe(fdr=0.1)"
+    with pytest.warns(NotConvergedWarning, match="fewer than 400 effective samples"):
+        brief = ReducedRankHorseshoe(**SHORT).fit(X, Y)
+    first, second, *_rest = repr(brief).splitlines()
+    assert first.startswith("Not converged: ")
+    assert second.endswith("(provisional: the fit has not converged)")
+    assert brief.noise_covariance_.shape == (2, 2)
+    assert brief.r2_loo_.shape == (2,)
+    assert sorted(int(g[0]) for g in brief.groups_ if len(g) == 1) == np.flatnonzero(brief.selected_).tolist()
+
+
+def test_arviz_compares_estimators(data, fitted):
+    X, Y, _C = data
+    less = ReducedRankHorseshoe(**SHORT).fit(X.drop(columns=["gene 0"]), Y)
+    found = compare(fitted.posterior_, less.posterior_)
+    assert found.difference > 10
+    table = arviz.compare({"all": to_arviz(fitted.posterior_), "less": to_arviz(less.posterior_)})
+    assert table.index[0] == "all"
+    assert table["elpd_diff"].iloc[1] == pytest.approx(found.difference, rel=0.1)
+
+
+def test_a_bar_is_shown_on_a_terminal_only(data, monkeypatch):
+    X, Y, _C = data
+    seen = []
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            seen.append(text)
+            return len(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Terminal())
+        ReducedRankHorseshoe(**SHORT, progress=False).fit(X, Y)
+        assert not any("chain" in text for text in seen)
+        ReducedRankHorseshoe(**SHORT).fit(X, Y)
+    assert any("chain 1" in text for text in seen)

@@ -6,6 +6,7 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,10 @@ from intarsia.report.monitor import Monitor, loopback
 from intarsia.report.page import render
 from intarsia.report.state import chains, find_studies
 from intarsia.report.svg import Scale
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.judgement import judge
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import CovariateEffects, Posterior
 
 SECTIONS = ("asked", "converged", "selected", "map", "forest", "checks", "rank", "noise", "traces", "privacy", "again")
 NASTY = ['<script>alert("x")</script>', "a&b", '"><img src=x onerror=alert(1)>', "'; DROP", "Größe–Ünïcode 🧠", "עברית", "=1+1"]
@@ -185,11 +190,11 @@ def test_checks_find_a_wrong_model():
     """Predictive shares are middling for the model that made the data, and extreme when the noise is understated."""
     posterior, joined, _ = made_up(m=200)
     rng = np.random.default_rng(0)
-    good = check(posterior, joined.X, joined.Y, 0.95, rng)
-    assert (np.abs(good.p_spread - 0.5) < 0.49).all()
+    good = check(posterior, Rows.of(joined.X, joined.Y), 0.95, rng)
+    assert (np.minimum(good.p_spread, 1 - good.p_spread) > 0.02).all()
     assert (good.coverage > 0.88).all()
-    posterior.tree["posterior"]["sigma2"].values[...] *= 0.05
-    bad = check(posterior, joined.X, joined.Y, 0.95, rng)
+    posterior.tree["posterior"]["Sigma"].values[...] *= 0.05
+    bad = check(posterior, Rows.of(joined.X, joined.Y), 0.95, rng)
     assert (bad.coverage < 0.7).all()
     assert (bad.p_spread < 0.05).any()
 
@@ -203,7 +208,10 @@ def test_verdict_has_three_grades():
     assert "almost converged" in render(gather(posterior))
     wander[0] += 3.0
     assert standing(gather(posterior))[0] == "not converged"
-    assert "read the results with care" in render(gather(posterior))
+    page = render(gather(posterior))
+    assert "nothing below is a result yet" in page
+    assert page.index("not converged") < page.index("features selected")
+    assert "Selected features (provisional)" in page
 
 
 def test_edges_are_recognised_and_drawn():
@@ -399,3 +407,63 @@ def test_plain_lines_and_live_bar(capsys):
 def test_assets_are_packaged():
     where = Path(report.__file__).parent
     assert all((where / name).is_file() for name in ("style.css", "report.js", "monitor.js"))
+
+
+# What speaks against a fit.
+
+
+def test_out_of_sample_figures_stand_beside_in_sample_ones(page):
+    assert "What speaks against this fit" in page
+    assert "out-of-sample R² (leave-one-out)" in page
+    assert "variance explained in-sample" in page
+    assert "Correlation of the noise between responses" in page
+    assert "0 (taken as independent)" in page
+
+
+def test_doubts_are_said_in_words():
+    posterior, joined, _ = made_up(m=200)
+    rng = np.random.default_rng(3)
+    Y = np.array(joined.Y)
+    Y[:, 2] = rng.standard_normal(len(Y))  # the fit knows nothing of it
+    shared = rng.standard_normal(len(Y))
+    Y[:, 0] += shared
+    Y[:, 1] += shared
+    posterior.tree["posterior"]["Sigma"].values[..., np.arange(3), np.arange(3)] = 1.3
+    m = gather(posterior, joined=replace(joined, Y=Y))
+    m.refits = {"replication": [{"features": ["f001"], "probability": [0.99, 0.55], "replicates": False}]}
+    section = render(m).split('id="against"')[1].split("</section>")[0]
+    assert "y2 is not predicted at all: out-of-sample R²" in section
+    assert "The residuals of y0 and y1 correlate at 0." in section
+    assert "noise = &quot;correlated&quot;" in section
+    assert "f001 does not replicate" in section
+
+
+def test_sets_and_covariates_have_their_tables():
+    posterior, joined, _ = made_up(P=20)
+    draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), posterior.tau.values)
+    chains, number, _P, Q = draws.C.shape
+    rng = np.random.default_rng(0)
+    X = np.array(joined.X)
+    X[:, 7] = X[:, 6] + 0.02 * rng.standard_normal(len(X))
+    first = rng.random((chains, number, 1)) < 0.5
+    draws.C[:, :, 6], draws.C[:, :, 7] = np.where(first, 0.9, 0.0), np.where(first, 0.0, 0.9)
+    draws.C[:, :, 6:8] += 0.01 * rng.standard_normal((chains, number, 2, Q))
+    effects = CovariateEffects(0.5 + 0.01 * rng.standard_normal((chains, number, 1, Q)), ("<age>",), ("clinic",))
+    made = Posterior.from_draws(draws, features=posterior.features, responses=posterior.responses, effects=effects)
+    judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X)
+    page = render(gather(made))
+    assert "Sets of interchangeable features" in page
+    assert "<bdi>f006</bdi> (data), <bdi>f007</bdi> (data)" in page
+    assert "Everything on this page is adjusted for &lt;age&gt;" in page
+    assert "<td>0.500</td>" in page
+
+
+def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
+    """A fit is diagnosed and selected from once; the report does neither."""
+    from intarsia.server.results import judgement as module
+
+    posterior, joined, _ = made_up()
+    judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X)
+    for name in ("diagnose", "select", "leave_one_out"):
+        monkeypatch.setattr(module, name, None)
+    assert "Selected features" in render(gather(posterior, joined=joined))

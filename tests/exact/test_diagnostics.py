@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intarsia.errors import InputError
 from intarsia.server.results import diagnostics
 from intarsia.server.results.diagnostics import RunningMoments, diagnose, entries, rhat
-from intarsia.server.results.draws import Draws
+from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.verdict import Diagnosis
 
 arviz.Numba.disable_numba()  # its compiled spread of a constant is an array, not a number
@@ -184,7 +184,7 @@ def test_noise_is_diagnosed_with_the_coefficients():
     C = rng.standard_normal((4, 500, 3, 2))
     sigma2 = rng.gamma(3, size=(4, 500, 2))
     sigma2[0, :, 1] += 9
-    found = diagnose(Draws(C, sigma2, rng.gamma(1, size=(4, 500, 2))))
+    found = diagnose(Draws(C, diagonal(sigma2), rng.gamma(1, size=(4, 500, 2))))
     assert not found.converged
     assert ". Noise: 1 of 2 noise variances has R̂ > 1.01" in found.verdict
     told = found.to_dict()

@@ -8,7 +8,8 @@ from scipy import stats
 
 from intarsia.errors import InputError
 from intarsia.server.results import selection
-from intarsia.server.results.selection import bayesian_fdr, calibrate, contour_share, low_component, select, sign_share
+from intarsia.server.results.selection import bayesian_fdr, low_component, select
+from intarsia.server.results.shares import calibrate, contour_share, sign_share
 
 
 def posterior(seed: int, P: int = 60, Q: int = 3, signals: int = 8, draws: int = 400) -> np.ndarray:
@@ -22,13 +23,13 @@ def posterior(seed: int, P: int = 60, Q: int = 3, signals: int = 8, draws: int =
 
 
 @settings(max_examples=60, deadline=None)
-@given(local=st.lists(st.floats(0, 1), min_size=1, max_size=9), alpha=st.floats(0.01, 0.5), cap=st.floats(0.05, 1))
-def test_bayesian_fdr_is_the_largest_such_set(local, alpha, cap):
+@given(local=st.lists(st.floats(0, 1), min_size=1, max_size=9), fdr=st.floats(0.01, 0.5), cap=st.floats(0.05, 1))
+def test_bayesian_fdr_is_the_largest_such_set(local, fdr, cap):
     local = np.array(local)
-    chosen = bayesian_fdr(local, alpha, cap)
+    chosen = bayesian_fdr(local, fdr, cap)
     ranked = np.sort(local)
     best = max(
-        (k for k in range(len(local) + 1) if k == 0 or (ranked[:k].sum() <= alpha * k and ranked[k - 1] <= cap)),
+        (k for k in range(len(local) + 1) if k == 0 or (ranked[:k].sum() <= fdr * k and ranked[k - 1] <= cap)),
         default=0,
     )
     assert chosen.sum() == best
@@ -168,8 +169,8 @@ def test_bad_arguments_are_named():
     C = posterior(0)
     with pytest.raises(InputError, match="Unknown selection 'lasso'"):
         select(C, method="lasso")
-    with pytest.raises(InputError, match="alpha is 0"):
-        select(C, alpha=0)
+    with pytest.raises(InputError, match="fdr is 0"):
+        select(C, fdr=0)
     with pytest.raises(InputError, match="Unknown covariance"):
         select(C, method="mixture", covariance="XYZ")
     with pytest.raises(InputError, match="expected 4"):

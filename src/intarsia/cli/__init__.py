@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "site": ("intarsia.cli.site", "an institution's own end of a study"),
     "server": ("intarsia.cli.server", "the party that sees sketches only"),
     "fit": ("intarsia.cli.fit", "fit the sketches of all sites"),
+    "check": ("intarsia.cli.check", "k-fold and split-half replication of a fitted study"),
     "deliver": ("intarsia.cli.deliver", "each site's own coefficients"),
     "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
     "report": ("intarsia.cli.report", "one self-contained page about a fitted study"),

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import square_root
+
 Array = NDArray[np.float64]
 
 POINTS = 60  # order statistics drawn
@@ -15,7 +18,7 @@ POINTS = 60  # order statistics drawn
 class Checks:
     """Per response: `r2` (Q, 3) share of variance explained with its interval; tail shares of the spread and of the
     largest value among replicates; `coverage` of predictive intervals; observed order statistics with their
-    predictive band (Q, POINTS); `residual_correlation` (Q, Q), which the model takes as zero.
+    predictive band (Q, POINTS).
     """
 
     r2: Array
@@ -26,7 +29,6 @@ class Checks:
     low: Array
     middle: Array
     high: Array
-    residual_correlation: Array
     replicates: int
     m: int
 
@@ -36,9 +38,10 @@ class Checks:
         return [int(q) for q in np.argsort(tails, kind="stable")[:most]]
 
 
-def check(posterior: Any, X: Array, Y: Array, probability: float, rng: np.random.Generator) -> Checks:
-    """Replicate the sketched responses from thinned draws and compare."""
-    C, sigma2 = posterior.C.values, posterior.sigma2.values
+def check(posterior: Any, rows: Rows, probability: float, rng: np.random.Generator) -> Checks:
+    """Replicate the sketched responses from thinned draws, jointly, and compare."""
+    C, Sigma, Gamma = posterior.C.values, posterior.Sigma.values, posterior.Gamma
+    X, Y = rows.X, rows.Y
     chains, draws, P, Q = C.shape
     m = len(Y)
     S = int(np.clip(2e10 / (m * P * Q), 20, 240))
@@ -47,21 +50,21 @@ def check(posterior: Any, X: Array, Y: Array, probability: float, rng: np.random
     fitted = np.empty((len(keep), m, Q))
     for s, i in enumerate(keep):
         fitted[s] = X @ C[divmod(i, draws)]
-    var = sigma2.reshape(-1, Q)[keep]
+        if Gamma is not None:
+            fitted[s] += rows.Z @ Gamma.values[divmod(i, draws)]
+    kept_Sigma = Sigma.reshape(-1, Q, Q)[keep]
+    var = np.einsum("sqq->sq", kept_Sigma)
     signal = (fitted**2).mean(axis=1)
     r2 = np.quantile(signal / (signal + var), ends, axis=0).T
-    copies = fitted + rng.standard_normal(fitted.shape) * np.sqrt(var)[:, None, :]
-    residual = Y - fitted.mean(axis=0)
+    copies = fitted + rng.standard_normal(fitted.shape) @ square_root(kept_Sigma)
     ordered = np.quantile(np.sort(copies, axis=1), ends, axis=0)  # (3, m, Q)
     at = np.unique(np.linspace(0, m - 1, min(m, POINTS)).astype(int))
     inside = np.quantile(copies, [ends[0], ends[2]], axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlation = np.nan_to_num(np.corrcoef(residual.T)) if Q > 1 else np.ones((1, 1))
     return Checks(
         r2=r2[:, [1, 0, 2]],
         p_spread=(copies.std(axis=1) >= Y.std(axis=0)).mean(axis=0),
         p_largest=(np.abs(copies).max(axis=1) >= np.abs(Y).max(axis=0)).mean(axis=0),
         coverage=((inside[0] <= Y) & (inside[1] >= Y)).mean(axis=0),
         observed=np.sort(Y, axis=0)[at].T, low=ordered[0][at].T, middle=ordered[1][at].T, high=ordered[2][at].T,
-        residual_correlation=correlation, replicates=len(keep), m=m,
+        replicates=len(keep), m=m,
     )  # fmt: skip

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.report import charts
+from intarsia.report import charts, doubts
 from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
-from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED
 
 TRACES = 6
 
@@ -66,15 +65,11 @@ def convergence(m: Material) -> Html:
 
 
 def standing(m: Material) -> tuple[str, str, str]:
-    """Converged, almost (under one entry in a hundred out of its limits, and more draws will do), or not: name, colour, words."""
-    d = m.diagnosis
-    if d.converged:
-        return "converged", "good", "The chains agree: "
-    with np.errstate(invalid="ignore"):
-        out = d.not_finite | (d.rhat > RHAT) | (d.rhat_folded > RHAT_FOLDED) | (np.minimum(d.ess_bulk, d.ess_tail) < ESS)
-    if out.mean() < 0.01 and d.more_draws() is not None:
-        return "almost converged", "close", "Almost: "
-    return "not converged", "bad", "Not converged, read the results with care: "
+    """How far the chains have come: name, colour, words."""
+    name = m.diagnosis.standing
+    words = {"converged": ("good", "The chains agree: "), "almost converged": ("close", "Almost, the results are provisional: ")}
+    colour, said = words.get(name, ("bad", "Not converged, so that nothing below is a result yet: "))
+    return name, colour, said
 
 
 def verdict_words(m: Material) -> str:
@@ -119,33 +114,23 @@ def checks(m: Material, c: Checks | None) -> Html:
         )
         for q in worst
     ]
-    R = c.residual_correlation
     parts: list[Any] = [
         el(
             "p",
             f"From {c.replicates} draws the {c.m} rows of each sketched response were made anew and held against those that "
             "came. Shares near 0 or 1 say that the replicates do not look like the data in that respect.",
         ),
-        table(["response", f"variance explained [{level}]", f"inside {level} predictive", "spread", "largest value", ""], rows),
+        table(
+            ["response", f"variance explained in-sample [{level}]", f"inside {level} predictive", "spread", "largest value", ""],
+            rows,
+        ),
         el(
             "h3",
             "Observed against predicted quantiles" + (f", the {len(worst)} most extreme of {m.Q}" if len(worst) < m.Q else ""),
         ),
         el("div", *panels, class_="panels tight"),
     ]
-    if 1 < m.Q <= 60:
-        off = np.abs(R - np.eye(m.Q)).max()
-        limit = 3 / np.sqrt(c.m)
-        fine = "within what chance gives" if off < limit else f"more than chance gives (about {limit:.2f})"
-        parts += [
-            el("h3", "Correlation of residuals between responses"),
-            el("p", f"The model takes the noise of different responses as independent. Largest correlation: {off:.2f}, {fine}."),
-            el(
-                "div",
-                charts.heat(R, m.responses, m.responses, name="Residual correlations", largest=1.0, diagonal=False),
-                class_="scroll",
-            ),
-        ]
+    parts += [doubts.unseen(m, c.r2[:, 0]), doubts.residual_correlations(m), doubts.replication(m)]
     parts.append(
         el(
             "p",
@@ -230,8 +215,8 @@ def noise(m: Material, c: Checks | None) -> Html:
         figures.append(
             el(
                 "figure",
-                el("h3", "Share of variance explained"),
-                charts.forest(shares, title="Variance explained", axis="R²", limits=(0.0, 1.0), zero=False),
+                el("h3", "Share of variance explained, in-sample"),
+                charts.forest(shares, title="Variance explained in-sample", axis="R², in-sample", limits=(0.0, 1.0), zero=False),
                 class_="panel neutral",
             )
         )

@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.report.brain import Region
+from intarsia.server.covariates import Covariates
+from intarsia.server.results.criticism import Residuals, residuals
+from intarsia.server.results.judgement import Judgement, assess, kept
+from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
 
 Array = NDArray[np.float64]
 
@@ -27,8 +31,7 @@ class Material:
 
     title: str
     posterior: Any
-    diagnosis: Any
-    selection: Any
+    judgement: Judgement
     mean: Array
     sd: Array
     shown: NDArray[np.intp]
@@ -47,6 +50,20 @@ class Material:
     site_bytes: dict[str, int] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
+    residuals: Residuals | None = None
+    refits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def diagnosis(self) -> Any:
+        return self.judgement.diagnosis
+
+    @property
+    def selection(self) -> Any:
+        return self.judgement.selection
+
+    @property
+    def loo(self) -> LeaveOneOut | None:
+        return self.judgement.loo
 
     @property
     def P(self) -> int:
@@ -99,23 +116,24 @@ def gather(
     card: Mapping[str, Any] | None = None,
     truth: Any = None,
     regions: Any = None,
-    diagnosis: Any = None,
-    selection: Any = None,
+    judgement: Judgement | None = None,
     probability: float | None = None,
     top: int = MOST_ROWS,
 ) -> Material:
-    """Compute what is missing (diagnostics, selection, quantiles of the listed features)."""
-    from intarsia.server.results.diagnostics import diagnose
-    from intarsia.server.results.selection import select
-
+    """Take the judgement that was kept with the draws, or make one; compute the quantiles of the listed features."""
     if top < 1:
         raise InputError(f"top is {top}; expected the number of features to list, at least 1.")
     fit = getattr(study, "fit", None)
     C = posterior.C
-    if selection is None:
-        how = {"method": fit.select, "alpha": fit.fdr} if fit is not None else {}
-        selection = select(C.values, **how)
-    diagnosis = diagnosis if diagnosis is not None else diagnose(posterior)
+    rows = rows_of(posterior, joined)
+    judgement = judgement or kept(posterior)
+    if judgement is None:
+        how: dict[str, Any] = {"method": fit.select, "fdr": fit.fdr} if fit is not None else {}
+        judgement = assess(posterior, rows, X=None if rows is None else rows.X, **how)
+    selection = judgement.selection
+    checked = None
+    if rows is not None and judgement.loo is not None and len(judgement.loo.mean) == len(rows.Y):
+        checked = residuals(posterior, rows, judgement.loo)
     mean, sd = posterior.mean().values, posterior.sd().values
     z = (np.abs(mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
     order = np.lexsort((-z, selection.local_fdr, ~selection.selected))
@@ -126,7 +144,7 @@ def gather(
     coords = C.coords
     return Material(
         title=title or (study.title or study.id if study is not None else posterior.tree.attrs.get("study", "posterior")),
-        posterior=posterior, diagnosis=diagnosis, selection=selection, mean=mean, sd=sd, shown=shown,
+        posterior=posterior, judgement=judgement, residuals=checked, mean=mean, sd=sd, shown=shown,
         quantiles=_quantiles(C.values, shown, p), probability=p,
         features=posterior.features, responses=posterior.responses,
         feature_sites=[str(s) for s in coords["site"].values] if "site" in coords else ["data"] * P,
@@ -136,11 +154,22 @@ def gather(
     )  # fmt: skip
 
 
+def rows_of(posterior: Any, joined: Any) -> Rows | None:
+    """The sketches' rows, when they are at hand and belong to this posterior."""
+    if joined is None or np.asarray(joined.X).shape[1] != len(posterior.features):
+        return None
+    if np.asarray(joined.Y).shape[1] != len(posterior.responses):
+        return None
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    return rows if rows.Z.shape[1] == len(posterior.covariates) else None
+
+
 def from_folder(folder: str | Path, **options: Any) -> Material:
     """The material of a study folder at the server: study.toml, sketches, posterior.nc, events."""
     from intarsia.errors import StudyError
     from intarsia.privacy.card import study_card
     from intarsia.server.results.posterior import Posterior
+    from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.messages import join
 
@@ -159,6 +188,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material = gather(Posterior.load(path), study=where.study, joined=joined, card=card, **options)
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
+    material.refits = read_checks(where)
     return material
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.report import evidence, results, sections
+from intarsia.report import adjusted, doubts, evidence, results, sections
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
-from intarsia.report.gather import Material, from_folder, gather
-from intarsia.report.html import Html, about, el, join, text
+from intarsia.report.gather import Material, from_folder, gather, rows_of
+from intarsia.report.html import Html, about, el, join, plural, text
 
 
 def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
@@ -48,8 +48,6 @@ def collect(source: Any, **options: Any) -> Material:
         options.setdefault("study", source.study)
         source = source.posterior
     if hasattr(source, "posterior_"):  # the scikit-learn estimator
-        options.setdefault("selection", source.selection_)
-        options.setdefault("diagnosis", source.diagnosis_)
         source = source.posterior_
     if not hasattr(source, "rank_summary"):
         raise InputError("A report needs a posterior, a fitted estimator or study, or the path of one.")
@@ -59,13 +57,15 @@ def collect(source: Any, **options: Any) -> Material:
 def render(m: Material, *, command: str | None = None, made: str | None = None) -> str:
     """The page as text."""
     checks = None
-    if m.joined is not None and np.asarray(m.joined.Y).shape[1] == m.Q and np.asarray(m.joined.X).shape[1] == m.P:
-        rng = np.random.default_rng(m.seed)
-        checks = check(m.posterior, np.asarray(m.joined.X), np.asarray(m.joined.Y), m.probability, rng)
+    rows = rows_of(m.posterior, m.joined)
+    if rows is not None:
+        checks = check(m.posterior, rows, m.probability, np.random.default_rng(m.seed))
     parts: list[tuple[str, str, Html | None]] = [
         ("asked", "What was asked", sections.asked(m)),
         ("converged", "Can the sampler be trusted?", evidence.convergence(m)),
-        ("selected", "Selected features", results.selected(m)),
+        ("against", "What speaks against this fit", doubts.against(m)),
+        ("selected", "Selected features" if m.diagnosis.converged else "Selected features (provisional)", results.selected(m)),
+        ("covariates", "Covariates", adjusted.effects(m)),
         ("map", "All coefficients", results.coefficient_map(m)),
         ("forest", "Effects by response", results.forests(m)),
         ("brain", "Connections in the brain", results.connections(m)),
@@ -89,11 +89,16 @@ def _header(m: Material) -> Html:
     tiles += [(len(m.sites), "sites")] if m.study is not None else []
     tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
     tiles += [(f"{m.m:,}", "sketch rows")] if m.m else []
-    tiles += [(f"{m.count:,}", "selected")]
+    fine = m.diagnosis.converged
+    tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]
     name, colour, _words = evidence.standing(m)
     state = el("span", name, class_="tag " + {"good": "yes", "close": "mid", "bad": "no"}[colour])
-    wrong = f", {about(m.selection.expected_fdr * m.count)} of them expected to be wrong" if m.count else ""
-    line = f"{m.count:,} of {m.P:,} features selected{wrong}."
+    findings = len(m.selection.findings)
+    wrong = f", {about(m.selection.expected_fdr * findings)} expected to be wrong" if findings else ""
+    sets = f" and {plural(len(m.selection.groups), 'set')} of interchangeable ones" if m.selection.groups else ""
+    line = f"{m.count:,} of {m.P:,} features{sets} selected{wrong}."
+    if not fine:
+        line = f"Nothing below is a result yet: the chains do not agree. Provisionally, {line}"
     return el(
         "header",
         el("p", "Bayesian regression across sites", class_="kicker"),

@@ -6,15 +6,17 @@ import io
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from intarsia.report import brain, charts
 from intarsia.report.charts import Interval
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, about, el, fixed, join, short, text
+from intarsia.report.html import Html, about, el, fixed, join, short, table, text
 from intarsia.wire.plain import cell
 
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
+MOST_GROUPS = 100  # sets listed
 IN_MAP = 40  # features in the close-up of the map
 
 
@@ -33,20 +35,25 @@ def selected(m: Material) -> Html:
     if m.count == 0:
         words: list[Any] = [
             el("p", el("strong", "No feature is selected."), " At an expected false discovery rate of "
-               f"{s.alpha:g} the data do not single out any. The table lists the features with most evidence; their "
+               f"{s.fdr:g} the data do not single out any. The table lists the features with most evidence; their "
                "intervals say what is still possible."),
         ]  # fmt: skip
     else:
         rule = "the posterior false discovery rate" if s.method == "bfdr" else "the paper's two-component mixture"
+        whole = " and sets" if s.groups else ""
         words = [
-            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.alpha:g}. Of these, "
-               f"{about(s.expected_fdr * m.count)} are expected to be wrong."),
+            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.fdr:g}. Of these "
+               f"features{whole}, {about(s.expected_fdr * len(s.findings))} are expected to be wrong."),
         ]  # fmt: skip
     words.append(
         el("p", "Effects are posterior means in standard deviations of the response for one standard deviation of the "
            f"feature, with {level} credible intervals, at the response where the feature shows most. "
            "Only the sites know the units; each reads its own coefficients in them.", class_="note")
     )  # fmt: skip
+    if not m.diagnosis.converged:
+        words.insert(0, el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
+                           "more draws and must not be reported as a result.", class_="verdict bad"))  # fmt: skip
+    words += groups(m)
     rows, records, limits = [], [], _limits(m)
     for i, p in enumerate(int(v) for v in m.shown):
         q = m.strongest(p)
@@ -95,10 +102,37 @@ def selected(m: Material) -> Html:
         el("span", "", id="count", aria_live="polite"),
         class_="tools js",
     )
-    table = el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features")
+    listing = el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features")
     download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
-    return join([*words, tools, el("div", table, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
+    return join([*words, tools, el("div", listing, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
                  el("p", note, " ", download, class_="note")])  # fmt: skip
+
+
+def groups(m: Material) -> list[Html]:
+    """Sets of interchangeable features: one of them matters, the data do not say which."""
+    if not m.selection.groups:
+        return []
+    rows: list[list[Any]] = []
+    reach = float(stats.norm.ppf((1 + m.probability) / 2))
+    for group in m.selection.groups[:MOST_GROUPS]:
+        q = group.strongest
+        members = join([join([el("bdi", m.features[p]), f" ({m.feature_sites[p]})"]) for p in group.members[:8]], ", ")
+        more = f" and {len(group.members) - 8} more" if len(group.members) > 8 else ""
+        low, high = (group.mean[q] + side * reach * group.sd[q] for side in (-1, 1))
+        rows.append([
+            join([members, more]),
+            el("bdi", m.responses[q]),
+            f"{fixed(group.mean[q], 3)} [{fixed(low, 3)}, {fixed(high, 3)}]",
+            fixed(group.correlation, 2),
+            _small(group.local_fdr),
+        ])  # fmt: skip
+    level = f"{m.probability:.0%}".replace("%", " %")
+    return [
+        el("h3", "Sets of interchangeable features"),
+        el("p", "One feature of each set matters at the stated rate, and the data cannot tell which: the members are so "
+           "correlated that each could stand for the others. The effect is that of the set as a whole."),
+        table(["one of", "response", f"common effect [{level}]", "weakest correlation", "local fdr"], rows),
+    ]  # fmt: skip
 
 
 def _tick(strong: bool) -> Html:

@@ -20,13 +20,40 @@ from intarsia.wire.messages import check_labels
 Array = NDArray[np.float64]
 MAX_VERDICT = 2000
 _SUMMARY = ("mean", "sd", "lower", "upper")
+_EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
+
+
+def _empty() -> Array:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True)
+class OwnGroup:
+    """A set of interchangeable features as one site sees it: its own members, how many lie elsewhere, the set's evidence."""
+
+    members: tuple[str, ...]
+    elsewhere: int
+    evidence: float
+
+    @classmethod
+    def from_dict(cls, found: Any, known: tuple[str, ...]) -> "OwnGroup":
+        fits = isinstance(found, dict) and set(found) == {"members", "elsewhere", "evidence"}
+        fits = fits and isinstance(found["members"], list) and len(found["members"]) > 0
+        fits = fits and all(member in known for member in found["members"])
+        fits = fits and type(found["elsewhere"]) is int and found["elsewhere"] >= 0
+        if not fits or type(found["evidence"]) is not float or not 0 <= found["evidence"] <= 1:
+            raise MessageError("The coefficients message describes a set of features wrongly.")
+        return cls(tuple(found["members"]), found["elsewhere"], found["evidence"])
 
 
 @dataclass(frozen=True)
 class Coefficients:
     """The posterior of C[own features, all responses]; `draws` (draw, feature, response) are joint over all sites.
 
-    `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses. `fit_parts` has the
+    `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses, `noise_covariance`
+    (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
+    effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
+    Unless `converged`, all of it is provisional. `fit_parts` has the
     digest of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
     """
 
@@ -47,7 +74,22 @@ class Coefficients:
     draws: Array | None = field(default=None, repr=False)
     sigma2: Array | None = field(default=None, repr=False)
     verdict: str = ""
+    converged: bool = False
+    noise_covariance: Array = field(default_factory=_empty, repr=False)
+    covariates: tuple[str, ...] = ()
+    covariate_mean: Array = field(default_factory=_empty, repr=False)
+    covariate_sd: Array = field(default_factory=_empty, repr=False)
+    covariate_lower: Array = field(default_factory=_empty, repr=False)
+    covariate_upper: Array = field(default_factory=_empty, repr=False)
+    groups: tuple[OwnGroup, ...] = ()
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.noise_covariance.ndim == 1:  # not given
+            object.__setattr__(self, "noise_covariance", np.diag(self.sigma2_mean))
+        for name in _EFFECTS:
+            if getattr(self, name).ndim == 1:
+                object.__setattr__(self, name, np.zeros((0, len(self.responses))))
 
     @property
     def fit_digest(self) -> str:
@@ -74,9 +116,12 @@ class Coefficients:
             "response_sites": list(self.response_sites),
             "interval": self.interval,
             "verdict": self.verdict,
+            "converged": self.converged,
+            "covariates": list(self.covariates),
+            "groups": [{"members": list(g.members), "elsewhere": g.elsewhere, "evidence": g.evidence} for g in self.groups],
             "fit_parts": dict(self.fit_parts),
         }
-        arrays = {name: getattr(self, name) for name in (*_SUMMARY, "evidence", "sigma2_mean")}
+        arrays = {name: getattr(self, name) for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
@@ -85,10 +130,24 @@ class Coefficients:
     @classmethod
     def from_bytes(cls, raw: Any) -> "Coefficients":
         header, arrays = unpack(raw, "coefficients")
-        extra = ("features", "responses", "response_sites", "interval", "verdict", "fit_parts")
+        extra = (
+            "features",
+            "responses",
+            "response_sites",
+            "interval",
+            "verdict",
+            "converged",
+            "covariates",
+            "groups",
+            "fit_parts",
+        )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
         responses = check_labels(header["responses"], "response")
+        covariates = check_labels(header["covariates"], "covariate")
+        groups, converged = header["groups"], header["converged"]
+        if not isinstance(groups, list) or type(converged) is not bool:
+            raise MessageError("The coefficients message has entries of the wrong kind.")
         sites, interval, verdict = header["response_sites"], header["interval"], header["verdict"]
         fits = isinstance(sites, list) and all(isinstance(s, str) for s in sites) and len(sites) == len(responses)
         if not fits or type(interval) is not float or not 0 < interval < 1 or not isinstance(verdict, str):
@@ -99,7 +158,8 @@ class Coefficients:
         P, Q, own = len(features), len(responses), sum(s == site for s in sites)
         S = len(arrays["draws"]) if "draws" in arrays and arrays["draws"].ndim else 0
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response"), (P, Q))
-        shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,)}
+        shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
+        shapes |= dict.fromkeys(_EFFECTS, (len(covariates), Q))
         if "draws" in arrays:
             shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
         if set(arrays) != set(shapes):
@@ -108,7 +168,7 @@ class Coefficients:
             kind = "u" if name in ("selected", "by_response") else "f"
             if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
                 raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
-        if (arrays["sigma2_mean"] <= 0).any() or (arrays["sd"] < 0).any():
+        if (arrays["sigma2_mean"] <= 0).any() or (arrays["sd"] < 0).any() or (arrays["covariate_sd"] < 0).any():
             raise MessageError("The coefficients message holds a negative spread.")
         return cls(
             site,
@@ -117,13 +177,16 @@ class Coefficients:
             responses,
             tuple(sites),
             interval,
-            **{name: arrays[name] for name in (*_SUMMARY, "evidence", "sigma2_mean")},
+            **{name: arrays[name] for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
             verdict=verdict[:MAX_VERDICT],
             fit_parts=fit_parts,
+            converged=converged,
+            covariates=covariates,
+            groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
         )
 
 

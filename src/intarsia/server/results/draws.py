@@ -1,6 +1,6 @@
-"""What a sampler run leaves: draws of C, σ² and τ, in memory or memory-mapped from a folder.
+"""What a sampler run leaves: draws of C, Σ and τ, in memory or memory-mapped from a folder.
 
-The folder holds one .npy file an array and `draws.json`. The .npy files are plain little-endian arrays without objects,
+The folder holds one .npy file per array and `draws.json`. The .npy files are plain little-endian arrays without objects,
 so opening them never runs code, and a posterior larger than the memory can be summarised in chunks from disk.
 """
 
@@ -17,27 +17,33 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
 
-FORMAT = 1
+FORMAT = 2
 _JSON = "draws.json"
-_ARRAYS = {"C": 4, "sigma2": 3, "tau": 3, "shrinkage": 1}  # name -> number of dimensions
+_ARRAYS = {"C": 4, "Sigma": 4, "tau": 3, "shrinkage": 1}  # name -> number of dimensions
 
 
 @dataclass
 class Draws:
     """Draws after warm-up and thinning.
 
-    C (chain, draw, P, Q), sigma2 (chain, draw, Q), tau (chain, draw, R); `shrinkage` (P,) is the posterior mean of each
-    feature's shrinkage factor kappa, or None; `info` says how the run went (seconds, warmup, thin, seed, model, …).
+    C (chain, draw, P, Q), Sigma (chain, draw, Q, Q) the noise's covariance, tau (chain, draw, R); `shrinkage` (P,) is the
+    posterior mean of each feature's shrinkage factor kappa, or None; `info` says how the run went (seconds, warmup, thin,
+    seed, model, …).
     """
 
     C: NDArray[np.float64]
-    sigma2: NDArray[np.float64]
+    Sigma: NDArray[np.float64]
     tau: NDArray[np.float64]
     shrinkage: NDArray[np.float64] | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check(self.C, self.sigma2, self.tau, self.shrinkage, InputError)
+        _check(self.C, self.Sigma, self.tau, self.shrinkage, InputError)
+
+    @property
+    def sigma2(self) -> NDArray[np.float64]:
+        """The noise variances (chain, draw, Q): the diagonal of Sigma, read-only."""
+        return np.diagonal(self.Sigma, axis1=2, axis2=3)
 
     @property
     def chains(self) -> int:
@@ -45,7 +51,7 @@ class Draws:
 
     @property
     def draws(self) -> int:
-        """Draws a chain."""
+        """Draws per chain."""
         return self.C.shape[1]
 
     @property
@@ -79,11 +85,20 @@ class Draws:
         arrays: dict[str, NDArray[np.float64]] = {}
         for name in header["arrays"]:
             arrays[name] = _array(where / f"{name}.npy", name, mmap=mmap and name == "C")
-        missing = {"C", "sigma2", "tau"} - set(arrays)
+        missing = {"C", "Sigma", "tau"} - set(arrays)
         if missing:
-            raise MessageError(f"The draws folder lacks {', '.join(sorted(missing))}; expected C, sigma2 and tau. Save it again.")
-        _check(arrays["C"], arrays["sigma2"], arrays["tau"], arrays.get("shrinkage"), MessageError)
-        return cls(arrays["C"], arrays["sigma2"], arrays["tau"], arrays.get("shrinkage"), header["info"])
+            raise MessageError(f"The draws folder lacks {', '.join(sorted(missing))}; expected C, Sigma and tau. Save it again.")
+        _check(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), MessageError)
+        return cls(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), header["info"])
+
+
+def diagonal(sigma2: NDArray[Any]) -> NDArray[np.float64]:
+    """Covariances (…, Q, Q) of independent noise with the variances sigma2 (…, Q)."""
+    sigma2 = np.asarray(sigma2, dtype=np.float64)
+    Sigma = np.zeros((*sigma2.shape, sigma2.shape[-1]))
+    at = np.arange(sigma2.shape[-1])
+    Sigma[..., at, at] = sigma2
+    return Sigma
 
 
 def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: int) -> "np.memmap[Any, np.dtype[np.float64]]":
@@ -129,7 +144,7 @@ def _array(path: Path, name: str, *, mmap: bool) -> NDArray[np.float64]:
 
 def _check(
     C: NDArray[np.float64],
-    sigma2: NDArray[np.float64],
+    Sigma: NDArray[np.float64],
     tau: NDArray[np.float64],
     shrinkage: NDArray[np.float64] | None,
     error: type[Exception],
@@ -137,12 +152,12 @@ def _check(
     if C.ndim != 4:
         raise error(f"C has {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
     chains, draws, P, Q = C.shape
-    if sigma2.shape != (chains, draws, Q):
-        raise error(f"sigma2 has shape {sigma2.shape}; expected {(chains, draws, Q)} to go with C {C.shape}.")
+    if Sigma.shape != (chains, draws, Q, Q):
+        raise error(f"Sigma has shape {Sigma.shape}; expected {(chains, draws, Q, Q)} to go with C {C.shape}.")
     if tau.ndim != 3 or tau.shape[:2] != (chains, draws):
         raise error(f"tau has shape {tau.shape}; expected ({chains}, {draws}, R) to go with C {C.shape}.")
     if shrinkage is not None and shrinkage.shape != (P,):
-        raise error(f"shrinkage has shape {shrinkage.shape}; expected {(P,)}, one a feature.")
+        raise error(f"shrinkage has shape {shrinkage.shape}; expected {(P,)}, one per feature.")
 
 
 def plain(value: Any) -> Any:

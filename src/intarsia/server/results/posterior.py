@@ -7,6 +7,7 @@ from disk costs no more memory than one that is small.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,21 @@ from intarsia.server.results.draws import Draws, plain
 
 Array = NDArray[np.float64]
 
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
 
 
+@dataclass(frozen=True)
+class CovariateEffects:
+    """Draws of the covariates' effects Γ (chain, draw, covariate, response), and whose they are."""
+
+    Gamma: Array
+    names: tuple[str, ...]
+    sites: tuple[str, ...] | None = None
+
+
 class Posterior:
-    """Draws of C (chain, draw, feature, response), σ² and τ under their names; `.tree` is the whole of it."""
+    """Draws of C (chain, draw, feature, response), Σ and τ under their names; `.tree` is the whole of it."""
 
     def __init__(self, tree: xr.DataTree) -> None:
         self.tree = tree
@@ -40,10 +50,12 @@ class Posterior:
         response_sites: Sequence[str] | None = None,
         attrs: dict[str, Any] | None = None,
         intercept: Array | None = None,
+        effects: CovariateEffects | None = None,
     ) -> "Posterior":
-        """Label draws; nothing is copied. Sites become the coordinates `site` and `response_site`.
+        """Label draws; nothing is copied. Sites become the coordinates `site`, `response_site` and `covariate_site`.
 
-        `intercept` (chain, draw, response) is for data in their own units; a sketch has none.
+        `intercept` (chain, draw, response) is for data in their own units; a sketch has none. `effects` are those of the
+        covariates, if there were any.
         """
         features = _names(features, draws.P, "feature", "x")
         responses = _names(responses, draws.Q, "response", "y")
@@ -52,6 +64,7 @@ class Posterior:
             "draw": np.arange(draws.draws),
             "feature": np.asarray(features, dtype=object),
             "response": np.asarray(responses, dtype=object),
+            "response2": np.asarray(responses, dtype=object),
             "component": np.arange(draws.tau.shape[2]),
         }
         for name, dim, sites in (("site", "feature", feature_sites), ("response_site", "response", response_sites)):
@@ -61,6 +74,7 @@ class Posterior:
         posterior = xr.Dataset(
             {
                 "C": (("chain", "draw", "feature", "response"), draws.C),
+                "Sigma": (("chain", "draw", "response", "response2"), draws.Sigma),
                 "sigma2": (("chain", "draw", "response"), draws.sigma2),
                 "tau": (("chain", "draw", "component"), draws.tau),
             },
@@ -68,6 +82,11 @@ class Posterior:
         )
         if intercept is not None:
             posterior["intercept"] = (("chain", "draw", "response"), intercept)
+        if effects is not None and effects.names:
+            posterior.coords["covariate"] = np.asarray(effects.names, dtype=object)
+            if effects.sites is not None:
+                posterior.coords["covariate_site"] = ("covariate", np.asarray(effects.sites, dtype=object))
+            posterior["Gamma"] = (("chain", "draw", "covariate", "response"), effects.Gamma)
         values = singular_values(draws.C)
         index = {name: coords[name] for name in ("chain", "draw")}
         stats = xr.Dataset(
@@ -92,8 +111,18 @@ class Posterior:
         return self._group("posterior")["C"]
 
     @property
+    def Sigma(self) -> xr.DataArray:
+        """Covariance of the noise (chain, draw, response, response2)."""
+        return self._group("posterior")["Sigma"]
+
+    @property
     def sigma2(self) -> xr.DataArray:
         return self._group("posterior")["sigma2"]
+
+    @property
+    def Gamma(self) -> xr.DataArray | None:
+        """Effects of the covariates (chain, draw, covariate, response); None when there were none."""
+        return self._group("posterior").get("Gamma")
 
     @property
     def tau(self) -> xr.DataArray:
@@ -106,6 +135,23 @@ class Posterior:
     @property
     def responses(self) -> list[str]:
         return [str(name) for name in self.C.coords["response"].values]
+
+    @property
+    def covariates(self) -> list[str]:
+        Gamma = self.Gamma
+        return [] if Gamma is None else [str(name) for name in Gamma.coords["covariate"].values]
+
+    def noise_covariance(self) -> xr.DataArray:
+        """Posterior mean of Σ (response, response2)."""
+        return self.Sigma.mean(("chain", "draw"))
+
+    def covariate_summary(self, probability: float = 0.95) -> dict[str, Array]:
+        """Mean, sd and interval of every covariate's effect, each (covariate, response); empty without covariates."""
+        Gamma, Q = self.Gamma, len(self.responses)
+        flat = np.empty((1, 0, Q)) if Gamma is None else np.asarray(Gamma.values).reshape(-1, *Gamma.shape[2:])
+        lower, upper = np.quantile(flat, [(1 - _probability(probability)) / 2, (1 + probability) / 2], axis=0)
+        sd = flat.std(axis=0, ddof=1 if len(flat) > 1 else 0)
+        return {"mean": flat.mean(axis=0), "sd": sd, "lower": lower, "upper": upper}
 
     def mean(self) -> xr.DataArray:
         """Posterior mean of C (feature, response)."""
@@ -143,38 +189,49 @@ class Posterior:
         }
 
     def predictive_draws(
-        self, X: NDArray[Any], *, noise: bool = True, rng: np.random.Generator | None = None, thin: int = 1
+        self,
+        X: NDArray[Any],
+        Z: NDArray[Any] | None = None,
+        *,
+        noise: bool = True,
+        rng: np.random.Generator | None = None,
+        thin: int = 1,
     ) -> xr.DataArray:
-        """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, σ²) unless `noise=False`.
+        """Draws of the responses for new rows X (row, feature): X C, plus noise N(0, Σ) unless `noise=False`.
 
-        With an `intercept` in the posterior (the estimator's), it is added. Every `thin`-th draw is used.
+        Z (row, covariate) are the new rows' covariates, if the fit had any: Z Γ is added. So is the `intercept` of an
+        estimator's posterior. The draws are joint over the responses. Every `thin`-th draw is used.
         """
-        X = self._rows(X)
+        X, Z = self._rows(X, Z)
         C = self.C.values[:, ::thin]
         out = np.empty((*C.shape[:2], len(X), C.shape[3]))
         for chain in range(C.shape[0]):
             for draw in range(C.shape[1]):
                 out[chain, draw] = X @ C[chain, draw]
-        out += self._intercept()[:, ::thin, None, :]
+        if self.Gamma is not None:
+            out += np.einsum("ij,cdjq->cdiq", Z, self.Gamma.values[:, ::thin])
+        out += self.intercept()[:, ::thin, None, :]
         if noise:
             rng = np.random.default_rng() if rng is None else rng
-            sd = np.sqrt(self.sigma2.values[:, ::thin])
-            out += rng.standard_normal(out.shape) * sd[:, :, None, :]
+            root = square_root(self.Sigma.values[:, ::thin])
+            out += rng.standard_normal(out.shape) @ root
         coords = {"chain": self.C.coords["chain"], "draw": self.C.coords["draw"][::thin], "response": self.responses}
         return xr.DataArray(out, dims=("chain", "draw", "row", "response"), coords=coords, name="Y")
 
-    def predict(self, X: NDArray[Any]) -> tuple[Array, Array]:
+    def predict(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> tuple[Array, Array]:
         """Mean and standard deviation (row, response) of the responses at new rows, noise included."""
-        X = self._rows(X)
+        X, Z = self._rows(X, Z)
         chains, draws, _P, Q = self.C.shape
         noise = self.sigma2.values.mean(axis=(0, 1))
-        intercept = self._intercept().reshape(chains * draws, 1, Q)
+        intercept = self.intercept().reshape(chains * draws, 1, Q)
         mean = np.empty((len(X), Q))
         variance = np.empty((len(X), Q))
         step = max(1, _CHUNK // (chains * draws * Q))
         for start in range(0, len(X), step):
             rows = X[start : start + step]
             block = np.concatenate([rows @ chain for chain in self.C.values]) + intercept
+            if self.Gamma is not None:
+                block += np.concatenate([Z[start : start + step] @ chain for chain in self.Gamma.values])
             mean[start : start + step] = block.mean(axis=0)
             variance[start : start + step] = block.var(axis=0, ddof=1 if len(block) > 1 else 0)
         return mean, np.sqrt(variance + noise)
@@ -205,13 +262,18 @@ class Posterior:
         if tree.attrs.get("intarsia_format") != FORMAT:
             raise MessageError(f"{where.name} is not a posterior of format {FORMAT}. Fit again with this version.")
         try:
-            C, sigma2, tau = (tree.children["posterior"].dataset[name] for name in ("C", "sigma2", "tau"))
-            fine = C.dims == ("chain", "draw", "feature", "response") and sigma2.dims == ("chain", "draw", "response")
+            C, Sigma, tau = (tree.children["posterior"].dataset[name] for name in ("C", "Sigma", "tau"))
+            fine = C.dims == ("chain", "draw", "feature", "response")
+            fine = (
+                fine
+                and Sigma.dims == ("chain", "draw", "response", "response2")
+                and "sigma2" in tree.children["posterior"].dataset
+            )
             fine = fine and tau.dims[:2] == ("chain", "draw") and {"feature", "response"} <= set(C.coords)
         except KeyError:
             fine = False
         if not fine:
-            raise MessageError(f"{where.name} lacks C, sigma2 or tau with their coordinates. Fit again.")
+            raise MessageError(f"{where.name} lacks C, Sigma, sigma2 or tau with their coordinates. Fit again.")
         return cls(tree)
 
     def _group(self, name: str) -> xr.Dataset:
@@ -230,17 +292,31 @@ class Posterior:
         one = self.C.isel(chain=0, draw=0, drop=True)
         return xr.DataArray(np.concatenate(parts), dims=one.dims, coords=one.coords)
 
-    def _intercept(self) -> Array:
+    def intercept(self) -> Array:
+        """Draws of the intercept (chain, draw, response); zero for a sketch, which has none."""
         posterior = self._group("posterior")
         if "intercept" in posterior:
             return np.asarray(posterior["intercept"].values)
         return np.zeros(self.sigma2.shape)
 
-    def _rows(self, X: NDArray[Any]) -> Array:
+    def _rows(self, X: NDArray[Any], Z: NDArray[Any] | None) -> tuple[Array, Array]:
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.C.shape[2]:
-            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column a feature.")
-        return X
+            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column per feature.")
+        c = len(self.covariates)
+        Z = np.empty((len(X), 0)) if Z is None else np.asarray(Z, dtype=np.float64)
+        if Z.shape != (len(X), c):
+            raise InputError(
+                f"The covariates Z have shape {Z.shape}; expected {(len(X), c)}: one row per row of X, one column each for "
+                f"{', '.join(self.covariates[:8]) or 'none'}."
+            )
+        return X, Z
+
+
+def square_root(Sigma: NDArray[Any]) -> Array:
+    """The symmetric square roots of covariances (…, Q, Q); a singular one (a constant response) is no obstacle."""
+    size, U = np.linalg.eigh(np.asarray(Sigma, dtype=np.float64))
+    return np.asarray((U * np.sqrt(np.maximum(size, 0.0))[..., None, :]) @ np.swapaxes(U, -1, -2))
 
 
 def singular_values(C: NDArray[Any]) -> Array:

@@ -4,21 +4,22 @@
 far zero lies outside its posterior: the share of draws further from the posterior mean than zero is (in the posterior's
 own metric), which is near one for a feature shrunk to nothing and near zero for one that is surely there. These shares,
 made conservative where the prior gives no protection, serve as local false discovery rates; the chosen set is the
-largest whose mean stays at or below `alpha`.
+largest whose mean stays at or below `fdr`.
 
 `mixture` is the paper's Algorithm 3, kept for comparison: two Gaussian components on the rows of |Ĉ|.
 """
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from intarsia.errors import InputError
+from intarsia.server.results.groups import Group, find_groups
+from intarsia.server.results.shares import calibrate, row_share, sign_share
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -30,7 +31,6 @@ COVARIANCES = {
     "VVV": "full",
 }  # mclust's letters -> scikit-learn's name
 _CHUNK = 8_000_000  # numbers in memory at once
-_EDGE = 1e-8  # floor of a correlation matrix' eigenvalues
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Selection:
 
     `local_fdr` (P,) and `local_fdr_by_response` (P, Q) are the probabilities that choosing this feature, or this
     coefficient, is wrong; `evidence` is one minus the first. `sign` (P,) is the sign at the response where the feature
-    shows most, `sign_by_response` (P, Q) each coefficient's. `expected_fdr` is the share of `selected` to expect wrong,
-    `expected_fdr_by_response` (Q,) that of each column of `by_response`.
+    shows most, `sign_by_response` (P, Q) each coefficient's. `groups` are sets of interchangeable features. `expected_fdr`
+    is the share of `findings` (selected features and groups) to expect wrong, `expected_fdr_by_response` (Q,) that of each
+    column of `by_response`.
     """
 
     selected: Bool
@@ -52,7 +53,14 @@ class Selection:
     expected_fdr: float
     expected_fdr_by_response: Array
     method: str
-    alpha: float
+    fdr: float
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def findings(self) -> list[NDArray[np.intp]]:
+        """What was found, each an array of places: first every selected feature, then every set of interchangeable ones."""
+        singles = [np.array([p]) for p in self.order if self.selected[p]]
+        return singles + [group.members for group in self.groups]
 
     @property
     def evidence(self) -> Array:
@@ -75,9 +83,10 @@ class Selection:
         """Counts and expected rates for a report or `--json`."""
         return {
             "method": self.method,
-            "alpha": self.alpha,
+            "fdr": self.fdr,
             "features": len(self.selected),
             "selected": int(self.selected.sum()),
+            "groups": [[int(p) for p in group.members] for group in self.groups],
             "expected_fdr": self.expected_fdr,
             "selected_by_response": [int(n) for n in self.by_response.sum(axis=0)],
             "expected_fdr_by_response": [float(v) for v in self.expected_fdr_by_response],
@@ -87,52 +96,44 @@ class Selection:
 def select(
     draws: Any,
     method: Literal["bfdr", "mixture"] = "bfdr",
-    alpha: float = 0.05,
+    fdr: float = 0.05,
     *,
+    X: Array | None = None,
     max_local_fdr: float = 0.1,
     covariance: str = "bic",
     seed: int = 0,
 ) -> Selection:
     """Choose features from draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`.
 
+    With X (m, P), the rows the sampler saw, sets of interchangeable features are looked for too (bfdr only).
     `max_local_fdr` keeps out features that are individually doubtful, however much room surer ones leave in the mean.
     `covariance` is that of the mixture: "bic" chooses among VII, VVI, EEE and VVV (mclust's names).
     """
     C = np.asanyarray(getattr(draws, "C", draws))
     if C.ndim != 4:
         raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha is {alpha}; expected a rate between 0 and 1, such as 0.05.")
+    if not 0 < fdr < 1:
+        raise InputError(f"fdr is {fdr}; expected a rate between 0 and 1, such as 0.05.")
     if method == "bfdr":
-        return _bfdr(C, alpha, max_local_fdr)
+        found = _bfdr(C, fdr, max_local_fdr)
+        return found if X is None else _with_groups(found, C, X)
     if method == "mixture":
-        return _mixture(C, alpha, covariance, seed)
+        return _mixture(C, fdr, covariance, seed)
     raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
 
 
-def bayesian_fdr(local: Array, alpha: float, max_local_fdr: float = 1.0) -> Bool:
-    """The largest set, surest first, whose mean local fdr is at most alpha (Müller, Parmigiani & Rice 2007)."""
+def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = 1.0) -> Bool:
+    """The largest set, surest first, whose mean local fdr is at most fdr (Müller, Parmigiani & Rice 2007)."""
     order = np.argsort(local, kind="stable")
     ranked = local[order]
-    fits = (np.cumsum(ranked) <= alpha * np.arange(1, len(local) + 1)) & (ranked <= max_local_fdr)
+    fits = (np.cumsum(ranked) <= fdr * np.arange(1, len(local) + 1)) & (ranked <= max_local_fdr)
     chosen = np.zeros(len(local), dtype=bool)
     if fits.any():
         chosen[order[: np.flatnonzero(fits)[-1] + 1]] = True
     return chosen
 
 
-def calibrate(share: Array) -> Array:
-    """The smallest local fdr that even odds and a tail share allow: b/(1+b), b = −e·p·log p (Sellke et al. 2001).
-
-    A coefficient in the row of a feature that is certainly there is not shrunk: its share is then like a p-value, and
-    taken as a local fdr it would let in one null in twenty.
-    """
-    p = np.clip(share, np.finfo(float).tiny, 1.0)
-    bound = np.where(p < np.exp(-1), -np.e * p * np.log(p), 1.0)
-    return np.maximum(share, bound / (1 + bound))
-
-
-def _bfdr(C: NDArray[Any], alpha: float, max_local_fdr: float) -> Selection:
+def _bfdr(C: NDArray[Any], fdr: float, max_local_fdr: float) -> Selection:
     _chains, _n, P, Q = C.shape
     row = np.empty(P)
     entry = np.empty((P, Q))
@@ -142,9 +143,20 @@ def _bfdr(C: NDArray[Any], alpha: float, max_local_fdr: float) -> Selection:
         entry[part] = sign_share(x)
         row[part] = row_share(x, entry[part])
     by_entry = row[:, None] + (1 - row[:, None]) * calibrate(entry)
-    selected = bayesian_fdr(row, alpha, max_local_fdr)
-    by_response = np.column_stack([bayesian_fdr(by_entry[:, q], alpha, max_local_fdr) for q in range(Q)])
-    return _selection(selected, by_response, row, by_entry, mean, "bfdr", alpha)
+    selected = bayesian_fdr(row, fdr, max_local_fdr)
+    by_response = np.column_stack([bayesian_fdr(by_entry[:, q], fdr, max_local_fdr) for q in range(Q)])
+    return _selection(selected, by_response, row, by_entry, mean, "bfdr", fdr)
+
+
+def _with_groups(found: Selection, C: NDArray[Any], X: Array) -> Selection:
+    """Add the sets; a doubtful single feature inside one of them is named by its set alone."""
+    groups = find_groups(C, X, found.local_fdr, found.selected, found.fdr)
+    selected = found.selected.copy()
+    for group in groups:
+        selected[group.members] = False
+    local = [*found.local_fdr[selected], *(group.local_fdr for group in groups)]
+    expected = float(np.mean(local)) if local else 0.0
+    return replace(found, selected=selected, groups=tuple(groups), expected_fdr=expected)
 
 
 def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
@@ -159,55 +171,12 @@ def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
         yield part, x.reshape(x.shape[0], Q, chains * n)
 
 
-def sign_share(x: Array) -> Array:
-    """Twice the share of draws on the wrong side of zero, for x (…, draw): all of them when the posterior straddles it.
-
-    With no draw on the wrong side the normal tail takes over, but never says more than half a draw.
-    """
-    N = x.shape[-1]
-    wrong = np.minimum((x <= 0).sum(axis=-1), (x >= 0).sum(axis=-1))
-    mean, sd = x.mean(axis=-1), x.std(axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tail = 2 * stats.norm.sf(np.where(sd > 0, np.abs(mean) / sd, 0.0))
-    return np.where(wrong == 0, np.minimum(0.5 / N, tail), np.minimum(1.0, 2 * wrong / N))
-
-
-def row_share(x: Array, entry: Array) -> Array:
-    """How far zero lies outside the posterior of each feature's row; x (feature, response, draw), `entry` its shares.
-
-    The smaller of the joint share (draws with a larger Mahalanobis distance from the mean than zero has; sees effects
-    spread over the responses) and the sharpest response's, times the number of responses; twice, because it is the
-    smaller of two.
-    """
-    Q, N = x.shape[1:]
-    if Q == 1:
-        return entry[:, 0].copy()
-    sharpest = Q * entry.min(axis=1)
-    if N <= 5 * Q:  # too few draws to know the shape of the posterior
-        return np.minimum(1.0, sharpest)
-    return np.minimum(1.0, 2 * np.minimum(contour_share(x), sharpest))
-
-
-def contour_share(x: Array) -> Array:
-    """The share of draws further from their mean than zero, in the metric of their own covariance."""
-    Q, N = x.shape[1:]
-    mean = x.mean(axis=2, keepdims=True)
-    sd = x.std(axis=2, keepdims=True)
-    scale = np.where(sd > 0, sd, 1.0)
-    z = (x - mean) / scale
-    size, U = np.linalg.eigh(z @ z.transpose(0, 2, 1) / N)
-    whiten = U.transpose(0, 2, 1) / np.sqrt(np.maximum(size, _EDGE))[:, :, None]
-    zero = ((whiten @ (mean / scale)) ** 2).sum(axis=(1, 2))
-    further = (((whiten @ z) ** 2).sum(axis=1) >= zero[:, None]).sum(axis=1)
-    return np.where(further == 0, np.minimum(0.5 / N, stats.chi2.sf(zero, Q)), further / N)
-
-
-def _mixture(C: NDArray[Any], alpha: float, covariance: str, seed: int) -> Selection:
+def _mixture(C: NDArray[Any], fdr: float, covariance: str, seed: int) -> Selection:
     mean = np.concatenate([x.mean(axis=2) for _part, x in _features(C)])
     size = np.abs(mean)
     row = low_component(size, covariance, seed)
     entry = np.column_stack([low_component(size[:, q : q + 1], covariance, seed) for q in range(size.shape[1])])
-    return _selection(row < alpha, entry < alpha, row, entry, mean, "mixture", alpha)
+    return _selection(row < fdr, entry < fdr, row, entry, mean, "mixture", fdr)
 
 
 def low_component(rows: Array, covariance: str = "bic", seed: int = 0) -> Array:
@@ -232,7 +201,7 @@ def low_component(rows: Array, covariance: str = "bic", seed: int = 0) -> Array:
     return np.asarray(best.predict_proba(rows)[:, int(np.argmin(best.means_.sum(axis=1)))])
 
 
-def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean: Array, method: str, alpha: float) -> Selection:
+def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean: Array, method: str, fdr: float) -> Selection:
     sign = np.sign(mean).astype(np.int8)
     strongest = entry.argmin(axis=1)
     counts = by_response.sum(axis=0)
@@ -246,5 +215,5 @@ def _selection(selected: Bool, by_response: Bool, row: Array, entry: Array, mean
         expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
         expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
         method=method,
-        alpha=alpha,
+        fdr=fdr,
     )

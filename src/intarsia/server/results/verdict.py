@@ -53,6 +53,23 @@ class Diagnosis:
             fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < ESS).any()
         return bool(fine and (self.noise is None or self.noise.converged))
 
+    @property
+    def standing(self) -> str:
+        """ "converged", "almost converged" (under one entry in a hundred out of its limits, and more draws will do), or
+        "not converged".
+        """
+        if self.converged:
+            return "converged"
+        with np.errstate(invalid="ignore"):
+            out = self.not_finite | (self.rhat > RHAT) | (self.rhat_folded > RHAT_FOLDED)
+            out |= np.minimum(self.ess_bulk, self.ess_tail) < ESS
+        return "almost converged" if out.mean() < 0.01 and self.more_draws() is not None else "not converged"
+
+    @property
+    def headline(self) -> str:
+        """The standing and the verdict in one line."""
+        return f"{self.standing[0].upper()}{self.standing[1:]}: {self.verdict}"
+
     def more_draws(self) -> int | None:
         """Further draws a chain after which all entries should be within the limits; None when draws alone will not do.
 

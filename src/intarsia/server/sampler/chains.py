@@ -26,7 +26,7 @@ import numpy as np
 import intarsia
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import diagnose, rhat_from_moments
-from intarsia.server.results.draws import Draws, create
+from intarsia.server.results.draws import Draws, create, diagonal
 from intarsia.server.sampler import backend as backends
 from intarsia.server.sampler import gibbs
 from intarsia.server.sampler.chain import STOP, Chain, write_progress
@@ -365,7 +365,7 @@ def _collect(
     }
     return Draws(
         C,
-        np.stack([p.sigma2[:target] for p in parts]),
+        diagonal(np.stack([p.sigma2[:target] for p in parts])),
         np.stack([p.tau[:target] for p in parts]),
         np.mean([p.kappa for p in parts], axis=0),
         info,

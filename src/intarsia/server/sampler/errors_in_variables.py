@@ -31,7 +31,7 @@ from scipy.special import multigammaln
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.results.draws import Draws
+from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.sampler import backend, conditionals, moves
 from intarsia.server.sampler.chains import Progress
 from intarsia.server.sampler.gibbs import Model
@@ -353,7 +353,7 @@ def sample(
         "strength": float(np.exp(np.log(strength).mean())),
     }  # fmt: skip
     floor = 1e-3 * sigma2.mean(axis=(0, 1))
-    return Draws(C, np.maximum(sigma2 - dy, floor), tau, None, info)
+    return Draws(C, diagonal(np.maximum(sigma2 - dy, floor)), tau, None, info)
 
 
 def default_workers() -> int:

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
+from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.groups import Group
+from intarsia.server.results.judgement import Judgement, judge, kept
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.coefficients import Coefficients, bind
+from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined, join
 from intarsia.wire.study import Study
 
@@ -23,19 +30,19 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     done = folder.path / "fit.json"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
-    from intarsia.server.results.posterior import Posterior
-
     study, joined = folder.study, join(folder.sketches())
     target = folder.path / "posterior.nc"
+    judgement = None
     if target.is_file():
         posterior = Posterior.load(target)
-    else:
+        judgement = kept(posterior)
+    if judgement is None:
         folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
-        posterior = sample(study, joined, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
+        posterior, judgement = sample(study, joined, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
         os.replace(temporary, target)
-    messages, summary = coefficients(study, posterior)
+    messages, summary = coefficients(study, posterior, judgement)
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())
@@ -43,9 +50,37 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     return summary
 
 
-def sample(study: Study, joined: Joined, **options: Any) -> Any:
-    """The labelled posterior of the joined sketches under the study's model."""
-    from intarsia.server.results.posterior import Posterior
+def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
+    """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
+    posterior, X = posterior_of(study, joined, **options)
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    method: Any = study.fit.select
+    return posterior, judge(posterior, rows, X=X, method=method, fdr=study.fit.fdr)
+
+
+def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, NDArray[np.float64]]:
+    """The labelled posterior, and the features' rows as the sampler saw them: without what the covariates explain."""
+    covariates = Covariates.of(joined)
+
+    def run(X: Any, Y: Any) -> Draws:
+        return run_sampler(study, joined, X, Y, **options)
+
+    X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
+    fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.alpha)
+    posterior = Posterior.from_draws(
+        fitted.draws,
+        features=joined.features,
+        responses=joined.responses,
+        feature_sites=joined.feature_sites,
+        response_sites=joined.response_sites,
+        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
+        effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
+    )
+    return posterior, fitted.X
+
+
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Draws:
+    """Draws given X and Y, what the covariates left of the joined sketches."""
     from intarsia.server.sampler.chains import sample as run_chains
     from intarsia.server.sampler.gibbs import Model
 
@@ -54,37 +89,18 @@ def sample(study: Study, joined: Joined, **options: Any) -> Any:
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)
-    if noise.any() or np.any(joined.response_noise):
-        # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
-        # its draws are fixed by the seed, so an interrupted fit is simply made again.
-        from intarsia.server.sampler.errors_in_variables import sample as run_private
+    if not (noise.any() or np.any(joined.response_noise)):
+        return run_chains(X, Y, **plan)
+    # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
+    # its draws are fixed by the seed, so an interrupted fit is simply made again.
+    from intarsia.server.sampler.errors_in_variables import sample as run_private
 
-        plan.pop("checkpoint", None)
-        draws = run_private(
-            joined.X,
-            joined.Y,
-            feature_noise=noise,
-            response_noise=np.asarray(joined.response_noise),
-            n=joined.n,
-            **plan,
-        )
-    else:
-        draws = run_chains(joined.X, joined.Y, **plan)
-    return Posterior.from_draws(
-        draws,
-        features=joined.features,
-        responses=joined.responses,
-        feature_sites=joined.feature_sites,
-        response_sites=joined.response_sites,
-        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
-    )
+    plan.pop("checkpoint", None)
+    return run_private(X, Y, feature_noise=noise, response_noise=np.asarray(joined.response_noise), n=joined.n, **plan)
 
 
-def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients], dict[str, Any]]:
-    """Each site's own rows of C, and a summary for the server's operator."""
-    from intarsia.server.results.diagnostics import diagnose
-    from intarsia.server.results.selection import select
-
+def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[dict[str, Coefficients], dict[str, Any]]:
+    """Each site's own rows of C, and a summary for the server's operator, the verdict first."""
     C = posterior.C
     features = tuple(str(v) for v in C.coords["feature"].values)
     responses = tuple(str(v) for v in C.coords["response"].values)
@@ -92,21 +108,24 @@ def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients],
     response_sites = tuple(str(s) for s in C.coords["response_site"].values)
     if set(feature_sites.tolist()) - set(study.names) or set(response_sites) - set(study.names):
         raise FederationError("The posterior speaks of sites that are not on the roster.")
-    diagnosis = diagnose(posterior)
-    method: Any = study.fit.select
-    chosen = select(C.values, method=method, alpha=study.fit.fdr)
+    diagnosis, chosen = judgement.diagnosis, judgement.selection
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
-    sigma2 = posterior.sigma2.values
+    effects = posterior.covariate_summary(study.deliver.interval)
+    covariates = tuple(posterior.covariates)
+    covariate_sites = np.array([str(s) for s in posterior.Gamma.coords["covariate_site"].values] if covariates else [], dtype=str)
+    Sigma = posterior.Sigma.values
     S = C.shape[0] * C.shape[1]
     keep = np.unique(np.linspace(0, S - 1, min(S, study.deliver.draws)).round().astype(int))
     flat_C = C.values.reshape(S, *C.shape[2:])
-    flat_sigma2 = sigma2.reshape(S, -1)
+    flat_Sigma = Sigma.reshape(S, *Sigma.shape[2:])
+    flat_sigma2 = np.diagonal(flat_Sigma, axis1=1, axis2=2)
     with_draws = study.deliver.content == "draws"
     messages = {}
     for name in study.names:
         at = np.flatnonzero(feature_sites == name)
         own = [q for q, site in enumerate(response_sites) if site == name]
+        here = np.flatnonzero(covariate_sites == name)
         messages[name] = Coefficients(
             site=name,
             study_hash=study.hash,
@@ -125,15 +144,23 @@ def coefficients(study: Study, posterior: Any) -> tuple[dict[str, Coefficients],
             draws=flat_C[keep][:, at] if with_draws else None,
             sigma2=flat_sigma2[keep][:, own] if with_draws else None,
             verdict=str(diagnosis.verdict),
+            converged=bool(diagnosis.converged),
+            noise_covariance=flat_Sigma.mean(axis=0)[np.ix_(own, own)],
+            covariates=tuple(covariates[j] for j in here),
+            **{f"covariate_{key}": values[here] for key, values in effects.items()},
+            groups=tuple(_own_group(group, at, features) for group in chosen.groups if np.isin(at, group.members).any()),
         )
     summary = {
+        **judgement.summary(list(features), list(responses)),
+        "covariates": list(covariates),
         "study": study.id,
         "run": study.run,
-        "converged": bool(diagnosis.converged),
-        "verdict": str(diagnosis.verdict),
-        "selected": [features[p] for p in np.flatnonzero(np.asarray(chosen.selected))],
-        "features": len(features),
-        "responses": list(responses),
         "draws": S,
     }
     return messages, summary
+
+
+def _own_group(group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
+    """What a site is told of a set of interchangeable features: its own members, and how many lie elsewhere."""
+    own = [features[p] for p in group.members if p in at]
+    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr)

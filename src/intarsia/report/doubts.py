@@ -1,0 +1,116 @@
+"""The report's sections on what speaks against the fit: objections, prediction of unseen rows, residuals, replication."""
+
+from typing import Any
+
+import numpy as np
+
+from intarsia.report import charts
+from intarsia.report.gather import Material
+from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.server.results.criticism import objections
+
+MOST_PAIRS = 12  # residual correlations listed
+MOST_IN_PICTURE = 60  # responses
+
+
+def against(m: Material) -> Html:
+    """What a reader must know before believing anything that follows, in sentences."""
+    said = objections(m.judgement, m.responses, m.residuals)
+    said += _not_replicated(m)
+    if not said:
+        return el("p", "Nothing that these checks can see: the chains agree, every response is predicted better than by its "
+                  "mean, and the residuals look as the model says.")  # fmt: skip
+    return el("ul", *(el("li", line) for line in said))
+
+
+def _not_replicated(m: Material) -> list[str]:
+    rows = m.refits.get("replication", [])
+    return [
+        f"{_names(row['features'])} does not replicate: of the two halves of the rows, fitted alone, "
+        f"they give its sign the probability {row['probability'][0]:.2f} and {row['probability'][1]:.2f}."
+        for row in rows
+        if not row["replicates"]
+    ]
+
+
+def _names(features: list[str]) -> str:
+    return features[0] if len(features) == 1 else f"The set {', '.join(features[:5])}" + (" …" if len(features) > 5 else "")
+
+
+def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
+    """R² of each response, in-sample beside out-of-sample."""
+    loo = m.loo
+    if loo is None:
+        return None
+    folds = m.refits.get("k_fold")
+    head = ["response", "in-sample R²", "out-of-sample R² (leave-one-out)"]
+    head += [f"out-of-sample R² ({folds['folds']}-fold)"] if folds else []
+    rows: list[list[Any]] = []
+    for q in range(m.Q):
+        row: list[Any] = [
+            el("bdi", m.responses[q]),
+            "–" if in_sample is None else fixed(float(in_sample[q]), 2),
+            join([f"{fixed(loo.r2[q], 2)} ± {fixed(loo.r2_se[q], 2)} ",
+                  el("span", "not predicted", class_="tag no") if loo.unpredicted[q] else ""]),
+        ]  # fmt: skip
+        rows.append([*row, fixed(folds["r2"][q], 2)] if folds else row)
+    words = (
+        "The rows of a sketch are exchangeable, so leaving one out says how well the fit predicts what it has not seen. "
+        "In-sample figures flatter: believe the out-of-sample ones."
+    )
+    warning = el("p", loo.warning(), class_="note") if loo.warning() else None
+    return join([el("h3", "How well are responses predicted?"), el("p", words), table(head, rows), warning])
+
+
+def residual_correlations(m: Material) -> Html | None:
+    """Σ's correlations beside those of the residuals, as numbers and as a picture."""
+    found = m.residuals
+    if found is None or m.Q < 2:
+        return None
+    flat = m.posterior.Sigma.values.reshape(-1, m.Q, m.Q)
+    sd = np.sqrt(np.maximum(np.einsum("sqq->sq", flat), np.finfo(float).tiny))
+    R = flat / (sd[:, :, None] * sd[:, None, :])
+    at = np.column_stack(np.triu_indices(m.Q, k=1))
+    size = np.maximum(np.abs(found.correlation), np.abs(found.expected))[at[:, 0], at[:, 1]]
+    ends = [(1 - m.probability) / 2, (1 + m.probability) / 2]
+    rows: list[list[Any]] = []
+    for q, r in at[np.argsort(-size, kind="stable")[:MOST_PAIRS]]:
+        low, high = np.quantile(R[:, q, r], ends)
+        fitted = (
+            "0 (taken as independent)" if found.independent else f"{fixed(found.expected[q, r])} [{fixed(low)}, {fixed(high)}]"
+        )
+        rows.append([join([el("bdi", m.responses[q]), " and ", el("bdi", m.responses[r])]), fitted,
+                     fixed(found.correlation[q, r])])  # fmt: skip
+    noise = "as independent" if found.independent else "with a covariance Σ of its own"
+    off = found.correlation - found.expected
+    np.fill_diagonal(off, 0.0)
+    fit = "more than chance explains" if found.correlated else "within what chance gives"
+    parts: list[Any] = [
+        el("h3", "Correlation of the noise between responses"),
+        el("p", f"The model takes the noise of different responses {noise}. Residuals differ from that by at most "
+           f"{fixed(float(np.abs(off).max()))}, {fit}."),
+        table(["responses", "the noise's correlation", "residuals' correlation"], rows),
+    ]  # fmt: skip
+    if m.Q <= MOST_IN_PICTURE:
+        picture = charts.heat(
+            found.correlation, m.responses, m.responses, name="Residual correlations", largest=1.0, diagonal=False
+        )
+        parts.append(el("div", picture, class_="scroll"))
+    return join(parts)
+
+
+def replication(m: Material) -> Html | None:
+    """Which findings were found again in both halves of the rows, if that was asked."""
+    rows = m.refits.get("replication")
+    if not rows:
+        return None
+    body: list[list[Any]] = [
+        [el("bdi", ", ".join(row["features"][:6])), *(fixed(p, 2) for p in row["probability"]),
+         "yes" if row["replicates"] else el("span", "no", class_="tag no")] for row in rows
+    ]  # fmt: skip
+    return join([
+        el("h3", "Replication in two halves"),
+        el("p", "The rows were split at random and both halves fitted alone. A finding replicates when each half gives its "
+           "sign a probability of at least 0.9. A half has half of the evidence: not to replicate is a doubt, not a refutation."),
+        table(["finding", "first half", "second half", "replicates"], body),
+    ])  # fmt: skip

@@ -1,0 +1,81 @@
+"""Checks of a fitted study that fit again, on request: k-fold and split-half replication over the rows of its sketches."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import StudyError
+from intarsia.server.covariates import Covariates
+from intarsia.server.results.judgement import kept
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.refits import k_fold, split_half
+from intarsia.server.study.fit import posterior_of
+from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.wire.messages import join
+
+FILE = "checks.json"
+
+
+def check(
+    folder: StudyFolder,
+    *,
+    folds: int | None = None,
+    halves: bool = False,
+    workers: int | None = None,
+    progress: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
+    """Make the checks asked for, add them to those made before in checks.json, and return all."""
+    target = folder.path / "posterior.nc"
+    if not target.is_file():
+        raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
+    study, joined = folder.study, join(folder.sketches())
+    posterior = Posterior.load(target)
+    judgement = kept(posterior)
+    if judgement is None:
+        raise StudyError(f"{target.name} was made by another version. Fit again.")
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+
+    def refit(some: Rows) -> Posterior:
+        part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}
+        if some.Z.shape[1]:
+            part["Z"] = some.Z
+        return posterior_of(study, replace(joined, **part), workers=workers, progress=progress)[0]
+
+    found = read(folder)
+    if folds is not None:
+        result = k_fold(refit, rows, folds, study.fit.seed)
+        found["k_fold"] = {
+            "folds": folds, "elpd": result.total, "r2": result.r2.tolist(), "r2_se": result.r2_se.tolist(),
+        }  # fmt: skip
+    if halves:
+        replication = split_half(refit, rows, posterior, judgement.selection.findings, study.fit.seed)
+        found["replication"] = replication.to_dict(posterior.features)
+    write_atomic(folder.path / FILE, json.dumps(found, indent=1).encode())
+    folder.note("checked", checks=sorted(found))
+    return found
+
+
+def read(folder: StudyFolder) -> dict[str, Any]:
+    """The checks made before; empty when none."""
+    file = folder.path / FILE
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def sentences(found: dict[str, Any], responses: list[str]) -> list[str]:
+    """The checks in words."""
+    said = []
+    if "k_fold" in found:
+        r2 = np.asarray(found["k_fold"]["r2"])
+        each = ", ".join(f"{responses[q]} {value:.2f}" for q, value in enumerate(r2[:12]))
+        said.append(f"{found['k_fold']['folds']}-fold, out-of-sample R²: {each}")
+    if "replication" in found:
+        rows = found["replication"]
+        missing = ["/".join(row["features"]) for row in rows if not row["replicates"]]
+        said.append(f"{len(rows) - len(missing)} of {len(rows)} findings replicate in both halves of the rows")
+        if missing:
+            said.append(f"not replicated: {', '.join(missing[:12])}")
+    return said

@@ -1,0 +1,100 @@
+"""What the server sends back to a site, and what fit.py puts into it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.reports import made_up
+
+from intarsia.errors import MessageError
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.judgement import judge
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.study.fit import coefficients
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.study import Study
+
+SITES = [
+    {"name": "imaging", "features": ["*"]},
+    {"name": "laboratory", "features": ["*"]},
+    {"name": "clinic", "features": [], "responses": ["*"]},
+]
+
+
+@pytest.fixture
+def messages():
+    """Covariates at two sites, and a set of interchangeable features across two sites."""
+    posterior, joined, _C = made_up(P=20)
+    rng = np.random.default_rng(0)
+    chains, draws, _P, Q = posterior.C.shape
+    X = np.array(joined.X)
+    one, two = 3, 15  # of imaging, of laboratory
+    X[:, two] = X[:, one] + 0.02 * rng.standard_normal(len(X))
+    first = rng.random((chains, draws, 1)) < 0.5
+    C = np.array(posterior.C.values)
+    C[:, :, one], C[:, :, two] = np.where(first, 0.8, 0.0), np.where(first, 0.0, 0.8)
+    C[:, :, [one, two]] += 0.01 * rng.standard_normal((chains, draws, 2, Q))
+    effects = CovariateEffects(
+        rng.standard_normal((chains, draws, 3, Q)), ("age", "sex", "batch"), ("clinic",) * 2 + ("imaging",)
+    )
+    Sigma = np.tile(0.3 * np.eye(Q) + 0.2, (chains, draws, 1, 1))
+    coords = posterior.C.coords
+    posterior = Posterior.from_draws(
+        Draws(C, Sigma, posterior.tau.values),
+        features=posterior.features,
+        responses=posterior.responses,
+        feature_sites=coords["site"].values.tolist(),
+        response_sites=coords["response_site"].values.tolist(),
+        effects=effects,
+    )
+    study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
+    judgement = judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X)
+    return (posterior, *coefficients(study, posterior, judgement))
+
+
+def test_each_site_gets_its_own_covariates_groups_and_noise(messages):
+    posterior, sent, summary = messages
+    assert {name: message.covariates for name, message in sent.items()} == {
+        "imaging": ("batch",), "laboratory": (), "clinic": ("age", "sex"),
+    }  # fmt: skip
+    flat = posterior.Gamma.values.reshape(-1, *posterior.Gamma.shape[2:])
+    np.testing.assert_allclose(sent["clinic"].covariate_mean, flat[:, :2].mean(axis=0))
+    np.testing.assert_allclose(sent["imaging"].covariate_lower, np.quantile(flat[:, 2:], 0.025, axis=0))
+    Q = len(posterior.responses)
+    np.testing.assert_allclose(sent["clinic"].noise_covariance, 0.3 * np.eye(Q) + 0.2)
+    assert sent["imaging"].noise_covariance.shape == (0, 0)
+    (here,), (there,) = sent["imaging"].groups, sent["laboratory"].groups
+    assert (here.members, here.elsewhere) == (("f003",), 1)
+    assert (there.members, there.elsewhere) == (("f015",), 1)
+    assert here.evidence > 0.95
+    assert sent["clinic"].groups == ()
+    assert list(summary)[:2] == ["converged", "verdict"]
+    assert summary["groups"] == [["f003", "f015"]]
+    assert summary["covariates"] == ["age", "sex", "batch"]
+    assert all(message.converged == summary["converged"] for message in sent.values())
+
+
+def test_they_survive_the_way(messages):
+    for message in messages[1].values():
+        raw = message.to_bytes()
+        back = Coefficients.from_bytes(raw)
+        assert back.to_bytes() == raw
+        assert back.groups == message.groups
+        assert back.covariates == message.covariates
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"members": ("f015",)},  # of another site
+        {"members": ()},
+        {"elsewhere": -1},
+        {"evidence": 2.0},
+    ],
+)
+def test_a_set_described_wrongly_is_refused(messages, change):
+    message = messages[1]["imaging"]
+    spoilt = replace(message, groups=(replace(message.groups[0], **change),))
+    with pytest.raises(MessageError, match="set of features"):
+        Coefficients.from_bytes(spoilt.to_bytes())

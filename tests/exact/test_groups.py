@@ -1,0 +1,102 @@
+"""Sets of interchangeable features, on posteriors whose truth is known."""
+
+import numpy as np
+
+from intarsia.server.results import groups as module
+from intarsia.server.results.selection import select
+
+m, P, Q = 200, 12, 2
+
+
+def undecided(r: float = 0.99, sign: float = 1.0, sure: bool = False, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and draws: features 0 and 1 are twins, in each draw one of them carries the effect; 5 is sure; the rest is null."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, P))
+    X[:, 1] = sign * (r * X[:, 0] + np.sqrt(1 - r**2) * rng.standard_normal(m))
+    C = 0.02 * rng.standard_t(3, (2, 500, P, Q))
+    C[:, :, 5] = 1 + 0.1 * rng.standard_normal((2, 500, Q))
+    first = np.ones((2, 500), dtype=bool) if sure else rng.random((2, 500)) < 0.5
+    effect = np.array([1.3, -0.8]) + 0.1 * rng.standard_normal((2, 500, Q))
+    C[:, :, 0] += first[..., None] * effect
+    C[:, :, 1] += ~first[..., None] * sign * effect
+    return C, X
+
+
+def test_undecided_twins_are_found_as_a_set():
+    C, X = undecided()
+    alone = select(C)
+    assert alone.selected.tolist() == [p == 5 for p in range(P)]
+    found = select(C, X=X)
+    np.testing.assert_array_equal(found.selected, alone.selected)
+    assert [f.tolist() for f in found.findings] == [[5], [0, 1]]
+    (pair,) = found.groups
+    assert pair.local_fdr < 0.01
+    np.testing.assert_allclose(pair.mean, [1.3, -0.8], atol=0.15)
+    assert 0.95 < pair.correlation < 1
+    assert pair.strongest == 0
+    assert found.expected_fdr <= 0.05
+    assert found.to_dict()["groups"] == [[0, 1]]
+
+
+def test_twins_of_opposite_sign_are_one_set_too():
+    C, X = undecided(sign=-1.0)
+    assert [f.tolist() for f in select(C, X=X).findings] == [[5], [0, 1]]
+
+
+def test_a_twin_that_can_be_named_is_named():
+    C, X = undecided(sure=True)
+    assert [f.tolist() for f in select(C, X=X).findings] in ([[0], [5]], [[5], [0]])
+
+
+def test_features_the_data_tell_apart_are_no_set():
+    C, X = undecided(r=0.2)
+    assert [f.tolist() for f in select(C, X=X).findings] == [[5]]
+
+
+def test_null_twins_are_nothing():
+    C, X = undecided()
+    C[:, :, :2] = 0.02 * np.random.default_rng(3).standard_t(3, (2, 500, 2, Q))
+    assert select(C, X=X).groups == ()
+
+
+def test_the_smallest_set_is_taken():
+    """A third feature, correlated less, stays outside when the pair alone passes."""
+    C, X = undecided()
+    X[:, 2] = 0.8 * X[:, 0] + 0.6 * X[:, 2]
+    (pair,) = select(C, X=X).groups
+    assert pair.members.tolist() == [0, 1]
+
+
+def test_a_doubtful_feature_gives_way_to_its_set():
+    """Sure features leave room for a single with a local fdr above the rate; the set of twins says more, and says it surely."""
+    C, X = undecided()
+    rng = np.random.default_rng(1)
+    C[:, :, :2] = 0
+    mostly = rng.random((2, 500)) < 0.93
+    effect = 1.3 + 0.1 * rng.standard_normal((2, 500, Q))
+    spike = 0.01 * rng.standard_normal((2, 500, 2, Q))
+    C[:, :, 0] = spike[:, :, 0] + mostly[..., None] * effect
+    C[:, :, 1] = spike[:, :, 1] + ~mostly[..., None] * effect
+    C[:, :, 6:] = 1 + 0.1 * rng.standard_normal((2, 500, P - 6, Q))
+    alone = select(C, max_local_fdr=0.2)
+    assert 0.05 < alone.local_fdr[0] < 0.2
+    assert alone.selected[0]
+    found = select(C, X=X, max_local_fdr=0.2)
+    assert not found.selected[0]
+    assert [g.members.tolist() for g in found.groups] == [[0, 1]]
+    assert found.expected_fdr < alone.expected_fdr
+
+
+def test_units_do_not_matter():
+    C, X = undecided()
+    scale = np.ones(P)
+    scale[1] = 1000.0
+    (pair,) = select(C, X=X).groups
+    (scaled,) = select(C / scale[:, None], X=X * scale).groups
+    np.testing.assert_allclose(scaled.mean, pair.mean, rtol=1e-10)
+
+
+def test_of_very_many_features_the_largest_are_clustered(monkeypatch):
+    monkeypatch.setattr(module, "MOST_FEATURES", 4)
+    C, X = undecided()
+    assert [f.tolist() for f in select(C, X=X).findings] == [[5], [0, 1]]

@@ -1,0 +1,105 @@
+"""Leave-one-out against the exact answer of a conjugate model, and ArviZ's own functions on our posterior."""
+
+import arviz
+import numpy as np
+import pytest
+from scipy import stats
+
+from intarsia.server.results import leave_one_out as module
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.leave_one_out import Rows, leave_one_out, log_likelihood, normal_log_density, to_arviz
+from intarsia.server.results.posterior import CovariateEffects, Posterior
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+m, P, Q = 60, 4, 2
+SIGMA = np.array([[1.0, 0.7], [0.7, 1.0]])
+
+
+def rows() -> Rows:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((m, P))
+    C = np.array([[1.0, 0.0]] * P) * 0.5
+    return Rows.of(X, X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(SIGMA).T)
+
+
+def conjugate(data: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and row covariance of C ~ MN(0, I, Σ) given the rows, Σ known."""
+    V = np.linalg.inv(data.X.T @ data.X + np.eye(P))
+    return V @ data.X.T @ data.Y, V
+
+
+def posterior(data: Rows, draws: int = 1000) -> Posterior:
+    rng = np.random.default_rng(1)
+    mean, V = conjugate(data)
+    C = mean + np.linalg.cholesky(V) @ rng.standard_normal((4, draws, P, Q)) @ np.linalg.cholesky(SIGMA).T
+    return Posterior.from_draws(Draws(C, np.tile(SIGMA, (4, draws, 1, 1)), np.ones((4, draws, 1))))
+
+
+def test_agrees_with_refitting_without_each_row():
+    data = rows()
+    found = leave_one_out(posterior(data, 4000), data)
+    elpd, mean = np.empty(m), np.empty((m, Q))
+    for i in range(m):
+        M, V = conjugate(data.take(np.arange(m) != i))
+        mean[i] = data.X[i] @ M
+        elpd[i] = stats.multivariate_normal.logpdf(data.Y[i], mean[i], SIGMA * (1 + data.X[i] @ V @ data.X[i]))
+    np.testing.assert_allclose(found.elpd, elpd, atol=0.05)
+    np.testing.assert_allclose(found.mean, mean, atol=0.06)
+    assert found.total == pytest.approx(elpd.sum(), abs=0.15)  # 60 rows, each known to about .01 from 16,000 draws
+    assert found.unreliable == 0
+    assert found.warning() == ""
+    r2 = 1 - ((data.Y - mean) ** 2).sum(axis=0) / (data.Y**2).sum(axis=0)
+    np.testing.assert_allclose(found.r2, r2, atol=0.01)
+    assert found.unpredicted.tolist() == [False, True]  # no feature acts on the second response
+    assert found.p_loo == pytest.approx(P * Q, abs=2.5)
+
+
+def test_arviz_reads_our_posterior(tmp_path):
+    data = rows()
+    fitted = posterior(data)
+    found = leave_one_out(fitted, data)
+    theirs = arviz.loo(to_arviz(fitted), pointwise=True)
+    assert theirs.elpd_loo == pytest.approx(found.total, abs=0.02)
+    np.testing.assert_allclose(theirs.pareto_k, found.pareto_k, atol=0.1)
+    worse = posterior(Rows.of(data.X[:, ::-1], data.Y))
+    leave_one_out(worse, data)
+    table = arviz.compare({"right": to_arviz(fitted), "wrong": to_arviz(worse)})
+    assert table.index[0] == "right"
+    path = fitted.save(tmp_path / "fit.nc")
+    assert arviz.loo(arviz.from_netcdf(str(path))).elpd_loo == pytest.approx(theirs.elpd_loo)
+
+
+def test_likelihood_is_joint_over_responses_and_knows_covariates():
+    rng = np.random.default_rng(5)
+    residual = rng.standard_normal((3, 7, Q))
+    each = normal_log_density(residual, np.tile(SIGMA, (3, 1, 1)))
+    np.testing.assert_allclose(each, stats.multivariate_normal.logpdf(residual, np.zeros(Q), SIGMA), atol=1e-12)
+    alone = normal_log_density(residual, np.tile(np.diag([1.0, 0.0]), (3, 1, 1)))  # a response without noise is left out
+    np.testing.assert_allclose(alone, stats.norm.logpdf(residual[..., 0]), atol=1e-12)
+
+    data, Z = rows(), rng.standard_normal((m, 1))
+    plain = posterior(data, 20)
+    Gamma = rng.standard_normal((4, 20, 1, Q))
+    draws = Draws(plain.C.values, plain.Sigma.values, plain.tau.values)
+    adjusted = Posterior.from_draws(draws, effects=CovariateEffects(Gamma, ("age",)))
+    got, fitted = log_likelihood(adjusted, Rows.of(data.X, data.Y, Z))
+    expected = data.X @ draws.C + Z @ Gamma
+    np.testing.assert_allclose(fitted, expected, atol=1e-12)
+    np.testing.assert_allclose(got, stats.multivariate_normal.logpdf(data.Y - expected, np.zeros(Q), SIGMA), atol=1e-10)
+
+
+def test_work_is_bounded_by_using_fewer_draws(monkeypatch):
+    data = rows()
+    whole, _ = log_likelihood(posterior(data), data)
+    monkeypatch.setattr(module, "_MOST_NUMBERS", 500 * m * Q)
+    thinned, _ = log_likelihood(posterior(data), data)
+    assert thinned.shape == (4, 125, m)
+    np.testing.assert_allclose(thinned, whole[:, ::8], atol=1e-12)
+
+
+def test_a_row_that_the_draws_cannot_leave_out_is_told():
+    data = rows()
+    data.Y[0] += 40.0
+    found = leave_one_out(posterior(data), data)
+    assert found.pareto_k[0] > module.K_LIMIT
+    assert "k̂ > 0.7 in" in found.warning()
