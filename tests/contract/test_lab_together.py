@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from intarsia.errors import InputError
 from intarsia.lab import runner, together
@@ -34,6 +35,13 @@ def in_turn(monkeypatch):
     InTurn.batches = []
     monkeypatch.setattr(together, "Device", InTurn)
     return InTurn
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Rows are compared digit by digit, and a sum's last bit depends on how many threads BLAS has."""
+    with threadpool_limits(1):
+        yield
 
 
 def numbers(path):
