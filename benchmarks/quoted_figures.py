@@ -240,8 +240,8 @@ QUOTES: list[Quote] = [
         lambda: [fixed(kept("first_use")["import_s"], 2), fixed(kept("first_use")["estimator_s"], 1)],
     ),
     Sentence(
-        STARTED, "sampler and diagnostics ({} s) and keeps them on disk, after which a first small fit takes {} s",
-        lambda: [fixed(kept("first_use")["compiling_s"]), fixed(kept("first_use")["fit_compiled_s"], 1)],
+        STARTED, "after which a first small fit takes {} s",
+        lambda: [fixed(kept("first_use")["fit_compiled_s"], 1)],
     ),
     Sentence(
         STARTED, "the first fit compiles them: {} s in place of {} s",
