@@ -241,7 +241,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
-        from intarsia.server.sampler.chains import sample
+        from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
@@ -274,11 +274,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return nullcontext(self.progress if callable(self.progress) else None)
 
     def _model(self, Q: int) -> Any:
-        from intarsia.server.sampler.gibbs import Model
+        from intarsia.server.sampler.model import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
-        noise = "half-cauchy" if self.noise in ("correlated", "independent") else self.noise
-        return Model(local=self.local, rank=rank, law=self.law, noise=noise, alpha=self.power)
+        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, power=self.power)
 
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""

@@ -183,7 +183,7 @@ def test_nothing_of_a_site_is_loaded_with_the_blind_rooms() -> None:
 
 
 def test_only_the_backend_knows_the_array_library() -> None:
-    allowed = {PACKAGE / "server" / "sampler" / name for name in ("backend.py", "backend_jax.py")}
+    allowed = {PACKAGE / "server" / "sampler" / "backends" / "jax.py"}
     for path in (PACKAGE / "server").rglob("*.py"):
         names: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

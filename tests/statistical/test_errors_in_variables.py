@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.linalg import block_diag
 from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
+from intarsia.server.sampler import backends
 from intarsia.server.sampler import errors_in_variables as ev
-from intarsia.server.sampler.chains import sample as sample_without_noise
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.covariance import Correlated
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample as sample_without_noise
 
 
 def covariance(kind, P, rho=0.5):
@@ -57,17 +60,19 @@ def test_latent_features_against_the_dense_gaussian():
     rng = np.random.default_rng(0)
     m, P, Q = 2, 3, 2
     S = covariance("band", P) * 1.7
-    d, sigma2 = np.array([0.2, 0.5, 1.0]), np.array([0.3, 2.0])
+    d, Sigma = np.array([0.2, 0.5, 1.0]), np.array([[0.3, 0.4], [0.4, 2.0]])
     C, Z, Y = rng.standard_normal((P, Q)), rng.standard_normal((m, P)), rng.standard_normal((m, Q))
     # Joint covariance of (x, z, y), then conditioning.
     observe = np.vstack([np.eye(P), C.T])
-    noise = np.diag(np.concatenate([d, sigma2]))
+    noise = block_diag(np.diag(d), Sigma)
     gain = S @ observe.T @ np.linalg.inv(observe @ S @ observe.T + noise)
     mean, cov = np.hstack([Z, Y]) @ gain.T, S - gain @ observe @ S
     precision = np.linalg.inv(S)
-    found = ev.draw_latent(Z, Y, C, sigma2, d, precision, np.zeros((P, m)))
+    law = Correlated(np.ones(Q))
+    noise_of = law.rotation(backends.get("numpy"), Sigma)
+    found = ev.draw_latent(Z, Y, C, noise_of, d, precision, np.zeros((P, m)))
     np.testing.assert_allclose(found, mean, atol=1e-10)
-    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, sigma2, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
+    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, noise_of, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
     np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
 
 
@@ -108,7 +113,7 @@ def _joint(noise_known, sweeps, rng):
     """Z, Y | X, then ν, S, X | Z, Y: leaves the prior of X alone if the sampler is right. Returns functions of X."""
     m, P, Q = 5, 3, 2
     T, d = np.array([1.0, 2.0, 0.5]), np.array([0.4, 0.4, 0.8])
-    C, sigma2 = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 0.3]]), np.array([0.5, 1.0])
+    C, Sigma = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 0.3]]), np.array([[0.5, 0.4], [0.4, 1.0]])
     grid = ev.strength_grid(P, m)
 
     def prior():
@@ -125,11 +130,11 @@ def _joint(noise_known, sweeps, rng):
     setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
     setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones(P), np.ones(Q), sigma2, float(k))
+    state = ev.State(X, A, B, np.ones(P), np.ones(Q), Sigma, float(k))
     chain = []
     for _ in range(sweeps):
         Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
-        Y = state.X @ C + np.sqrt(sigma2) * rng.standard_normal((m, Q))
+        Y = state.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
         state = ev.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
         chain.append(summary(state.X, state.strength))
     chain = np.array(chain)
@@ -231,8 +236,8 @@ def test_bad_input():
     for bad, words in (
         ({"feature_noise": np.zeros(3)}, "carry no noise"),
         ({"feature_noise": np.ones(2)}, "Shapes"),
-        ({"model": Model(alpha=0.5)}, "alpha"),
-        ({"model": Model(rank=5)}, "rank"),
+        ({"model": Model(power=0.5)}, "power"),
+        ({"model": Model(rank=5)}, "Rank"),
     ):
         given = {"feature_noise": np.ones(3), "n": 100} | bad
         with pytest.raises(InputError, match=words):

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server.sampler import accelerated, adapt, backend, gibbs
-from intarsia.server.sampler.chain import STOP, WATCHED
+from intarsia.server.sampler import adapt, backends, device
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.run import STOP, WATCHED
+from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.state import State, Tuning, prepare
 
 STATE = "state-jax.npz"
 
@@ -28,12 +31,12 @@ class Batch:
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.warmup, self.thin, self.number = int(run["warmup"]), int(run["thin"]), int(run["chains"])
         X, Y = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in "XY")
-        self.be = be = backend.get("jax")
+        self.be = be = backends.on_device()
         self.device = be.device()
-        plan = gibbs.plan(gibbs.Model(**run["model"]), X, Y, mixing=run["mixing"])
-        self.plan = plan = accelerated.on_device(plan, self.device)
+        plan = make_plan(Model(**run["model"]), X, Y, mixing=run["mixing"])
+        self.plan = plan = device.on_device(plan, self.device)
         with be.precision():
-            self.runner = accelerated.Runner(plan, gibbs.prepare(be, X, Y, block=plan.block), be=be)
+            self.runner = device.Runner(plan, prepare(be, X, Y, block=plan.block), be=be)
         # A scaled copy of the design in double precision, twice over, and some thirty arrays as large as B.
         need = 16.0 * plan.rows * plan.P + 240.0 * plan.P * plan.Q
         if plan.element:
@@ -42,7 +45,7 @@ class Batch:
         self.groups = [slice(i, min(self.number, i + together)) for i in range(0, self.number, together)]
         self.C = np.load(folder / "C.npy", mmap_mode="r+", allow_pickle=False)
         capacity = self.C.shape[1]
-        self.sigma2 = np.zeros((self.number, capacity, plan.Q))
+        self.Sigma = np.zeros((self.number, capacity, plan.Q, plan.Q))
         self.tau = np.zeros((self.number, capacity, plan.R))
         self.sweeps, self.seconds = 0, 0.0
         every = self.runner.start(int(run["seed"]), self.number)
@@ -64,8 +67,8 @@ class Batch:
         """Go on until `draws` draws of each chain are kept; False when asked to stop before."""
         total = self.warmup + draws * self.thin
         began, saved = time.perf_counter() - self.seconds, time.perf_counter()
-        warm = accelerated.even(self.warmup, accelerated.WARM)
-        length = accelerated.stretch_length(self.plan, self.groups[0].stop, draws)
+        warm = device.even(self.warmup, device.WARM)
+        length = device.stretch_length(self.plan, self.groups[0].stop, draws)
         while self.sweeps < total:
             if self.sweeps < self.warmup:
                 self._warm(min(self.warmup, self.sweeps + warm))
@@ -94,7 +97,7 @@ class Batch:
             self.chains[i], self.summaries[i], kept = self.runner.draw(
                 self.chains[i], self.summaries[i], length, self.thin, self.sweeps
             )
-            self.C[group, at], self.sigma2[group, at], self.tau[group, at] = kept
+            self.C[group, at], self.Sigma[group, at], self.tau[group, at] = kept
         self.sweeps += length * self.thin
 
     def _joined(self, trees: list[Any]) -> Any:
@@ -109,7 +112,7 @@ class Batch:
         for name in ("state", "tuning", "memory"):
             arrays |= {f"{name}.{key}": value for key, value in getattr(chains, name)._asdict().items()}
         arrays |= {f"summary.{key}": value for key, value in summary._asdict().items()}
-        arrays |= {"sigma2": self.sigma2[:, : self.kept], "tau": self.tau[:, : self.kept]}
+        arrays |= {"Sigma": self.Sigma[:, : self.kept], "tau": self.tau[:, : self.kept]}
         part = self.folder / "state-jax.part"
         with open(part, "wb") as file:
             np.savez(file, sweeps=self.sweeps, seconds=self.seconds, **arrays)
@@ -125,25 +128,25 @@ class Batch:
             return kind(**{key: self.be.xp.asarray(stored[f"{name}.{key}"]) for key in kind._fields})
 
         with self.be.precision():
-            chains = accelerated.Chains(
-                tree(gibbs.State, "state"),
-                tree(gibbs.Tuning, "tuning"),
+            chains = device.Chains(
+                tree(State, "state"),
+                tree(Tuning, "tuning"),
                 tree(adapt.Memory, "memory"),
                 self.be.xp.asarray(stored["words"]),
             )
-            summary = tree(accelerated.Summary, "summary")
+            summary = tree(device.Summary, "summary")
         self.chains = [self._part(chains, group) for group in self.groups]
         self.summaries = [self._part(summary, group) for group in self.groups]
         self.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
-        kept = stored["sigma2"].shape[1]
-        self.sigma2[:, :kept], self.tau[:, :kept] = stored["sigma2"], stored["tau"]
+        kept = stored["Sigma"].shape[1]
+        self.Sigma[:, :kept], self.tau[:, :kept] = stored["Sigma"], stored["tau"]
 
     def parts(self) -> list[Any]:
         """What `chains.sample` collects of each chain. A chain's seconds are its share of the whole."""
         kappa = self._joined(self.summaries).kappa
         share = self.seconds / self.number
         return [
-            SimpleNamespace(sigma2=self.sigma2[k], tau=self.tau[k], kappa=kappa[k], seconds=share, sweeps=self.sweeps)
+            SimpleNamespace(Sigma=self.Sigma[k], tau=self.tau[k], kappa=kappa[k], seconds=share, sweeps=self.sweeps)
             for k in range(self.number)
         ]
 

@@ -17,7 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import adapt, backend, gibbs
+from intarsia.server.sampler import adapt, backends
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import Kind, draw_noise, plan
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.sweep import factored, shrinkage, strength, sweep
 
 STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
 WATCHED = 200  # entries of C whose running moments feed the live R̂
@@ -31,17 +36,17 @@ class Chain:
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.warmup, self.thin = int(run["warmup"]), int(run["thin"])
         X, Y = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in "XY")
-        self.be = backend.get("numpy")
-        self.plan = gibbs.plan(gibbs.Model(**run["model"]), X, Y, mixing=run["mixing"])
-        self.data = gibbs.prepare(self.be, X, Y)
+        self.be = backends.get("numpy")
+        self.plan = plan(Model(**run["model"]), X, Y, mixing=run["mixing"])
+        self.data = prepare(self.be, X, Y)
         self.C = np.load(folder / "C.npy", mmap_mode="r+", allow_pickle=False)[k]
         self._C = np.asarray(self.C)  # the file's own memory as a plain array: indexing a map costs more than a small draw
         capacity = self.C.shape[0]
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(run["seed"], spawn_key=(k,))))
-        self.state = gibbs.initial(self.plan, self.data, self.rng)
-        self.tuning, self.memory = gibbs.initial_tuning(self.plan), adapt.start(self.plan)
+        self.state = initial(self.plan, self.data, self.rng)
+        self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
         self.sweeps, self.seconds = 0, 0.0
-        self.sigma2, self.tau = np.zeros((capacity, self.plan.Q)), np.zeros((capacity, self.plan.R))
+        self.Sigma, self.tau = np.zeros((capacity, self.plan.Q, self.plan.Q)), np.zeros((capacity, self.plan.R))
         self.kappa = np.zeros(self.plan.P)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
@@ -84,45 +89,37 @@ class Chain:
 
     def _sweep(self) -> None:
         kind = self.plan.kind(self.sweeps)
-        noise = gibbs.draw_noise(self.plan, self.rng, kind)
-        state, stats = gibbs.sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
-        if not math.isfinite(state.B.sum() + state.sigma2.sum()):
+        noise = draw_noise(self.plan, self.rng, kind)
+        state, stats = sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
+        if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(
                 f"Chain {self.k + 1} left the range of double precision at sweep {self.sweeps + 1}. "
-                "Standardise the columns, or use noise='half-cauchy'."
+                "Standardise the columns, or use noise='correlated'."
             )
         self.state = state
         if self.sweeps < self.warmup:
-            strength = gibbs.strength(self.be, self.data, state)
-            self.tuning, self.memory = adapt.adapt(
-                self.plan, self.tuning, self.memory, stats, strength, self.sweeps, self.warmup, self.be, kind
-            )
+            sizes = strength(self.be, self.plan, self.data, state)
+            seen = adapt.Seen(self.sweeps, self.warmup, kind, stats, sizes)
+            self.tuning, self.memory = adapt.adapt(self.be, self.plan, self.tuning, self.memory, seen)
         self.sweeps += 1
         past = self.sweeps - self.warmup
         if past > 0 and past % self.thin == 0:
             self._keep(past // self.thin - 1)
 
-    def _factor(self, kind: gibbs.Kind) -> Any:
+    def _factor(self, kind: Kind) -> Any:
         """The system of B for a light sweep, made anew when the local scales have moved."""
         if kind.collapse or self.plan.element or self.plan.hold == 1:
             return None
-        self.factor = gibbs.factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
+        self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan
         return self.factor
 
     def _keep(self, i: int) -> None:
-        A, B, lam, tau, sigma2 = self.state
-        self.sigma2[i], self.tau[i] = sigma2, tau
-        if self.be.kernels is not None and lam.ndim == 1:
-            kept = self._C[i], self.kappa, self.moments
-            self.be.kernels.keep(tuple(self.state), self.data.norm2, self.watched, i + 1.0, *kept)
-            return
-        C = B @ A.T
-        self._C[i] = C
-        spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
-        rows = lam if lam.ndim == 1 else np.sqrt((lam**2).mean(axis=1))
-        self.kappa += (1 / (1 + self.data.norm2 * spread * rows**2) - self.kappa) / (i + 1)
-        x = np.concatenate([C.reshape(-1)[self.watched], np.log(sigma2)])
+        state = self.state
+        C = state.B @ state.A.T
+        self._C[i], self.Sigma[i], self.tau[i] = C, state.Sigma, state.tau
+        self.kappa += (shrinkage(self.be, self.plan, self.data, state) - self.kappa) / (i + 1)
+        x = np.concatenate([C.reshape(-1)[self.watched], np.log(np.diagonal(state.Sigma))])
         delta = x - self.moments[0]
         self.moments[0] += delta / (i + 1)
         self.moments[1] += delta * (x - self.moments[0])
@@ -137,7 +134,7 @@ class Chain:
         held = self.factor is not None and self.factor.lam is self.state.lam
         arrays["top"] = np.array(self.factor.top if held else math.nan)
         kept = self.kept
-        arrays |= {"sigma2": self.sigma2[:kept], "tau": self.tau[:kept], "kappa": self.kappa, "moments": self.moments}
+        arrays |= {"Sigma": self.Sigma[:kept], "tau": self.tau[:kept], "kappa": self.kappa, "moments": self.moments}
         words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
         part = self._state_file.with_suffix(".part")
         with open(part, "wb") as file:
@@ -149,14 +146,14 @@ class Chain:
     def _load(self) -> None:
         with np.load(self._state_file, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
-        self.state = gibbs.State(**{n: stored[f"state.{n}"] for n in gibbs.State._fields})
-        self.tuning = gibbs.Tuning(**{n: stored[f"tuning.{n}"] for n in gibbs.Tuning._fields})
+        self.state = State(**{n: stored[f"state.{n}"] for n in State._fields})
+        self.tuning = Tuning(**{n: stored[f"tuning.{n}"] for n in Tuning._fields})
         self.memory = adapt.Memory(**{n: stored[f"memory.{n}"] for n in adapt.Memory._fields})
         self.top = float(stored["top"])
         self.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
         self.rng.bit_generator.state = json.loads(stored["generator"].tobytes().decode())
-        kept = len(stored["sigma2"])
-        self.sigma2[:kept], self.tau[:kept] = stored["sigma2"], stored["tau"]
+        kept = len(stored["Sigma"])
+        self.Sigma[:kept], self.tau[:kept] = stored["Sigma"], stored["tau"]
         self.kappa, self.moments = stored["kappa"], stored["moments"]
 
 
@@ -180,7 +177,7 @@ def write_progress(chain: Chain, total: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m intarsia.server.sampler.chain FOLDER CHAIN DRAWS EVERY`: run one chain; exit code 75 when asked to stop."""
+    """`python -m intarsia.server.sampler.run FOLDER CHAIN DRAWS EVERY`: run one chain; exit code 75 when asked to stop."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; Ctrl-C reaches the whole group

@@ -26,12 +26,11 @@ import numpy as np
 import intarsia
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import diagnose, rhat_from_moments
-from intarsia.server.results.draws import Draws, create, diagonal
-from intarsia.server.sampler import backend as backends
-from intarsia.server.sampler import gibbs
-from intarsia.server.sampler.chain import STOP, Chain, write_progress
-from intarsia.server.sampler.gibbs import Model
-from intarsia.server.sampler.plan import check
+from intarsia.server.results.draws import Draws, create
+from intarsia.server.sampler import backends
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.run import STOP, Chain, write_progress
+from intarsia.server.sampler.state import check
 
 IN_MEMORY = 2 * 2**30  # draws of C above this many bytes stay on disk
 SMALL = 3.0  # seconds of estimated work under which starting processes does not pay
@@ -95,11 +94,11 @@ def sample(
             raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
     check(X, Y)
-    gibbs.plan(model, X, Y)
+    model.rank_of(Y.shape[1])
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
             f"The Jeffreys prior with P = {X.shape[1]} ≥ m = {X.shape[0]} gives an improper posterior: "
-            "noise levels can drift to zero. Use noise='half-cauchy'.",
+            "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
     capacity = max(draws, until.max_draws) if until else draws
@@ -255,7 +254,7 @@ class _Runner:
                         [
                             sys.executable,
                             "-m",
-                            "intarsia.server.sampler.chain",
+                            "intarsia.server.sampler.run",
                             str(self.where),
                             str(k),
                             str(draws),
@@ -365,7 +364,7 @@ def _collect(
     }
     return Draws(
         C,
-        diagonal(np.stack([p.sigma2[:target] for p in parts])),
+        np.stack([p.Sigma[:target] for p in parts]),
         np.stack([p.tau[:target] for p in parts]),
         np.mean([p.kappa for p in parts], axis=0),
         info,
