@@ -122,7 +122,7 @@ class Runner:
             data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
         cycle = [plan.kind(i) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
-        light = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
+        light = [not plan.element and plan.mixing and (not kind.collapse or kind.search) for kind in cycle]
 
         def one_sweep(kind: Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
             state, tuning, memory, words = chains

@@ -108,7 +108,7 @@ class Chain:
 
     def _factor(self, kind: Kind) -> Any:
         """The system of B for a light sweep, made anew when the local scales have moved."""
-        if kind.collapse or self.plan.element or self.plan.hold == 1:
+        if (kind.collapse and not kind.search) or self.plan.element or self.plan.hold == 1:
             return None
         self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan
