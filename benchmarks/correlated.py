@@ -15,12 +15,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+import numpy as np  # noqa: E402
+
+from intarsia.server.results.diagnostics import diagnose  # noqa: E402
+from intarsia.server.results.selection import select  # noqa: E402
+from intarsia.server.sampler.model import Model  # noqa: E402
+from intarsia.server.sampler.sample import sample  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "correlated.json"
 N, P, SIGNALS, ROWS = 1000, 300, 15, 200
