@@ -1,31 +1,48 @@
-# Everything a fresh machine with python3, pip and make needs. `make help` lists the targets.
+# Everything a machine with python3, pip and make needs. `make help` lists the targets.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# One BLAS thread a process: chains and tests run in parallel processes.
+# The tested set of packages, with hashes, is used where it fits this Python and this package index; `make LOCKED=no …` leaves it out.
+LOCKED ?= yes
+# One BLAS thread per process: chains and tests run in parallel processes.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: chromium help install demo test lint test-slow bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage docs clean
+.PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
+.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(VENV)/.created:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade pip
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml $(VENV)/.created
-	$(BIN)/python -m pip install -q -e '.'
-	$(BIN)/python -m intarsia.server.sampler.precompile
-	$(BIN)/python -c 'import intarsia.site.sketch.stream_compiled'
+# $(call packages,LOCK FILE): the locked packages, or a line that says why not. pip downloads all of them before it installs the first,
+# so that a lock which does not fit leaves the environment as it was; the installation after it then takes the ranges of pyproject.toml.
+define packages
+	@if [ "$(LOCKED)" = yes ]; then \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r $(1) 2>$(VENV)/lock.log || \
+	  echo "$(1) does not fit this Python or package index (why: $(VENV)/lock.log): taking the ranges of pyproject.toml"; fi
+endef
+
+$(VENV)/.installed: pyproject.toml requirements/run.txt $(VENV)/.created
+	@echo "installing intarsia and the packages it needs (a minute or two)"
+	$(call packages,requirements/run.txt)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@echo "compiling the loops of stream, sampler and diagnostics once (about a minute); they are kept on disk"
+	@$(BIN)/python -c 'import intarsia.site.sketch.stream_compiled'
+	@$(BIN)/python -m intarsia.server.sampler.precompile
 	@touch $@
 
-$(VENV)/.tested: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install -q -e '.[dask,federation,gpu,lab,docs,test]'
+$(VENV)/.tested: pyproject.toml requirements/test.txt $(VENV)/.installed
+	@echo "installing the packages the tests need (some minutes)"
+	$(call packages,requirements/test.txt)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dask,federation,gpu,lab,docs,test]'
 	@touch $@
 
 install: $(VENV)/.installed  ## make .venv and install intarsia in it
@@ -33,20 +50,33 @@ install: $(VENV)/.installed  ## make .venv and install intarsia in it
 demo: $(VENV)/.installed  ## set up, then run a federated study of three simulated hospitals
 	$(BIN)/intarsia demo --out demo-study
 
-lint: $(VENV)/.tested  ## ruff and mypy
-	$(BIN)/ruff check src tests benchmarks
+test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
+	$(MAKE) --no-print-directory lint
+	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest
+
+QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
+  $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)
+quick: $(VENV)/.tested  ## under a minute: lint, then exact and contract tests of what changes most
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/python -m pytest -x $(QUICK)
+
+lint: $(VENV)/.tested  ## ruff (rules and format) and mypy
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 
-# The browser tests want Debian's Chromium; where it cannot be installed they are skipped and say so.
-chromium:
-	@command -v chromedriver >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
-	  echo "Chromium is not there and cannot be installed: the browser tests will be skipped"
+format: $(VENV)/.tested  ## let ruff mend what it can
+	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests benchmarks docs
 
-test: $(VENV)/.tested chromium  ## set up, then lint, type-check and run the tests
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+# `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
+SYSTEM_PACKAGES := chromium chromium-driver postgresql strace
+system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root)
+	@[ "$$(id -u)" = 0 ] || { echo "installing system packages needs root: sudo make system-packages"; exit 1; }
+	@command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what Debian calls $(SYSTEM_PACKAGES)"; exit 1; }
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null
 
 test-slow: $(VENV)/.tested  ## the long evidence
 	$(BIN)/python -m pytest -m slow
@@ -72,8 +102,26 @@ bench-storage: $(VENV)/.tested  ## sketching from disk and on Dask with 1 and 2 
 bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, every cell
 	$(BIN)/python -m benchmarks.sim2
 
+figures: $(VENV)/.tested  ## write the kept results' figures into the documents
+	$(BIN)/python -m benchmarks.quoted_figures --write
+
 docs: $(VENV)/.tested  ## build the documents, strict links
 	$(BIN)/mkdocs build --strict
 
+lock: $(VENV)/.tested  ## lock the newest packages that fit pyproject.toml, for Python 3.11 and later
+	$(BIN)/python -m pip install -q uv
+	$(COMPILE) pyproject.toml -o requirements/run.txt
+	$(COMPILE) pyproject.toml --extra dask --extra federation --extra gpu --extra lab --extra docs --extra test -c requirements/run.txt \
+	  -o requirements/test.txt
+COMPILE = $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+  --no-emit-find-links --no-annotate
+
+# In an environment of its own. JAX, Dask and the network engine bring requirements of their own: the core's floors are what is tested.
+oldest:  ## the exact and contract tests with the oldest packages that pyproject.toml allows
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install -q uv
+	$(VENV)-oldest/bin/uv pip install -q -p $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[dask,gpu,lab,test]'
+	$(VENV)-oldest/bin/python -m pytest tests/exact tests/contract
+
 clean:  ## remove the virtual environment and what the runs left
-	rm -rf $(VENV) demo-study site-docs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest demo-study site-docs .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Measure in a process of its own: fresh memory, one core unless told, stopped at a limit of processor time.
 
-The child prints an object a line as it gets on, so that one stopped at its limit still tells what it knew; the last line counts.
+It prints one object per line as it gets on, so that one stopped at its limit still tells what it knew; the last line counts.
 """
 
 import importlib

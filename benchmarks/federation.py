@@ -1,9 +1,10 @@
-"""A study over NVIDIA FLARE on loopback: time outside sampling, bytes a site sends, peak memory.
+"""A study over NVIDIA FLARE on loopback: time outside sampling, bytes each site sends, peak memory.
 
     python -m benchmarks.federation                 n = 10,000, P = 3,000 at three sites, Q = 5, m = 300
     python -m benchmarks.federation --gigabyte      one site's sketch of 1 GB through the same channel
 
-The sampler's own time is not part of it: it runs outside the engine, here with very few draws.
+Both write their half of results/federation.json. The sampler's own time is not part of it: it runs outside the engine, here with
+very few draws.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,13 @@ from intarsia.server.study.folder import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 
+RESULT = Path(__file__).parent / "results" / "federation.json"
 NAMES = ("clinic", "mri", "lab")
 RESPONSES: dict[str, list[str]] = {"clinic": ["y0", "y1", "y2"], "mri": [], "lab": ["y3", "y4"]}
 
 
 class Memory(threading.Thread):
-    """The largest resident size of each party with all its processes, looked at five times a second."""
+    """The largest resident size of each party with all its processes, looked at five times per second."""
 
     def __init__(self, parties: dict[str, int]):
         super().__init__(daemon=True)
@@ -68,13 +71,17 @@ def tables(root: Path, n: int, P: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=10_000)
-    parser.add_argument("--features", type=int, default=1000, help="a site")
+    parser.add_argument("--features", type=int, default=1000, help="per site")
     parser.add_argument("--m", type=int, default=300)
     parser.add_argument("--gigabyte", action="store_true")
     parser.add_argument("--port", type=int, default=18902)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="intarsia-bench-") as temporary:
-        print(json.dumps(measure(Path(temporary), args), indent=1))
+        found = measure(Path(temporary), args)
+    print(json.dumps(found, indent=1))
+    kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    kept["gigabyte" if args.gigabyte else "study"] = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), **found}
+    RESULT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -86,7 +93,7 @@ def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     folders = {}
     for name in NAMES:
         folders[name] = SiteFolder.create(root / name, name, str(root / f"{name}.parquet"), "id", RESPONSES[name])
-        signed, _ = kit.approve(server, kit.join_request(root / name, name))
+        signed, _ = kit.approve(server, kit.read_request(kit.join_request(root / name, name)))
         kit.join_finish(root / name, signed, fingerprint)
     study = _study(folders, 1000 if args.gigabyte else args.m)
     path = root / "study.toml"

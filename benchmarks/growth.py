@@ -4,7 +4,7 @@
     python -m benchmarks.growth --quick     # a look in two minutes, nothing kept
     python -m benchmarks.growth --draw      # the pictures again from the kept results
 
-Sketching (seconds a table) against n, P and m; sampling (milliseconds a sweep: the median over rounds of a full sweep and the
+Sketching (seconds per table) against n, P and m; sampling (milliseconds per sweep: the median over rounds of a full sweep and the
 light ones that follow it, warm-up left out) against P, m and Q, with row scales and with element scales. Every point is measured
 in a process of its own on one core with one BLAS thread, in processor time, which other programs disturb little; `mb` is its
 highest memory above that of a problem of toy size. An exponent k is that of a + b·xᵏ, fitted to logarithms: a is what every point
@@ -76,7 +76,7 @@ def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
 
 
 def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
-    """Milliseconds a sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
+    """Milliseconds per sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
     from benchmarks.cpu import problem
     from benchmarks.one_chain import one_chain, period, sweep
 
@@ -173,8 +173,8 @@ def words(row: dict[str, Any]) -> str:
         each, worst = row["s_per_1000_median"], row["s_per_1000_worst"]
         return f"1,000 effective draws in {each:.1f} s, of the slowest coefficient in {worst:.0f} s{doubt}"
     if "seconds" in row:
-        return f"a fit in {row['seconds']:.2f} s"
-    speed = f" ({row['ms_per_sweep']:.0f} ms a sweep)" if row.get("ms_per_sweep") else ""
+        return f"one fit in {row['seconds']:.2f} s"
+    speed = f" ({row['ms_per_sweep']:.0f} ms per sweep)" if row.get("ms_per_sweep") else ""
     return f"stopped after {row['budget_s']:.0f} s{speed}"
 
 

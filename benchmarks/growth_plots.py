@@ -55,7 +55,7 @@ def growth(found: dict[str, Any], kind: str) -> plt.Figure:
             ax.set_xscale("log")
             ax.set_yscale("log")
             ax.set_xlabel({"n": "subjects, n", "P": "features, P", "m": "rows of the sketch, m", "Q": "responses, Q"}[against])
-            unit = "MB above the imports" if kind == "memory" else "s a table" if what == "sketch" else "ms a sweep"
+            unit = "MB above the imports" if kind == "memory" else "s per table" if what == "sketch" else "ms per sweep"
             ax.set_ylabel(f"{'sketching' if what == 'sketch' else 'sampling'}: {unit}")
             decades(ax)
             if part:
@@ -99,8 +99,8 @@ def comparison(found: dict[str, Any]) -> plt.Figure:
     rows = found["comparison"]
     sizes = list(dict.fromkeys((r["rows"], r["P"], r["Q"]) for r in rows))
     panels = [
-        ("s_per_1000_median", "s for 1,000 effective draws,\nmedian coefficient (◇ ▽: s a fit)"),
-        ("s_per_1000_worst", "s for 1,000 effective draws,\nslowest coefficient (◇ ▽: s a fit)"), ("mb", "peak memory, MB"),
+        ("s_per_1000_median", "s for 1,000 effective draws,\nmedian coefficient (◇ ▽: s per fit)"),
+        ("s_per_1000_worst", "s for 1,000 effective draws,\nslowest coefficient (◇ ▽: s per fit)"), ("mb", "peak memory, MB"),
     ]  # fmt: skip
     fig, axes = plt.subplots(1, 3, figsize=(10.5, 4.3))
     for ax, (key, label) in zip(axes, panels):

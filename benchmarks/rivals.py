@@ -116,7 +116,7 @@ def locus(rows: int, P: int, Q: int) -> Iterator[dict[str, Any]]:
 
 
 def fits(baseline: Any, rows: int, P: int, Q: int) -> Iterator[dict[str, Any]]:
-    """Seconds a fit: the median of up to three."""
+    """Seconds per fit: the median of up to three."""
     X, Y = rows_of(rows, P, Q)
     times: list[float] = []
     while len(times) < 3 and sum(times) < 10:

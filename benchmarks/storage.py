@@ -3,7 +3,7 @@
     make bench-storage                            # a 2 GiB Parquet file, 1 and 2 Dask workers: about four minutes on two cores
     python -m benchmarks.storage --gib 0.1        # a look, nothing kept
 
-`stream`: millions of the key's normals a second by threads, NumPy's generator beside it, and the seconds that the plain product
+`stream`: millions of the key's normals per second by threads, NumPy's generator beside it, and the seconds that the plain product
 of the same columns of Φ with P columns of data takes. `parquet`: a file dropped from the system's cache, then read plainly, read
 into arrays by pyarrow, and sketched for several m. `dask`: the same sketch of a Dask array and of a Dask dataframe with 1 and 2
 worker processes of one thread. Medians of several rounds. The last line is one JSON object; it goes to results/storage.json.
@@ -56,7 +56,7 @@ def stream(threads: int, P: int, m: int = 500, columns: int = 24_000, rounds: in
         product = seconds(lambda: out[:, :m].T @ Z, rounds)
     return {
         "what": "stream", "m": m, "P": P, "n": columns, "device": f"cpu: {threads} threads", **SIZE,
-        "million_normals_a_s": m * columns / keyed / 1e6, "numpy_million_a_s_one_thread": m * columns / plain / 1e6,
+        "million_normals_per_s": m * columns / keyed / 1e6, "numpy_million_per_s_one_thread": m * columns / plain / 1e6,
         "stream_s": keyed, "product_s": product, "share_of_both": keyed / (keyed + product),
     }  # fmt: skip
 
@@ -107,12 +107,12 @@ def parquet(path: Path, rows: int, columns: int, sizes: list[int], rounds: int =
     plain = seconds(lambda: read_plainly(path), rounds, lambda: forget(path))
     arrays = seconds(lambda: read_arrays(path), rounds, lambda: forget(path))
     out = [
-        base | {"what": "parquet: plain reading", "m": None, "seconds": plain, "gib_a_s": gib / plain},
-        base | {"what": "parquet: into arrays", "m": None, "seconds": arrays, "gib_a_s": gib / arrays},
+        base | {"what": "parquet: plain reading", "m": None, "seconds": plain, "gib_per_s": gib / plain},
+        base | {"what": "parquet: into arrays", "m": None, "seconds": arrays, "gib_per_s": gib / arrays},
     ]
     for m in sizes:
         took = seconds(lambda m=m: make_sketch(str(path), m), rounds, lambda: forget(path))
-        out.append(base | {"what": "parquet: sketch", "m": m, "seconds": took, "gib_a_s": gib / took,
+        out.append(base | {"what": "parquet: sketch", "m": m, "seconds": took, "gib_per_s": gib / took,
                            "over_plain_reading": took / plain, "over_reading": took / arrays})  # fmt: skip
     return out
 

@@ -1,5 +1,6 @@
 """Three small sites for the tests of the federation."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
 NAMES = ("clinic", "mri", "lab")
@@ -45,12 +47,21 @@ def sites(tables: dict[str, Any], *, identities: bool = False, key: SketchKey | 
             tables[name],
             id="id",
             responses=RESPONSES[name],
+            predict={"one_column": "allow"},  # each site has one strong feature here
             key=None if identities else key,
             identity=Identity.new(name) if identities else None,
             **options,
         )
         for name in NAMES
     ]
+
+
+def fingerprints(folder: Path, source: Path) -> Path:
+    """The list an operator would have made by telephone, for a study file nobody has tampered with."""
+    found = SiteFolder.load(folder).review(source).to_compare
+    path = folder / "fingerprints.txt"
+    path.write_text("".join(f"{name} {words}\n" for name, words in found.items()), encoding="utf-8")
+    return path
 
 
 def study(parties: list[Site] | None = None, *, m: int = 60, **tables: Any) -> Study:

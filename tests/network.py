@@ -45,10 +45,12 @@ class Network:
             self.command("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
             if preshared:
                 toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
-                (where / "site.toml").write_text(toml)
-            self.command("site", "join", where)
+                (where / "site.toml").write_text(toml.replace('one_column = "refuse"', 'one_column = "allow"'))
+            told = self.command("site", "join", where).stdout  # the site reads its words out to the operator
             request = where / "network-request" / "request-client" / f"{name}.request.zip"
-            self.command("server", "approve", self.server, request)
+            words = next(line for line in told.splitlines() if line.strip().startswith(f"{name} "))
+            (root / "told.txt").write_text(words.strip() + "\n")
+            self.command("server", "approve", self.server, request, "--fingerprints", root / "told.txt")
             fingerprint = _fingerprint(self.server)
             signed = self.server / "approved" / f"{name}.signed.zip"
             self.command("site", "join", where, "--approved", signed, "--fingerprint", fingerprint)

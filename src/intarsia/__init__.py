@@ -18,7 +18,7 @@ _PUBLIC = {
 }
 
 __all__ = sorted([*_PUBLIC, "__version__"])
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"  # the one place that says it: packages, reports and results read it from here
 
 if TYPE_CHECKING:
     from intarsia.carriers.in_process import fit as fit

@@ -115,7 +115,7 @@ def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
     storage.write_parquet(path, 500, 6, group=128)
     rows = storage.parquet(path, 500, 6, [5], rounds=1)
     assert [row["m"] for row in rows] == [None, None, 5]
-    assert all(row["gib_a_s"] > 0 for row in rows)
+    assert all(row["gib_per_s"] > 0 for row in rows)
     found = storage.stream(2, 6, m=5, columns=700, rounds=1)
     assert 0 < found["share_of_both"] < 1
 

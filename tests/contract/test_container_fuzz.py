@@ -1,16 +1,20 @@
 """Untrusted files: whatever is done to one, reading it gives a message or a MessageError, in bounded memory."""
 
+import contextlib
 import hashlib
+import io
 import json
+import math
 import struct
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from intarsia.carriers.flare.pieces import Assembly, cut, unpack_payload
 from intarsia.errors import MessageError
 from intarsia.wire.container import MAGIC, kind_of, pack, unpack, write
 from intarsia.wire.messages import Sketch
@@ -126,7 +130,23 @@ def test_any_json_as_header_gives_our_error_only(content: object, rest: bytes) -
 
 @pytest.mark.parametrize(
     "shape",
-    [[10**15], [10**12, 10**12], [2**39] * 8, [2**63], [-1], [1.5], ["3"], [True], None, 5, [[1]], [0, 10**15]],
+    [
+        [10**15],
+        [10**12, 10**12],
+        [2**39] * 8,
+        [2**63],
+        [-1],
+        [1.5],
+        ["3"],
+        [True],
+        None,
+        5,
+        [[1]],
+        [0, 10**15],
+        [0, 2**39, 2**39],
+        [2**39, 0, 2**39, 2**39],
+        [1, 2**40 - 1, 1, 2],
+    ],
 )
 def test_false_sizes_are_refused_before_anything_is_allocated(shape: object) -> None:
     tracemalloc.start()
@@ -213,3 +233,128 @@ def test_files_that_cannot_be_read_or_written_are_our_error(tmp_path: Path) -> N
         unpack(tmp_path, "sketch")
     with pytest.raises(MessageError, match="Cannot write"):
         write(tmp_path / "no" / "such" / "folder", b"")
+
+
+FILLINGS = [b"[],", b"{},", b'{"":{}},', b'"\xf0\x9f\x99\x82ab",', b"1,", b"[[]],", b'{"a":1,"b":[]},', b"1e5,"]
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_a_header_takes_no_more_memory_than_the_caller_allows(filling: bytes) -> None:
+    """A megabyte of empty brackets becomes thirty in Python; the limit is on what it becomes."""
+    limit = 8 * 2**20
+    inside = b'{"arrays":[],"header":{"a":[' + filling * (2**21 // len(filling)) + b'0]},"kind":"sketch"}'
+    bad = framed(inside)
+    tracemalloc.start()
+    with contextlib.suppress(MessageError):
+        unpack(bad, "sketch", limit_bytes=limit)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= limit
+
+
+def test_a_header_of_many_labels_still_fits() -> None:
+    labels = [f"feature-{j:06d}" for j in range(100_000)]
+    raw = pack("trial", {"features": labels}, {})
+    assert unpack(raw, "trial", limit_bytes=len(raw) + 64 * 2**20)[0]["features"] == labels
+
+
+DTYPES = ["f8", "f4", "i8", "i4", "u1"]
+ENTRY = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["X", "Y", "a.b", "", "1", "X" * 65]) | JSON,
+        "dtype": st.sampled_from([*DTYPES, "O8", "f2", "V4"]) | JSON,
+        "shape": st.lists(st.integers(0, 4) | st.sampled_from([-1, 2**39, 2**40, 2**63, True, 1.0, None]), max_size=9) | JSON,
+    }
+)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """A file built the way a forger would: a right frame and digest around claims that are right, nearly right or wild."""
+    entries = draw(st.lists(ENTRY, max_size=4))
+    content = {"kind": draw(st.sampled_from(["sketch", "payload", "x", ""]) | JSON), "header": draw(JSON), "arrays": entries}
+    if draw(st.integers(0, 9)) == 0:
+        content[draw(st.text(max_size=5))] = draw(JSON)
+    text = json.dumps(content).encode()
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.binary(max_size=6)) + text[at + draw(st.integers(0, 6)) :]
+    text += b" " * (-(16 + len(text)) % 64 if draw(st.booleans()) else draw(st.integers(0, 70)))
+    rest = b"" if draw(st.booleans()) else _rest(entries)
+    head = struct.pack("<8sII", MAGIC, draw(st.sampled_from([1, 1, 1, 0, 2**32 - 1])), draw(lengths(len(text))))
+    body = head + text + rest + draw(st.binary(max_size=80))
+    return sealed(body) if draw(st.integers(0, 5)) else body + bytes(32)
+
+
+def lengths(right: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([right, right, right, right, 0, right + 1, 2**31, 2**32 - 1])
+
+
+def _rest(entries: list[dict[str, object]]) -> bytes:
+    """Zeros of the size that the claims add up to, where that is small."""
+    out = 0
+    for entry in entries:
+        shape, dtype = entry["shape"], entry["dtype"]
+        if isinstance(shape, list) and all(isinstance(k, int) and 0 <= k < 9 for k in shape) and dtype in DTYPES:
+            size = math.prod(shape) * int(str(dtype)[1])
+            out += size + -size % 64
+    return bytes(min(out, 2**16))
+
+
+def any_reader(data: bytes) -> None:
+    readers = (
+        lambda: unpack(data, "sketch", limit_bytes=2**20), lambda: kind_of(data), lambda: Sketch.load(data),
+        lambda: unpack_payload(data, 2**20),
+    )  # fmt: skip
+    for read in readers:
+        with contextlib.suppress(MessageError):
+            read()
+
+
+def forged(data: bytes, seed: int, changes: int) -> None:
+    """A forged file, and so many more with bytes changed, cut or inserted and a digest that fits again."""
+    any_reader(data)
+    rng = np.random.default_rng(seed)
+    for _ in range(changes):
+        any_reader(sealed(mutate(data[:-32], rng)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(files(), st.integers(0, 2**32))
+def test_forged_files_give_our_error_only(data: bytes, seed: int) -> None:
+    """400 files × 11: some thousands."""
+    forged(data, seed, 10)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(files(), st.integers(0, 2**32))
+def test_a_million_forged_files_give_our_error_only(data: bytes, seed: int) -> None:
+    """2,000 files × 501."""
+    forged(data, seed, 500)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(["index", "size", "data", "sha256", "whole", "x"]), JSON | st.binary(max_size=9)) | JSON)
+def test_any_piece_gives_our_error_only(piece: object) -> None:
+    """Missing, strange and wrong entries of a piece, each alone and together."""
+    with contextlib.suppress(MessageError):
+        Assembly(io.BytesIO(), 100).add(piece)
+
+
+def test_a_piece_that_lacks_any_entry_is_our_error() -> None:
+    whole = cut(b"abc", 0)
+    assert Assembly(io.BytesIO()).add(whole)
+    for name in whole:
+        with pytest.raises(MessageError):
+            Assembly(io.BytesIO()).add({k: v for k, v in whole.items() if k != name})
+    with pytest.raises(MessageError, match="at most 2 are accepted"):
+        Assembly(io.BytesIO(), 2).add(whole)
+
+
+def test_a_payload_whose_parts_are_named_otherwise_is_our_error() -> None:
+    part = np.zeros(3, np.uint8)
+    for names, arrays in ((["x"], {"b0": part}), (["x", "y"], {"a0": part}), (["x", "x"], {"a0": part, "a1": part}),
+                          ([1], {"a0": part}), (["x"], {"a0": np.zeros(3)}), (None, {})):  # fmt: skip
+        with pytest.raises(MessageError):
+            unpack_payload(pack("payload", {"names": names}, arrays))

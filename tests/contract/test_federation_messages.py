@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from intarsia.carriers.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
 from intarsia.wire.alignment import AlignmentReport, Cohort
+from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
-from intarsia.wire.prediction import PartialPrediction
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.prediction import PredictionPart, PredictionSum
+from intarsia.wire.receipt import Receipt
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
 
 HASH = "ab" * 32
 
@@ -35,9 +37,13 @@ MESSAGES = {
     "alignment": (AlignmentReport("clinic", HASH, "intersect", 2, HASH, np.eye(2, 16, dtype=np.uint8)[::-1].copy())),
     "cohort": Cohort("clinic", HASH, "intersect", 2, np.array([True, False, True])),
     "coefficients": coefficients(),
-    "prediction": PartialPrediction("clinic", HASH, "june", 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
-    "share": ShareBundle("clinic", HASH, bytes(32), {"lab": b"sealed"}, bytes(64)),
-    "confirmation": Confirmation("clinic", HASH, bytes(32), "f"),
+    "announcement": Announcement("clinic", HASH, 30, 4).signed(bytes(32)),
+    "part": PredictionPart("clinic", HASH, "june", HASH, HASH, 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
+    "sum": PredictionSum("lab", HASH, "june", HASH, HASH, 3, HASH, np.ones((2, 3, 1), dtype=np.uint64)),
+    "receipt": Receipt("clinic", HASH, HASH, 3, HASH, bytes(64)),
+    "offer": KeyOffer("clinic", HASH, bytes(32), bytes(64)),
+    "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, bytes(64)),
+    "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
 }  # fmt: skip
 
 

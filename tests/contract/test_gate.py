@@ -3,6 +3,7 @@
 import base64
 import json
 import multiprocessing
+import shutil
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from intarsia.errors import InputError, MessageError, PrivacyError
 from intarsia.privacy import dp
 from intarsia.privacy.card import NOT_CLAIMED, sign, site_card, study_card, verify
-from intarsia.privacy.gate import ColumnFacts, Facts, judge
-from intarsia.privacy.ledger import Ledger
+from intarsia.privacy.facts import ColumnFacts, Facts
+from intarsia.privacy.gate import judge
+from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.page import page
-from intarsia.privacy.policy import Override, Policy, load_policy
+from intarsia.privacy.policy import Override, Policy, load_policy, loosened
+from intarsia.privacy.subject_ids import canonical_id
+from intarsia.site.site_folder import SiteFolder
+from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.study import Study
 
 
@@ -79,7 +84,7 @@ def test_warnings_do_not_stop():
     assert {f.rule for f in warned.warnings} == {"ratio", "membership", "few-values"}
     text = next(f.text for f in warned.warnings if f.rule == "membership")
     assert f"{warned.membership:.3f}" in text
-    silent = judge(facts(m=600, columns=2000, kind="gaussian", differential_privacy=True), Policy())
+    silent = judge(facts(m=600, columns=2000, kind="gaussian", epsilon=1.0, delta=1e-6), Policy())
     assert "membership" not in {f.rule for f in silent.warnings}
 
 
@@ -130,13 +135,75 @@ def test_tightening_and_the_site_file(tmp_path):
         load_policy(path)
 
 
+def test_the_defaults_are_the_floor():
+    """A study file cannot switch the gate off; what it tries is listed for the person who accepts it."""
+    loose = study(max_ratio=1.0, min_level=0, self_attack=False, max_auc=1.0, max_blind=1e6, max_epsilon=1e3)
+    assert Policy.of_study(loose.privacy) == Policy()
+    named = {item.limit: item for item in loosened(loose)}
+    assert set(named) == {"max_ratio", "min_level", "self_attack", "max_auc", "max_blind", "max_epsilon"}
+    assert "default stays in force" in str(named["max_ratio"])
+    own = {"override": [{"rule": "ratio", "reason": "vote of the board, 3 May"}]}
+    assert "vote of the board" in str({item.limit: item for item in loosened(loose, own)}["max_ratio"])
+    assert loosened(study(max_ratio=0.2, min_level=20)) == []
+    assert Policy.of_study(study(max_ratio=0.2, min_level=20).privacy).min_level == 20
+
+
+def test_budget_is_capped():
+    private = {"kind": "gaussian", "epsilon": 4.0, "delta": 1e-6}
+    assert not judge(facts(**private, earlier_budget=(6.0, 1e-6)), Policy()).refused
+    verdict = judge(facts(**private, earlier_budget=(6.5, 1e-6)), Policy())
+    assert [f.rule for f in verdict.refused] == ["budget"]
+    assert "Σε = 10.5" in verdict.refused[0].text
+    assert [f.rule for f in judge(facts(**private | {"delta": 2e-4}), Policy()).refused] == ["budget"]
+    assert any(f.rule == "budget" for f in judge(facts(**private, earlier_budget=None), Policy()).warnings)
+
+
+def test_no_figure_where_columns_are_unknown():
+    """Columns nobody counted must not be left out of a figure: it would be too small."""
+    given = facts(columns=7, columns_known=False, own_columns=(column(), column("weight")))
+    verdict = judge(given, Policy())
+    assert verdict.membership is None
+    assert verdict.leakage is None
+    assert any(f.rule == "membership" and "unknown" in f.text for f in verdict.warnings)
+    card = site_card(study(), "clinic", given, verdict, key_fingerprint="0f" * 16)
+    assert card["attacks"]["membership_auc"] == card["attacks"]["known_rows_r2"] == "unknown"
+    assert card["columns"]["at_server"] == "unknown"
+    assert card["information"]["phi_secret_bits"]["upper"] == "unknown"
+    assert "unknown" in page(card)
+    assert "is unknown here" in card["in_one_sentence"]
+
+
+def test_blind_and_near_duplicate_rules():
+    skewed = tuple(column(f"c{j}", skewness=4.0, kurtosis=10.0) for j in range(100))
+    small = {"n": 200, "m": 50}
+    assert [f.rule for f in judge(facts(**small, columns=2000, own_columns=skewed), Policy()).refused] == ["blind"]
+    # The other sites' columns count: the same columns alone are not refused.
+    assert not judge(facts(**small, columns=100, own_columns=skewed), Policy()).refused
+    assert "blind" in {f.rule for f in judge(facts(**small, columns=500, own_columns=skewed), Policy()).warnings}
+    normal = tuple(column(f"c{j}", skewness=0.1, kurtosis=0.1) for j in range(100))
+    assert not judge(facts(**small, columns=2000, own_columns=normal), Policy()).refused
+    found = judge(facts(**small, columns=100, own_columns=normal, blind_found=3), Policy())
+    assert "3 of 200 columns of Φ were found" in found.refused[0].text
+    pair = (column("a"), column("b", near_duplicate_of="a", near_people=4))
+    verdict = judge(facts(own_columns=pair), Policy())
+    assert [(f.rule, f.columns) for f in verdict.refused] == [("near-duplicate", ("b",))]
+    assert not judge(facts(own_columns=(column("a"), column("b", near_duplicate_of="a", near_people=12))), Policy()).refused
+
+
+def test_under_differential_privacy_no_column_decides():
+    """A refusal for nine carriers and none for ten would tell the tenth's value outside of the budget."""
+    dangerous = (column("rare", distinct=2, smallest_level=1), column("copy", duplicate_of="rare"), column("one", dominance=0.9))
+    verdict = judge(facts(kind="gaussian", epsilon=1.0, delta=1e-6, own_columns=dangerous), Policy())
+    assert not verdict.refused
+    assert verdict.blind is None
+    assert not any(f.columns for f in verdict.findings)
+
+
 # --- ledger -------------------------------------------------------------------------------------------------------
 
 
 def claim(ledger, ids, run="r1", study="s", m=50, content="c"):
-    return ledger.reserve(
-        study=study, run=run, tokens=ledger.tokens(ids), content=content, n=len(ids), m=m, kind="orthonormal", columns=3
-    )
+    return ledger.reserve(Claim(study, run, ledger.tokens(ids), len(ids), m, "orthonormal", 3, content))
 
 
 def test_phi_is_used_once(tmp_path):
@@ -158,10 +225,44 @@ def test_phi_is_used_once(tmp_path):
 def test_a_claim_that_released_nothing_may_be_repaired(tmp_path):
     ledger = Ledger(tmp_path)
     claim(ledger, ["a", "b"], content="first try")
-    entry = claim(ledger, ["a"], content="repaired")
-    ledger.release(entry, b"x")
-    assert ledger.history(ledger.tokens(["b"])) == 0
+    assert ledger.history(ledger.tokens(["a"])) == 0
+    ledger.release(claim(ledger, ["a", "b"], content="repaired"), b"x")
     assert ledger.history(ledger.tokens(["a"])) == 50
+
+
+def test_a_run_belongs_to_the_cohort_it_was_first_tried_on(tmp_path):
+    """A server that asks again with other cohorts learns nothing: not even a refusal that looked at a value."""
+    ledger = Ledger(tmp_path)
+    people = [f"p{i}" for i in range(30)]
+
+    def ask(ids):
+        return Claim("s", "r1", ledger.tokens(ids), len(ids), 5, "orthonormal", 3)
+
+    ledger.bind(ask(people))
+    ledger.bind(ask(people))  # the same again is no new try
+    assert [e.state for e in ledger.entries()] == ["tried"]
+    ledger.refuse(ask(people), ["rare-level", "blind"])
+    assert ledger.entries()[-1].note == "blind, rare-level"
+    for step in (ledger.bind, ledger.reserve, lambda c: ledger.refuse(c, ["ratio"])):
+        with pytest.raises(PrivacyError, match="another cohort"):
+            step(ask(people[:-1]))
+    ledger.release(ledger.reserve(ask(people)), b"x")
+    assert [e.state for e in ledger.entries()] == ["tried", "refused", "reserved", "released"]
+
+
+@pytest.mark.parametrize("written", [" p7", "P7", "p007", "p-7", "\uff507", "p 7"])
+def test_an_id_written_otherwise_is_the_same_person(tmp_path, written):
+    ledger = Ledger(tmp_path)
+    ledger.release(claim(ledger, ["p7", "p8"]), b"x")
+    assert ledger.history(ledger.tokens([written])) == 50
+    assert ledger.history(ledger.tokens(["p9"])) == 0
+
+
+def test_whole_numbers_are_one_id_however_written():
+    assert canonical_id(12) == canonical_id("12.0") == canonical_id(" 012") == "12"
+    assert canonical_id("p10") != canonical_id("p1")
+    assert canonical_id("100") == "100"
+    assert canonical_id("--") == "--"
 
 
 def test_rows_add_up_over_overlapping_cohorts(tmp_path):
@@ -184,10 +285,9 @@ def test_privacy_budgets_add_up(tmp_path):
     people = ledger.tokens(["a", "b"])
 
     def run(name, who, epsilon):
-        facts = {"n": 2, "m": 5, "kind": "gaussian", "columns": 1, "content": name}
         delta = None if epsilon is None else 1e-6
-        entry = ledger.reserve(study="s", run=name, tokens=ledger.tokens(who), epsilon=epsilon, delta=delta, **facts)
-        ledger.release(entry, name.encode())
+        claim = Claim("s", name, ledger.tokens(who), 2, 5, "gaussian", 1, name, epsilon, delta)
+        ledger.release(ledger.reserve(claim), name.encode())
 
     assert ledger.budget(people) == (0, 0)
     run("r1", ["a", "b"], 1.0)
@@ -221,6 +321,30 @@ def test_tampering_is_found(tmp_path):
     (tmp_path / "ledger.key").unlink()
     with pytest.raises(PrivacyError, match="missing"):
         Ledger(tmp_path)
+
+
+def test_a_ledger_cannot_start_again_unseen(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.release(claim(ledger, ["a", "b"]), b"x")
+    again = open_ledger(tmp_path)
+    assert again.history(again.tokens(["a"])) == 50
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(PrivacyError, match="removed or replaced"):
+        open_ledger(tmp_path)
+    shutil.rmtree(tmp_path / "ledger")
+    with pytest.raises(PrivacyError, match="missing"):
+        open_ledger(tmp_path)
+    (tmp_path / "ledger.head").unlink()
+    run = tmp_path / "studies" / "s-0123"
+    run.mkdir(parents=True)
+    run.joinpath("sketch").write_bytes(b"x")
+    with pytest.raises(PrivacyError, match="missing"):
+        open_ledger(tmp_path)
+    run.joinpath("sketch").unlink()
+    run.joinpath("card.json").write_text(json.dumps({"card": {"ledger": {"entries": 2, "head": "ab" * 32}}}))
+    with pytest.raises(PrivacyError, match="missing"):
+        open_ledger(tmp_path)
 
 
 def test_a_line_cut_by_a_crash_is_dropped(tmp_path):
@@ -316,11 +440,26 @@ def test_signature_holds_and_breaks():
 def test_private_card_has_both_guarantees():
     private = study(epsilon=1.0, delta=1e-6, row_bound={"clinic": 10.0, "lab": 2.0})
     g = dp.guarantee(1.0, 1e-6, 200, dict(private.privacy.row_bound))
-    given = facts(kind="gaussian", differential_privacy=True)
+    given = facts(kind="gaussian", epsilon=1.0, delta=1e-6)
     card = site_card(private, "clinic", given, judge(given, Policy()), key_fingerprint="0f" * 16, guarantee=g, longest=0.3)
     d = card["differential_privacy"]
     assert d["against_server"] == {"epsilon": 1.0, "delta": 1e-6}
-    assert d["against_a_party_that_knows_phi"]["mu"] == pytest.approx(np.sqrt(5000 * g.t) * 0.3)
+    assert d["against_a_party_that_knows_phi"]["mu"] == pytest.approx(
+        np.sqrt(5000 * g.t) * 0.3 + 1.0 / 6000
+    )  # what the grid may add
     whole = study_card(private, n=5000, columns=40, key_fingerprint="0f" * 16, site_cards=[card])
     assert whole["differential_privacy"]["neighbours"].startswith("one person's row")
     assert "μ" in page(whole)
+
+
+def test_an_override_works_where_the_documents_say(tmp_path):
+    """[[override]] at the top level of site.toml, beside [policy]."""
+    SiteFolder.create(tmp_path, "clinic")
+    text = (tmp_path / "site.toml").read_text().replace("# [[override]]", "[[override]]").replace("# rule", "rule")
+    text = text.replace("# columns", "columns").replace("# reason", "reason")
+    (tmp_path / "site.toml").write_text(text)
+    own = SiteFolder.load(tmp_path).site().policy
+    policy = Policy().tightened(own)
+    assert policy.overrides == (Override("rare-level", "approved by the ethics board, vote of 3 May", ("transplant",)),)
+    rare = (column("transplant", distinct=2, smallest_level=3),)
+    assert not judge(facts(own_columns=rare), policy).refused

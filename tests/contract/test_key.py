@@ -77,6 +77,10 @@ def test_sub_keys_are_hkdf_bound_to_label_study_run_and_context() -> None:
     # Pinned: another version of intarsia must derive the same.
     assert expected.hex() == "5a70d36926be828d8d60a1aaf0b45d6cabb60314a7a5b3341afb6a1f8528ad3e"
     assert KEY.fingerprint == "76aa0f344280d554a070731a386cb526"
+    # What messages carry does not tell that two studies share a key.
+    marks = {KEY.fingerprint, KEY.study_fingerprint("ab" * 32), KEY.study_fingerprint("cd" * 32)}
+    assert len(marks) == 3
+    assert SketchKey(bytes(SECRET)).study_fingerprint("ab" * 32) in marks
     seen = {
         KEY.derive(*terms, context=context)
         for terms in (("sketch", "trial", "r1"), ("align", "trial", "r1"), ("sketch", "trial", "r2"),

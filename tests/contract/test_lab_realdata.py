@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.lab.brainplot import figure6
 from intarsia.lab.connectome import RESPONSES, regions, simulate_connectome
 from intarsia.lab.experiments.base import Cell
 from intarsia.lab.experiments.real import _run, cross_validate
+from intarsia.lab.figure6 import figure6
 from intarsia.lab.methods import Settings
 from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
 from intarsia.lab.simulate import Scenario, simulate
@@ -114,15 +114,15 @@ def test_an_absent_set_leaves_no_rows(monkeypatch):
 
 @pytest.mark.parametrize("chosen", [5, 0])
 def test_figure6_draws_chosen_edges_or_says_there_are_none(study, chosen):
-    import matplotlib.pyplot as plt
-
     rng = np.random.default_rng(2)
     selected = np.zeros(2346, dtype=bool)
     selected[:chosen] = True
-    fig = figure6(study, Analysis(50, selected, rng.random(2346), rng.standard_normal(2346), rng.random(2346)))
-    title = fig._suptitle.get_text()
-    assert (f"{chosen} edges selected" in title) if chosen else ("no edge" in title)
-    plt.close(fig)
+    page = figure6(study, Analysis(50, selected, rng.random(2346), rng.standard_normal(2346), rng.random(2346)))
+    assert (f"{chosen} edges selected" in page) if chosen else ("no edge" in page)
+    circle = page[page.index("Connectogram") : page.index("Brain from the left")]
+    assert circle.count('class="edge ') == (chosen or 60)
+    assert all(f"Brain {side}" in page for side in ("from the left", "from the front", "from above"))
+    assert study.features[0] in circle or not chosen
 
 
 def test_sketches_come_back_in_the_columns_own_order():
@@ -138,10 +138,13 @@ def test_sketches_come_back_in_the_columns_own_order():
 
 
 def test_scaling_is_undone_by_back():
+    """Without noise the sketched regression holds exactly, with columns of another scale and coefficients in their units."""
     data = simulate(Scenario(n=80, P=6, Q=2, s=2), np.random.default_rng(4))
-    got = federated_sketch(10 * data.X, data.Y, 30, seed=1)
-    residual = got.Y - got.X @ (data.C / 10 / got.back)
-    assert np.mean((residual * got.y_scale) ** 2) == pytest.approx(1, abs=0.4)
+    wide = data.X * [10.0, 1.0, 0.1, 3.0, 7.0, 50.0]
+    got = federated_sketch(wide, data.X @ data.C, 30, seed=1)
+    scaled = data.C / [[10.0], [1.0], [0.1], [3.0], [7.0], [50.0]] / got.back
+    np.testing.assert_allclose(got.Y, got.X @ scaled, atol=1e-11)
+    assert not np.allclose(got.Y, got.X @ data.C, atol=1e-3)
 
 
 @pytest.mark.slow

@@ -38,9 +38,9 @@ def test_a_file_gives_the_sketch_back(tmp_path: Path, precision: str) -> None:
 def test_a_sketch_file_holds_exactly_these_fields() -> None:
     """Whoever adds a field sees this test: nothing about means, scales, ids, Φ or the key may be among them."""
     header, arrays = unpack(site("clinic", ("age",)).to_bytes(), "sketch")
-    assert set(header) == {"schema", "site", "features", "responses", "n", "m", "kind", "precision", "study_hash",
-                           "key_fingerprint", "order_mac", "noise"}  # fmt: skip
-    assert set(arrays) == {"X", "Y"}
+    assert set(header) == {"schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
+                           "study_hash", "key_fingerprint", "order_mac", "noise"}  # fmt: skip
+    assert set(arrays) == {"X", "Y", "Z"}
 
 
 def test_sites_are_joined_side_by_side() -> None:
@@ -95,7 +95,7 @@ def test_a_regression_needs_features_and_responses() -> None:
     [
         ({"site": "../../etc"}, "site of a sketch"),
         ({"features": ("x", "x")}, "same label: x"),
-        ({"responses": ("x",)}, "both a feature and a response"),
+        ({"responses": ("x",)}, "has two roles"),
         ({"features": (), "responses": ()}, "neither"),
         ({"features": ("x\n",)}, "printable"),
         ({"features": ("x" * 201,)}, "printable"),

@@ -1,6 +1,7 @@
 """What a site checks before a sketch leaves, on real tables with the real Φ; the private sketch; the command."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,94 @@ def test_refuses_and_passes():
         preflight(table(), key, study(m=N), site="clinic")
 
 
+def test_columns_at_the_other_sites_are_counted_or_unknown():
+    key = SketchKey.new()
+    patterns = replace(study(), sites=(study().sites[0], replace(study().sites[1], features=("g*",))))
+    unknown = preflight(table(), key, patterns, site="clinic")
+    assert not unknown.facts.columns_known
+    assert unknown.verdict.membership is None
+    told = preflight(table(), key, patterns, site="clinic", announced={"lab": 2000, "clinic": 7})
+    assert told.facts.columns == 2007
+    assert told.verdict.membership > 0.99
+    stated = replace(patterns, sites=(patterns.sites[0], replace(patterns.sites[1], columns=2000)))
+    assert preflight(table(), key, stated, site="clinic").verdict.membership == told.verdict.membership
+    with pytest.raises(InputError, match="announced 1999 columns"):
+        preflight(table(), key, stated, site="clinic", announced={"lab": 1999})
+    own = replace(study(), sites=(replace(study().sites[0], columns=6), study().sites[1]))
+    with pytest.raises(InputError, match="states columns = 6"):
+        preflight(table(), key, own, site="clinic")
+
+
+def near_pairs(n, pairs, rng, people=1):
+    """Pairs of 0/1, of genotype and of continuous columns that differ in `people` subjects."""
+    out = {}
+    for j in range(pairs):
+        if j % 3 == 0:
+            a = (rng.random(n) < 0.3).astype(float)
+        elif j % 3 == 1:
+            a = rng.binomial(2, 0.3, n).astype(float)
+        else:
+            a = rng.standard_normal(n)
+        b = a.copy()
+        who = rng.choice(n, people, replace=False)
+        b[who] = 1 - a[who] if j % 3 == 0 else (a[who] + 1) % 3 if j % 3 == 1 else a[who] + 1 + rng.random(people)
+        out[f"a{j}"], out[f"b{j}"] = a, b if j % 2 else 5 - 3 * b  # a scaled and mirrored copy is no disguise
+    return out
+
+
+@pytest.mark.parametrize(("n", "people"), [(1000, 1), (1000, 4), (1000, 9), (300, 3)])
+def test_near_duplicates_are_found(n, people):
+    rng = np.random.default_rng(8)
+    data = near_pairs(n, 30, rng, people) | {f"x{j}": rng.standard_normal(n) for j in range(300)}
+    data |= {f"s{j}": (rng.random(n) < rng.uniform(0.1, 0.5)).astype(float) for j in range(300)}
+    facts = {f.name: f for f in profile(Table.open(data)).facts}
+    found = {name for name, f in facts.items() if f.near_duplicate_of}
+    assert found == {f"b{j}" for j in range(30)}
+    assert all(facts[f"b{j}"].near_duplicate_of == f"a{j}" for j in range(30))
+    assert {facts[name].near_people for name in found if int(name[1:]) % 3 == 0} == {people}
+
+
+def test_a_pair_that_differs_in_enough_people_passes():
+    rng = np.random.default_rng(9)
+    data = near_pairs(1000, 9, rng, people=10)
+    binary = {name: column for name, column in data.items() if int(name[1:]) % 3 == 0}
+    assert not any(f.near_duplicate_of for f in profile(Table.open(binary)).facts)
+
+
+def test_noise_does_not_hide_a_person():
+    """A column with a little noise everywhere and one person who differs by a standard deviation is that person's φ still."""
+    rng = np.random.default_rng(10)
+    a = rng.standard_normal(1000)
+    b = a + 1e-3 * rng.standard_normal(1000)
+    b[17] += 1.5
+    facts = profile(Table.open({"a": a, "b": b, "c": a + 0.1 * rng.standard_normal(1000)})).facts
+    assert [(f.near_duplicate_of, f.near_people) for f in facts] == [(None, None), ("a", 1), (None, None)]
+
+
+def test_under_differential_privacy_the_gate_looks_at_no_value():
+    private = study(kind="gaussian", **PRIVATE)
+    refused = preflight(table(rare=np.r_[1.0, np.zeros(N - 1)]), SketchKey.new(), private, site="clinic")
+    assert not refused.verdict.refused
+    assert not any(c.exposed or c.near_duplicate_of for c in refused.facts.own_columns)
+    assert preflight(unreadable(), SketchKey.new(), private, site="clinic").verdict == preflight(
+        table(), SketchKey.new(), private, site="clinic"
+    ).verdict  # fmt: skip
+
+
+def test_a_private_sketch_never_refuses_for_what_a_cell_holds():
+    """A missing or infinite cell and a constant column leave like any other: an error would tell that they are there."""
+    data, _ = columns()
+    data["x1"][3], data["x2"][4], data["x3"][:] = np.nan, np.inf, 2.0
+    opened = Table.open(data, id="id", responses=["y"])
+    plan = study(kind="gaussian", **PRIVATE)
+    check = preflight(opened, SketchKey.new(), plan, site="clinic")
+    result = private_sketch(
+        opened, SketchKey.new(), study="demo", run=plan.run, m=30, w=check.noise.w, clip=check.clip, site="clinic",
+        study_hash=plan.hash,
+    )  # fmt: skip
+    assert list(result.message.features) == list(opened.features)
+
+
 def test_self_attack_uses_the_real_phi():
     rng = np.random.default_rng(1)
     status = (rng.permutation(N) < 15).astype(float)
@@ -138,6 +227,23 @@ def test_time_is_bounded():
     assert any("stopped after" in f.text for f in check.verdict.findings)
 
 
+def unreadable():
+    """The same people, in a table whose values nobody may read."""
+    opened = table()
+    opened.blocks = opened.raw_blocks = None
+    return opened
+
+
+def test_refusals_are_booked_and_dry_runs_are_not(tmp_path):
+    ledger, key = Ledger(tmp_path), SketchKey.new()
+    rare = table(rare=np.r_[np.ones(4), np.zeros(N - 4)])
+    assert preflight(rare, key, study(), site="clinic", ledger=ledger, dry=True).verdict.refused
+    assert ledger.entries() == []
+    preflight(rare, key, study(), site="clinic", ledger=ledger)
+    assert [(e.state, e.note) for e in ledger.entries()] == [("tried", ""), ("refused", "rare-level")]
+    assert preflight(table(), key, study(), site="clinic", ledger=ledger).reserve().state == "reserved"  # repaired, same people
+
+
 def test_ledger_in_the_flow(tmp_path):
     ledger, key = Ledger(tmp_path), SketchKey.new()
     check = preflight(table(), key, study(), site="clinic", ledger=ledger)
@@ -150,9 +256,8 @@ def test_ledger_in_the_flow(tmp_path):
     changed = preflight(Table.open(data, id="id", responses=["y"]), key, study(), site="clinic", ledger=ledger)
     with pytest.raises(PrivacyError, match="one-time"):
         changed.reserve()
-    fewer = preflight(table(), key, study(), site="clinic", ledger=ledger, order=np.arange(N - 1))
-    with pytest.raises(PrivacyError, match="another cohort"):
-        fewer.reserve()
+    with pytest.raises(PrivacyError, match="another cohort"):  # before any value is looked at
+        preflight(unreadable(), key, study(), site="clinic", ledger=ledger, order=np.arange(N - 1))
     second = preflight(table(), key, study(run="cd" * 16), site="clinic", ledger=ledger)
     assert second.facts.history_m == 30
     assert second.verdict.ratio == pytest.approx(60 / N)

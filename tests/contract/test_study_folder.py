@@ -13,6 +13,7 @@ from intarsia.errors import FederationError, StudyError
 from intarsia.server.study import protocol
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.server.study.protocol import Reply
+from intarsia.server.study.status import status
 from intarsia.wire.container import pack
 from intarsia.wire.messages import Sketch
 
@@ -60,7 +61,7 @@ def test_a_good_sketch_is_taken_once(folder: StudyFolder, sketches: dict[str, by
         ("mri", lambda s: pack("cohort", {}, {}), r"'mri' is refused.*'sketch' message was expected"),
         ("mri", lambda s: changed(s["mri"], study_hash="0" * 64), r"'mri' was made for another study"),
         ("mri", lambda s: s["lab"], r"'mri' sent a sketch in the name of 'lab'"),
-        ("mri", lambda s: changed(s["mri"], X=np.ones((30, 6)), Y=np.ones((30, 0)), m=30), r"'mri' has m 30"),
+        ("mri", lambda s: changed(s["mri"], X=np.ones((30, 6)), Y=np.ones((30, 0)), Z=None, m=30), r"'mri' has m 30"),
         ("mri", lambda s: changed(s["mri"], kind="gaussian"), r"'mri' has kind gaussian"),
         ("mri", lambda s: changed(s["mri"], order_mac="ab" * 32), r"'clinic' .* and 'mri' .* do not prove the same"),
         ("mri", lambda s: changed(s["mri"], order_mac=""), r"'mri' carries no proof"),
@@ -124,9 +125,10 @@ def test_a_site_that_was_away_is_asked_again_and_nothing_else_is_repeated(tmp_pa
     protocol.collect(folder, ask)
     assert asked == [("sketch", ("lab",))]
     assert folder.read("sketch", "mri") == kept
-    steps = {row["step"]: row["done"] for row in protocol.status(folder)}
+    steps = {row["step"]: row["done"] for row in status(folder)}
     assert steps == {
-        "share": True, "confirmation": True, "alignment": True, "sketch": True, "fit": False, "deliver": False,
+        "offer": True, "share": True, "confirmation": True, "announcement": True, "alignment": True, "sketch": True,
+        "fit": False, "deliver": False,
     }  # fmt: skip
 
 
@@ -153,7 +155,8 @@ def test_a_tampered_relay_is_noticed_by_the_sites(tmp_path: Path) -> None:
     s = study(parties)
     folder = StudyFolder.create(tmp_path / "study", s)
     inner = carrier(parties, s)
-    old = parties[1].offer(s.again())
+    before = s.again()
+    old = parties[1].share(before, {site.name: site.offer(before) for site in parties})
 
     def ask(step, payloads):  # type: ignore[no-untyped-def]
         if step == "combine":

@@ -22,7 +22,7 @@ WIDTHS = {"desktop": (1280, 900), "phone": (390, 840)}
 def browser():
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium chromium-driver)")
+        pytest.skip("Chromium is not installed (make system-packages)")
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'intarsia[test]')")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium

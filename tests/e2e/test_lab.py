@@ -40,4 +40,4 @@ def test_brain_study_from_run_to_figures(tmp_path, capsys):
     assert main(["lab", "figures", *where, "--out", str(tmp_path / "figures"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     names = {path.rsplit("/", 1)[-1] for path in told["figures"]}
-    assert names == {"figure5-connectome-small.png", "figure6-connectome-small.png"}
+    assert names == {"figure5-connectome-small.png", "figure6-connectome-small.html"}

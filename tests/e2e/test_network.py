@@ -55,8 +55,9 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
         assert received <= 8 * s.sketch.m * columns + 4096
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
     for name, frame in new.items():
-        (network.root / name / "predict").mkdir(exist_ok=True)
-        frame.to_csv(network.root / name / "predict" / "june.csv", index=False)
+        where = network.root / name / "predict" / s.folder_name
+        where.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(where / "june.csv", index=False)
     network.command("predict", "run", network.folder(s), "june", "--server", network.server, "--timeout", 60)
     expected = local.predict(new, "june")
     for name in ("clinic", "lab"):
@@ -124,7 +125,7 @@ def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
     done = network.command("study", "run", path, "--server", network.server, "--timeout", 30, check=False)
     assert done.returncode == 9
     for name in NAMES:
-        assert f"Site '{name}' has accepted no study with hash {tampered.hash[:12]}" in done.stderr
+        assert f"{name}: StudyError: This site has not accepted that study" in done.stderr
     assert not list((network.folder(tampered)).glob("sketch/*"))
 
 
@@ -182,7 +183,7 @@ def serve_and_listen(network: Network, folder: Path) -> str:
 
 def evil_job(where: Path, marker: Path, *, code: bool) -> Path:
     """A job whose client part runs something else than our class: shipped code, or a class that is merely installed."""
-    from intarsia.carriers.flare.engine import write_job
+    from intarsia.carriers.flare.jobs import write_job
 
     arguments = {"study": "x", "action": "collect", "ticket": "t", "request": "", "timeout": 5}
     job = write_job(where, NAMES, arguments)

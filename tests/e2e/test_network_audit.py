@@ -97,7 +97,10 @@ class Audited:
             store = site.run_store(self.study)
             own = site.identity
             assert own is not None
-            keys = [store.get("study.secret"), store.get("share.secret")]
+            # The keys of the run and the shares are gone once the study key is sealed.
+            assert not [name for name in ("run-key.secret", "share.secret", "pending.secret") if store.get(name) is not None]
+            pairs = json.loads(store.need("pairs.secret", ""))
+            keys = [store.get("study.secret"), *(bytes.fromhex(text) for text in pairs.values())]
             keys += [own.exchange.private_bytes_raw(), own.signing.private_bytes_raw()]
             for raw in keys:
                 assert raw is not None
@@ -152,12 +155,12 @@ def test_what_a_site_sends_is_hardly_more_than_its_sketch(audited: Audited) -> N
         assert log is not None
         ours = sum(json.loads(line)["bytes"] for line in log.read_text().splitlines())
         assert {json.loads(line)["step"] for line in log.read_text().splitlines()} == {
-            "share", "confirmation", "alignment", "sketch",
+            "offer", "share", "confirmation", "alignment", "sketch",
         }  # fmt: skip
         assert sum(map(len, audited.taps[name].up)) < ours + 300_000
 
 
-@pytest.mark.skipif(STRACE is None, reason="strace is not installed: opened files cannot be watched")
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed (make system-packages): opened files cannot be watched")
 def test_no_process_but_the_sites_opens_the_key_or_the_table(audited: Audited) -> None:
     root = str(audited.network.root)
     for trace in (audited.trace, audited.trace_run):

@@ -13,6 +13,7 @@ from intarsia.privacy.card import verify
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 KEY = SketchKey(bytes(range(32)))
@@ -36,9 +37,9 @@ def parties(n: int, folder: Path | None = None) -> tuple[list[Site], np.ndarray,
     return [site("left", a, ["y"]), site("right", b, [])], C, who
 
 
-def study(m: int, epsilon: float, who: dict[str, Identity]) -> Study:
+def study(m: int, epsilon: float, who: dict[str, Identity], pinned: bool = True) -> Study:
     roster = [{"name": "left", "features": ["a*"], "responses": ["y"]}, {"name": "right", "features": ["b*"]}]
-    for entry in roster:
+    for entry in roster if pinned else ():
         keys = who[str(entry["name"])]
         entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
     public = {site: {"*": 0.0} for site in ("left", "right")}
@@ -79,7 +80,7 @@ def test_private_study(tmp_path: Path) -> None:
 
 def test_the_servers_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites, _, who = parties(2_000, tmp_path)
-    plan = study(60, 8.0, who)
+    plan = study(60, 8.0, who, pinned=False)  # the key comes by file
     from intarsia.server.study.folder import dump
 
     (tmp_path / "study.toml").write_text(dump(plan))
@@ -103,3 +104,27 @@ def test_a_hopeless_private_study_is_refused_with_numbers() -> None:
     sites, _, who = parties(400)
     with pytest.raises(InputError, match="drowns the features"):
         fit(sites, study(60, 1.0, who))
+
+
+def test_what_a_cell_holds_never_decides_a_private_step() -> None:
+    """A missing or infinite cell, a rare level, a constant column: a private study answers each step as if nothing were there."""
+    sites, _, who = parties(400)
+    plan = study(60, 8.0, who)
+    sites[1].data["b0"][3], sites[1].data["b1"][4], sites[1].data["b2"][:] = np.nan, np.inf, 1.0
+    sites[1].data["b3"] = np.r_[1.0, np.zeros(399)]
+    sites[1].offer(plan)
+    sites[1].set_key(plan, KEY)
+    sites[1].announce(plan)
+    sent = Sketch.load(sites[1].sketch(plan))
+    assert sent.features == tuple(f"b{j}" for j in range(5))
+
+
+def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> None:
+    """A private study must not answer some steps and then refuse by what the data are: each refusal would be an answer."""
+    sites, _, who = parties(400)
+    plan = study(60, 8.0, who)
+    sites[1].data["id"] = np.array(["s1", *sites[1].data["id"][1:]])
+    for step in (sites[1].offer, sites[1].announce):
+        with pytest.raises(InputError, match="1 rows repeat the id"):
+            step(plan)
+    assert sites[1].run_store(plan).log == []

@@ -1,6 +1,5 @@
-"""From a file and a key to a sketch another process reads: the command line, as a user types it."""
+"""From a site's folder to a sketch another process reads: the command line, as a user types it."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.federation import fingerprints
 
-from intarsia import Sketch, SketchKey, Table, join, sketch
-from intarsia.cli import main
+from intarsia import Sketch, SketchKey
+from intarsia.cli import COMMANDS, main
+from intarsia.site.site_folder import SiteFolder
 
 STUDY = """id = "diabetes"
 run = "00112233445566778899aabbccddeeff"
@@ -21,6 +22,7 @@ precision = "float32"
 name = "clinic"
 features = ["age", "sex=*"]
 responses = ["hba1c"]
+covariates = ["centre=*"]
 [[site]]
 name = "genome"
 features = ["snp_*"]
@@ -33,122 +35,56 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     who = [f"p{i:04d}" for i in range(300)]
     clinic = pd.DataFrame({"patient": who, "age": rng.normal(60, 9, 300), "sex": rng.choice(["f", "m"], 300),
-                           "hba1c": rng.normal(7, 1, 300), "note": "x"})  # fmt: skip
-    genome = pd.DataFrame({f"snp_{j}": rng.integers(0, 3, 300) for j in range(8)} | {"subject": who})
+                           "hba1c": rng.normal(7, 1, 300), "centre": rng.choice(["a", "b", "c"], 300)})  # fmt: skip
+    genome = pd.DataFrame({f"snp_{j}": rng.integers(0, 3, 300) for j in range(8)} | {"patient": who})
     clinic.to_parquet("clinic.parquet")
     genome.sample(frac=1, random_state=1).to_csv("genome.csv.gz", index=False)  # other order of rows
+    SketchKey(bytes(range(32))).save("study.key")
     Path("study.toml").write_text(STUDY)
+    for name, table in (("clinic", "clinic.parquet"), ("genome", "genome.csv.gz")):
+        assert main(["site", "init", name, "--name", name, "--table", table, "--id", "patient"]) == 0
+        text = (tmp_path / name / "site.toml").read_text().replace('# key = "study.key"', 'key = "../study.key"')
+        if name == "clinic":
+            text = text.replace("responses = []", 'responses = ["hba1c"]').replace("covariates = []", 'covariates = ["centre"]')
+        (tmp_path / name / "site.toml").write_text(text)
+        words = fingerprints(tmp_path / name, Path("study.toml"))
+        assert main(["site", "accept", name, "study.toml", "--fingerprints", str(words)]) == 0
     return tmp_path
 
 
-def test_two_sites_sketch_and_the_server_joins(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["key", "new", "-o", "study.key"]) == 0
-    assert main(["key", "show", "study.key", "--json"]) == 0
-    fingerprint = json.loads(capsys.readouterr().out.splitlines()[-1])["fingerprint"]
-    both = ["--study", "study.toml", "--key", "study.key"]
-    assert main(["sketch", "clinic.parquet", *both, "--site", "clinic", "--id", "patient", "-o", "clinic.sketch"]) == 0
-    said = capsys.readouterr().out
-    assert "300 subjects, 2 features, 1 responses" in said
-    assert "never send it" in said
-    assert main(["sketch", "genome.csv.gz", *both, "--site", "genome", "--id", "subject", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["key_fingerprint"] == fingerprint
-    assert (facts["features"], facts["m"], facts["kind"]) == (8, 25, "orthonormal")
-    assert Path("clinic.sketch.local").stat().st_mode & 0o077 == 0
-    # Another process reads both.
+def test_two_sites_sketch_and_the_server_joins(folder: Path) -> None:
+    for name in ("clinic", "genome"):
+        assert main(["site", "sketch", name, "-o", f"{name}.sketch"]) == 0
     program = (
         "from intarsia import Sketch, join\n"
         "joined = join([Sketch.load('clinic.sketch'), Sketch.load('genome.sketch')])\n"
-        "print(joined.X.shape, joined.Y.shape, joined.feature_sites[-1], joined.n)"
+        "print(joined.X.shape, joined.Y.shape, joined.Z.shape, joined.covariates, joined.feature_sites[-1], joined.n)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(25, 10) (25, 1) genome 300"
+    assert done.stdout.strip() == "(25, 10) (25, 1) (25, 2) ('centre=b', 'centre=c') genome 300"
+    assert Sketch.load("clinic.sketch").order_mac == Sketch.load("genome.sketch").order_mac != ""
 
 
-def test_rows_are_matched_by_id_whatever_their_order_in_the_files(folder: Path) -> None:
-    SketchKey.new().save("study.key")
-    clinic = pd.read_parquet("clinic.parquet")
-    clinic[::-1].to_csv("again.csv", index=False)
-    both = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient"]
-    assert main(["sketch", "clinic.parquet", *both, "-o", "a.sketch"]) == 0
-    assert main(["sketch", "again.csv", *both, "-o", "b.sketch"]) == 0
-    a, b = Sketch.load("a.sketch"), Sketch.load("b.sketch")
-    np.testing.assert_allclose(a.X, b.X, atol=1e-5)
-    assert a.order_mac == b.order_mac != ""
-
-
-def test_the_same_without_a_study_and_in_three_lines_of_python(folder: Path) -> None:
-    SketchKey.new().save("study.key")
-    terms = ["--study-id", "trial", "--run", "1", "--m", "20", "--key", "study.key", "--site", "clinic"]
-    roles = ["--ignore", "note", "--id", "patient", "--responses", "hba1c"]
-    assert main(["sketch", "clinic.parquet", *terms, *roles]) == 0
-    table = Table.open("clinic.parquet", id="patient", responses=["hba1c"], ignore=["note"])
-    result = sketch(table, SketchKey.load("study.key"), study="trial", run="1", m=20, site="clinic")
-    found = Sketch.load("clinic.sketch")
-    np.testing.assert_allclose(found.X, result.message.X, rtol=1e-9, atol=1e-12)
-    assert found.study_hash == result.message.study_hash
-    assert join([found]).responses == ("hba1c",)
-
-
-def test_a_study_is_sketched_behind_the_privacy_gate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SketchKey.new().save("study.key")
-    common = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient", "--json"]
+def test_there_is_no_second_way_out_of_a_site(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gate refuses, nothing is written, and no other command makes a sketch from a table and a key."""
+    assert "sketch" not in COMMANDS
     Path("study.toml").write_text(STUDY.replace("m = 25", "m = 200"))
-    assert main(["sketch", "clinic.parquet", *common]) == 6
+    SiteFolder.load("clinic").accept("study.toml")
+    hash16 = next(p.stem.rsplit("-", 1)[1] for p in Path("clinic/accepted").glob("*.toml") if "m = 200" in p.read_text())
+    assert main(["site", "sketch", "clinic", "--study", hash16, "-o", "clinic.sketch"]) == 6
     assert "refuses this sketch" in capsys.readouterr().err
     assert not list(folder.glob("*.sketch*"))
-    Path("study.toml").write_text(STUDY)
-    assert main(["sketch", "clinic.parquet", *common, "--ledger", "ledger"]) == 0
-    # The same run for other subjects would use Φ twice.
-    pd.read_parquet("clinic.parquet")[1:].to_parquet("fewer.parquet")
-    assert main(["sketch", "fewer.parquet", *common, "--ledger", "ledger", "-o", "b.sketch"]) == 6
-    assert not Path("b.sketch").exists()
 
 
-def test_a_private_study_gets_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SketchKey.new().save("study.key")
-    private = (
-        STUDY.replace("m = 25", 'm = 25\nkind = "gaussian"')
-        + """
-[privacy]
-epsilon = 5.0
-delta = 1e-6
-[privacy.row_bound]
-clinic = 3.0
-genome = 3.0
-[privacy.centres.clinic]
-"*" = 0.5
-[privacy.scales.clinic]
-"*" = 10.0
-"""
-    )
-    Path("study.toml").write_text(private)
-    common = ["--study", "study.toml", "--key", "study.key", "--site", "clinic", "--id", "patient", "--json"]
-    for name in ("a", "b"):
-        code = main(["sketch", "clinic.parquet", *common, "-o", f"{name}.sketch"])
-        assert code == 0, capsys.readouterr().err
-    a, b = Sketch.load("a.sketch"), Sketch.load("b.sketch")
-    assert a.noise == b.noise > 0
-    assert not np.allclose(a.X, b.X)
+def test_a_second_call_writes_the_same_bytes_whatever_became_of_the_table(folder: Path) -> None:
+    assert main(["site", "sketch", "clinic", "-o", "a.sketch"]) == 0
+    pd.read_parquet("clinic.parquet")[1:].to_parquet("clinic.parquet")
+    assert main(["site", "sketch", "clinic", "-o", "b.sketch"]) == 0
+    assert Path("a.sketch").read_bytes() == Path("b.sketch").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--study", "study.toml"], 4, "--site clinic | genome"),
-        (["--study", "study.toml", "--m", "5"], 2, "the study fixes the terms"),
-        (["--m", "5"], 2, "--study-id"),
-        (["--study-id", "t", "--run", "1", "--m", "300", "--id", "patient"], 2, "must be below n"),
-        (["--study-id", "t", "--run", "1", "--m", "20", "--id", "patient", "--order", "study.toml"], 2, "row numbers"),
-        (["--study-id", "t", "--run", "1", "--m", "20", "--key", "none.key"], 7, "no key file"),
-        (["--study-id", "t", "--run", "1", "--m", "20"], 2, "over 100 different texts"),
-        (["--study-id", "t", "--run", "1", "--m", "20", "--ignore", "patient"], 2, "No variation in column note"),
-    ],
-)
-def test_errors_say_what_to_do(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
-) -> None:
-    SketchKey.new().save("study.key")
-    assert main(["sketch", "clinic.parquet", "--key", "study.key", *arguments]) == code
-    assert words in capsys.readouterr().err
-    assert not list(folder.glob("*.sketch*"))
+def test_a_fit_needs_its_study(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "sketch", "clinic", "-o", "clinic.sketch"]) == 0
+    assert main(["fit", "clinic.sketch", "-o", "out"]) == 4
+    assert "--study study.toml" in capsys.readouterr().err
+    assert not Path("out").exists()

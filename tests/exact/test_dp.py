@@ -1,12 +1,17 @@
 """Differential privacy accounting: exact figures, its inverse, monotonicity, and the whole problem by simulation."""
 
+from decimal import Context, Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+from scipy.stats import chi2, kstest, norm
 
-from intarsia.errors import InputError
-from intarsia.privacy import dp
+from intarsia.errors import InputError, PrivacyError
+from intarsia.privacy import dp, grid
+from intarsia.site.sketch.grid_noise import discrete_gaussian, snap
 
 M = st.integers(2, 2000)
 T = st.floats(1e-4, 2.0)
@@ -85,6 +90,8 @@ def test_noise_is_split_over_sites():
     same = dp.guarantee(2.0, 1e-6, 200, bounds)
     assert same.sites["a"].w == pytest.approx(same.sites["b"].w)
     assert same.sites["a"].w == pytest.approx(np.sqrt(109 / same.t))
+    # A thousandth of ε and δ is kept back for the grid; what is stated holds with it.
+    assert dp.epsilon_of(1e-6 * 0.999, g.t, 200) == pytest.approx(2.0 * 0.999)
 
 
 def test_guarantee_against_a_party_that_knows_phi():
@@ -115,3 +122,112 @@ def test_missing_and_bad_bounds():
         dp.guarantee(1, 1e-6, 100, {"a": 0.0})
     with pytest.raises(InputError, match="different sites: b"):
         dp.guarantee(1, 1e-6, 100, {"a": 1.0}, {"a": 3, "b": 4})
+
+
+# --- on the grid: noise in floating point -----------------------------------------------------------------------------
+
+
+def rounded_normal_ratio(z, steps):
+    """How much the discrete Gaussian's probability at z standard deviations differs from a rounded normal's, by series."""
+    return abs(z * z - 1) / (24 * steps**2)
+
+
+def test_the_grid_costs_less_than_was_set_aside():
+    for n, m, c, bound in ((100_000, 1000, 300, 17.5), (20_000, 200, 6, 4.0), (500, 50, 10, 3.0)):
+        for epsilon in (0.1, 1.0, 10.0):
+            w = bound / np.sqrt(dp.calibrate(epsilon, 1e-6, m))
+            mu = grid.shift(n, m, c, bound, w)
+            more, slip = grid.cost(epsilon, 1e-6, mu, m * c)
+            assert more < 1e-3 * epsilon
+            assert slip < 1e-9
+            grid.check(epsilon, 1e-6, mu, m * c, sites=3)
+    with pytest.raises(PrivacyError, match="set aside"):
+        grid.check(0.1, 1e-6, 1.0, 10)
+    assert rounded_normal_ratio(13.0, grid.STEPS_PER_SD) <= 7.1 / grid.STEPS_PER_SD**2
+
+
+def test_the_series_for_a_rounded_normal_holds():
+    """On a coarse grid, where doubles can still tell the two laws apart: the discrete Gaussian against the rounded normal."""
+    steps, k = 20.0, np.arange(-100, 101)
+    discrete = np.exp(-0.5 * (k / steps) ** 2)
+    discrete /= np.exp(-0.5 * (np.arange(-400, 401) / steps) ** 2).sum()
+    rounded = norm.cdf((k + 0.5) / steps) - norm.cdf((k - 0.5) / steps)
+    expected = 1 + ((k / steps) ** 2 - 1) / (24 * steps**2)
+    np.testing.assert_allclose(rounded / discrete, expected, rtol=1e-4)
+
+
+def test_the_discrete_gaussian_has_its_law():
+    """Against exact probabilities: whole standard deviations, the place within one, sign and parity."""
+    rng = np.random.default_rng(5)
+    k = discrete_gaussian(400_000, rng.bytes)
+    z = k / grid.STEPS_PER_SD
+    assert kstest(z, "norm").pvalue > 1e-3
+    edges = np.arange(-4, 5)
+    counts = np.histogram(z, [-np.inf, *edges, np.inf])[0]
+    expected = np.diff([0, *norm.cdf(edges), 1]) * len(z)
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(1e-3, len(expected) - 1)
+    for bits in (1, 5, 13):  # low bits are uniform: no number is favoured by its last digits
+        share = np.bincount((k % 2**bits).astype(int) >> (bits - 1), minlength=2) / len(k)
+        assert share == pytest.approx(0.5, abs=0.004)
+
+
+def test_close_decisions_are_made_exactly():
+    """With random bytes whose first half never decides, the second half must: no double is trusted there."""
+    from intarsia.site.sketch import grid_noise
+
+    S = grid.STEPS_PER_SD
+    exact = Decimal(-(S // 2) * (S // 2)) / Decimal(2 * S * S)
+    top = int(Context(prec=60).exp(exact) * 2**64)
+    a, b = np.zeros(4, np.int64), np.full(4, S // 2)
+    for low, kept in ((0, True), (2**64 - 1, False)):
+        words = iter([np.full(4, top, np.uint64).tobytes(), np.full(4, low, np.uint64).tobytes()])
+        assert (grid_noise._kept(a, b, lambda size, words=words: next(words)) == kept).all()
+
+
+def looks_like_noise(values, sd):
+    """Which values could be noise alone: sd times a quantile of one of the 2⁵² probabilities that the generator can give.
+
+    Mironov's attack: not every double can come out of `value + noise`, and which ones can depends on the value.
+    """
+    nearest = np.floor(ndtr(values / sd) * 2.0**52)
+    out = np.zeros(values.shape, bool)
+    for step in range(-3, 4):
+        out |= ndtri((nearest + step + 0.5) * 2.0**-52) * sd == values
+    return out
+
+
+def test_mironov_with_phi_known():
+    """One person's row scaled by 1e-6 against an empty one, Φ known: certain from noise in doubles, unknown from the grid.
+
+    All other rows are empty, so the sketch without noise is zero or 1e-6 times the person's column of Φ.
+    """
+    rng = np.random.default_rng(11)
+    m, sd, studies = 40, 0.37, 60
+    phi = rng.standard_normal(m) / np.sqrt(50)
+
+    def in_doubles(value):
+        return value + ndtri((rng.integers(0, 2**52, m) + 0.5) * 2.0**-52) * sd
+
+    def on_the_grid(value):
+        return snap(value, sd, rng.bytes)
+
+    def shares(release):
+        empty = [looks_like_noise(release(0.0 * phi), sd).mean() for _ in range(studies)]
+        present = [looks_like_noise(release(1e-6 * phi), sd).mean() for _ in range(studies)]
+        return np.array(empty), np.array(present)
+
+    empty, present = shares(in_doubles)
+    assert empty.min() > present.max() + 0.3  # one sketch is enough, whatever ε says
+    empty, present = shares(on_the_grid)
+    error = np.sqrt((empty.var() + present.var()) / studies)
+    assert abs(empty.mean() - present.mean()) < 4 * max(error, 1 / (m * studies))
+    step = sd / grid.STEPS_PER_SD
+    released = on_the_grid(1e-6 * phi)
+    assert (np.rint(released / step) * step == released).all()  # what leaves is a function of whole steps
+
+
+def test_values_off_the_grid_are_refused():
+    with pytest.raises(PrivacyError, match="grid"):
+        snap(np.array([1e30]), 1e-6)
+    with pytest.raises(PrivacyError, match="grid"):
+        snap(np.array([np.nan]), 1.0)

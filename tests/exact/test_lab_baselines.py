@@ -86,7 +86,9 @@ def _elbo_slopes(model, X, Y, entries):
     Yc = Y - Y.mean(0)
 
     def value(q):
-        return locus_module.elbo(q, model.hyper_, locus_module.expected_rss(Xs, Yc, q), len(X))
+        # E‖y_t − Xβ_t‖² under q, for features whose squared length is n − 1
+        rss = ((Yc - Xs @ q.mean) ** 2).sum(axis=0) + (len(X) - 1.0) * (q.second - q.mean**2).sum(axis=0)
+        return locus_module.elbo(q, model.hyper_, rss, len(X))
 
     slopes = []
     for field in ("mu", "g", "kappa", "nu", "a", "b"):

@@ -111,8 +111,3 @@ def test_nothing_selected_has_no_false_discovery():
 
 def test_efficiency_is_the_logarithm_of_the_ratio():
     assert metrics.computational_efficiency(np.full((4, 4), 64.0), 8.0) == pytest.approx(7.0)
-
-
-def test_mse_y_ratio_below_one_is_better_for_us():
-    Y = np.ones((3, 2))
-    assert metrics.mse_y_ratio(Y, Y - 1, Y - 2) == pytest.approx(0.25)

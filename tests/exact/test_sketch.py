@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.local import Local
 from intarsia.site.sketch import sketch as module
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.partial import Partial
 from intarsia.site.sketch.sketch import design, factor, finish, gaussian_columns, partial, sketch
+from intarsia.site.units import Units
+from intarsia.wire.messages import Sketch, join
 
 KEY = SketchKey(bytes(range(32)))
 N, M, P = 400, 50, 17
@@ -87,7 +88,7 @@ def test_phi_y_has_the_noise_of_y() -> None:
     Y = X @ C + E + 7
     table = Table.open(np.hstack([X, Y]), names=[f"x{j}" for j in range(P)] + ["y1", "y2"], responses=["y1", "y2"])
     result = sketch(table, KEY, **TERMS)
-    found, local = result.message, result.local
+    found, local = result.message, result.units
     noise = found.Y * local.y_scale - (found.X * local.x_scale) @ C
     close(noise, dense_phi() @ E, 1e-9)
 
@@ -140,8 +141,8 @@ def test_partial_sums_of_stores_add_in_any_order(cuts: list[int], random: object
         total = total + other
     found = finish(total, phi, key_fingerprint=KEY.fingerprint, study_hash=HASH, missing="mean")
     close(found.message.X, dense_phi() @ scaled(filled), 1e-9)
-    np.testing.assert_allclose(found.local.x_mean, filled.mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(found.local.x_scale, filled.std(axis=0, ddof=1), rtol=1e-9)
+    np.testing.assert_allclose(found.units.x_mean, filled.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(found.units.x_scale, filled.std(axis=0, ddof=1), rtol=1e-9)
 
 
 def test_partial_sums_travel_between_the_sites_machines_by_file(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_partial_sums_that_do_not_belong_together_are_refused(tmp_path: Path) ->
         first + partial(Table.open(X[150:, :4]), phi, start=150)
     first.save(tmp_path / "a.partial")
     with pytest.raises(MessageError, match="'partial' message"):
-        Local.load(tmp_path / "a.partial")
+        Units.from_bytes(tmp_path / "a.partial")
 
 
 def test_several_files_are_one_table(tmp_path: Path) -> None:
@@ -234,19 +235,27 @@ def test_constant_columns_are_refused_or_dropped() -> None:
     with pytest.raises(InputError, match="No variation in column x05"):
         sketch(X, KEY, **TERMS)
     result = sketch(Table.open(X, constant="drop"), KEY, **TERMS)
-    assert result.local.dropped == ("x05",)
+    assert result.units.dropped == ("x05",)
     assert "x05" not in result.message.features
     close(result.message.X, dense_phi() @ scaled(np.delete(X, 4, axis=1)))
 
 
-def test_opaque_labels_stay_readable_at_the_site(tmp_path: Path) -> None:
-    result = sketch(Table.open(data()[:, :3], names=["hiv", "age", "y"], responses="y"), KEY, site="clinic",
-                    labels="opaque", **TERMS)  # fmt: skip
-    assert result.message.features == ("clinic.x1", "clinic.x2")
-    assert result.message.responses == ("clinic.y1",)
-    assert b"hiv" not in result.message.to_bytes()
-    result.local.save(tmp_path / "a.local")
-    assert Local.load(tmp_path / "a.local").labels == {"hiv": "clinic.x1", "age": "clinic.x2", "y": "clinic.y1"}
+def test_covariates_are_sketched_like_features_under_their_own_role(tmp_path: Path) -> None:
+    X = data()[:, :4]
+    columns = {"age": X[:, 0], "gene": X[:, 1], "y": X[:, 2], "smoke": np.where(X[:, 3] > 0.3, "yes", "no")}
+    result = sketch(Table.open(columns, responses="y", covariates=["age", "smoke"]), KEY, site="clinic", **TERMS)
+    found, phi = result.message, dense_phi()
+    assert (found.features, found.responses, found.covariates) == (("gene",), ("y",), ("age", "smoke=yes"))
+    yes = np.column_stack([X[:, 0], X[:, 3] > 0.3])
+    close(found.Z, phi @ scaled(yes))
+    close(found.X, phi @ scaled(X[:, [1]]))
+    np.testing.assert_allclose(result.units.z_mean, yes.mean(axis=0))
+    result.units.save(tmp_path / "a.units")
+    assert (tmp_path / "a.units").stat().st_mode & 0o077 == 0
+    assert Units.from_bytes(tmp_path / "a.units").covariates == ("age", "smoke=yes")
+    again = Sketch.load(found.to_bytes())
+    np.testing.assert_array_equal(again.Z, found.Z)
+    assert join([found]).covariate_sites == ("clinic", "clinic")
 
 
 def test_the_message_does_not_depend_on_means_and_scales() -> None:
@@ -254,7 +263,7 @@ def test_the_message_does_not_depend_on_means_and_scales() -> None:
     X = data()
     a, b = (sketch(Z, KEY, precision="float32", **TERMS).message for Z in (X, 3 * X + 11))
     close(a.X, b.X, 1e-6)
-    assert {k: v for k, v in vars(a).items() if k not in "XY"} == {k: v for k, v in vars(b).items() if k not in "XY"}
+    assert {k: v for k, v in vars(a).items() if k not in "XYZ"} == {k: v for k, v in vars(b).items() if k not in "XYZ"}
 
 
 def test_progress_counts_to_the_end() -> None:
@@ -273,7 +282,6 @@ def test_progress_counts_to_the_end() -> None:
         ({"order": [0, 0, 1]}, "twice"),
         ({"order": [0, N]}, "beyond the table"),
         ({"order": [0.5, 1.0]}, "row numbers"),
-        ({"labels": "secret"}, "not one of names, opaque"),
     ],
 )
 def test_what_cannot_be_sketched_is_refused(change: dict[str, object], words: str) -> None:
@@ -305,7 +313,7 @@ def test_bounded_rows_and_noise_for_a_private_sketch() -> None:
     Z *= np.minimum(1, 3 / norms)[:, None]
     plain = sketch(table, KEY, kind="gaussian", bound=bound, **TERMS)
     close(plain.message.X, dense_phi(kind="gaussian") @ Z)
-    np.testing.assert_array_equal(plain.local.x_scale, np.full(P, 10.0))
+    np.testing.assert_array_equal(plain.units.x_scale, np.full(P, 10.0))
     w = 5.0
     noisy = [sketch(table, KEY, kind="gaussian", bound=bound, noise=w, **TERMS).message for _ in range(2)]
     added = noisy[0].X - plain.message.X

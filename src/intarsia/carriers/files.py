@@ -1,4 +1,8 @@
-"""Studies by files: the carrier is whatever channel the institutions already use."""
+"""Studies by files: the carrier is whatever channel the institutions already use.
+
+Files that sites sent answer the protocol's steps as a connected site would. Where study.toml pins a site's keys, a file counts
+only with the site's signature beside it (FILE.sig): the name inside a file says nothing about who made it.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -6,11 +10,47 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError, MessageError
+from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import Payload, Reply
+from intarsia.wire.alignment import AlignmentReport
 from intarsia.wire.messages import Sketch
+from intarsia.wire.prediction import PredictionPart
+from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import FileSignature, verify
 from intarsia.wire.study import Study
+
+# Who a file of each step says it is from. A receipt carries its signature inside.
+_SENDER: dict[str, Callable[[bytes], str]] = {
+    "align": lambda raw: AlignmentReport.from_bytes(raw).site,
+    "sketch": lambda raw: Sketch.load(raw).site,
+    "receive": lambda raw: Receipt.from_bytes(raw).site,
+    "predict": lambda raw: PredictionPart.from_bytes(raw).site,
+}
+
+
+def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
+    """Answer the server's next step from the files given; a site without a file is away."""
+
+    def ask(step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
+        replies: dict[str, Reply] = {}
+        for path in paths:
+            # The file stays with its owner: what is kept is a copy of what was checked.
+            raw = _read(path)
+            sender = _SENDER[step](raw)
+            if sender not in study.names:
+                raise FederationError(
+                    f"{sender!r} is not on the roster of study {study.id!r} ({', '.join(study.names)}). Refused."
+                )
+            if sender in replies:
+                raise FederationError(f"Two of the files given come from site {sender!r}; give one file per site.")
+            if step != "receive":
+                check_signature(study, sender, raw, path)
+            replies[sender] = Reply(raw)
+        return {name: reply for name, reply in replies.items() if name in payloads}
+
+    return ask
 
 
 def fit_files(
@@ -23,29 +63,26 @@ def fit_files(
 ) -> dict[str, Any]:
     """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again."""
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
-    for path in sketches:
-        # The file stays with its owner: what is kept is a copy of what was checked.
-        try:
-            raw = Path(path).read_bytes()
-        except OSError as error:
-            raise MessageError(f"Cannot read {path}: {error.strerror}.") from None
-        sender = Sketch.load(raw).site
-        _check_signature(folder.study, sender, raw, Path(path))
-        folder.accept("sketch", sender, raw)
+    ask = carrier(folder.study, sketches)
+    for name, reply in ask("sketch", {name: {} for name in folder.present("sketch")}).items():
+        assert reply.message is not None
+        folder.accept("sketch", name, reply.message)  # the same again, or refused: a site's first sketch is its only one
+    protocol.collect_sketches(folder, ask)
     return fit(folder, workers=workers, progress=progress)
 
 
-def _check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
+def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
     """A file says nothing about who sent it: where study.toml pins a site's keys, its signature must come along."""
-    if sender not in study.names or (key := study.site(sender).signing_key) is None:
+    key = study.site(sender).signing_key
+    if key is None:
         return
     beside = path.with_name(path.name + ".sig")
     if not beside.is_file():
         raise FederationError(
-            f"The sketch of site {sender!r} comes without its signature {beside.name}; study.toml pins its keys. "
+            f"{path.name} of site {sender!r} comes without its signature {beside.name}; study.toml pins its keys. "
             "Ask the site for both files."
         )
-    found = FileSignature.from_bytes(beside.read_bytes())
+    found = FileSignature.from_bytes(_read(beside))
     fits = (found.site, found.study_hash, found.digest) == (sender, study.hash, hashlib.sha256(raw).hexdigest())
     if not fits or not verify(key, found.signature, found.body()):
         raise FederationError(
@@ -53,13 +90,8 @@ def _check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         )
 
 
-def study_of_sketches(sketches: Sequence[Path], options: Mapping[str, Any]) -> Study:
-    """The study that sketches made without a study file speak of; it carries their hash."""
-    if not sketches:
-        raise FederationError("Give the sketches of all sites, or the folder of a study that has begun.")
-    read = [Sketch.load(path) for path in sketches]
-    first = read[0]
-    sites = [{"name": s.site, "features": list(s.features), "responses": list(s.responses)} for s in read]
-    sketch = {"m": first.m, "kind": first.kind, "precision": first.precision}
-    content = {"id": "files", "run": first.study_hash[:32], "sketch": sketch, "site": sites, "fit": dict(options)}
-    return Study.from_dict({**content, "terms": first.study_hash})
+def _read(path: Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise MessageError(f"Cannot read {path}: {error.strerror}.") from None

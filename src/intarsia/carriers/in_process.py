@@ -22,7 +22,7 @@ from intarsia.site.site import Site
 from intarsia.wire.study import Study, new_run
 
 
-@dataclass
+@dataclass(repr=False)
 class StudyResult:
     """What a study in one process leaves: the labelled posterior, each site's model, and joint predictions."""
 
@@ -34,7 +34,18 @@ class StudyResult:
 
     @property
     def selected(self) -> list[str]:
+        """The selected features; provisional unless `converged`."""
         return list(self.summary["selected"])
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Sets of interchangeable features, one of each of which matters; provisional unless `converged`."""
+        return [list(group) for group in self.summary["groups"]]
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "not converged, its selection is provisional"
+        found = f"{len(self.selected)} features and {len(self.groups)} sets selected of {self.summary['features']}"
+        return f"<StudyResult of {self.study.id}: {state} ({self.summary['verdict']}); {found}>"
 
     @property
     def converged(self) -> bool:
@@ -49,18 +60,11 @@ class StudyResult:
         missing = [site.name for site in self.sites if site.name not in new]
         if missing:
             raise StudyError(f"The new subjects' data of {', '.join(missing)} are missing; every site takes part.")
-        from intarsia.wire.prediction import PartialPrediction, add_parts
-
-        parts = {}
-        for site in self.sites:
-            raw = site.predict_part(self.study, request, new[site.name])
-            parts[site.name] = PartialPrediction.from_bytes(raw)
-        owners = sorted({owner for part in parts.values() for owner in part.parts})
-        by_name = {site.name: site for site in self.sites}
-        return {
-            owner: by_name[owner].predict_finish(self.study, request, new[owner], add_parts(parts, owner).to_bytes())
-            for owner in owners
-        }
+        ask = carrier(self.sites, self.study, lambda site: new[site])
+        with tempfile.TemporaryDirectory(prefix="intarsia-") as temporary:
+            protocol.predict(StudyFolder.create(temporary, self.study), request, ask)
+        found = {site.name: site.predictions.get((self.study.hash, request)) for site in self.sites}
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
 
 
 def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:
@@ -72,6 +76,7 @@ def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: An
             "name": site.name,
             "features": list(table.features),
             "responses": list(table.responses),
+            "covariates": list(table.covariates),
         }
         if site.identity is not None:
             entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
@@ -112,7 +117,7 @@ def _run(
 ) -> StudyResult:
     from intarsia.server.results.posterior import Posterior
 
-    if not protocol.agrees(folder) and not all(site.has_key(study) for site in sites):
+    if not study.agrees and not all(site.has_key(study) for site in sites):
         # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
         key = SketchKey.new()
         for site in sites:
@@ -128,8 +133,11 @@ def _run(
     return StudyResult(study, tuple(sites), posterior, models, summary)
 
 
-def carrier(sites: Sequence[Site], study: Study) -> protocol.Ask:
-    """Bring messages to sites in this process. Errors are not scrubbed: caller and sites are the same person."""
+def carrier(sites: Sequence[Site], study: Study, new: Callable[[str], Any] | None = None) -> protocol.Ask:
+    """Bring messages to sites in this process. Errors are not scrubbed: caller and sites are the same person.
+
+    `new(site)` is a site's table of new subjects, for predictions.
+    """
     by_name = {site.name: site for site in sites}
 
     def ask(step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
@@ -137,7 +145,8 @@ def carrier(sites: Sequence[Site], study: Study) -> protocol.Ask:
         for name, payload in payloads.items():
             raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
             try:
-                replies[name] = Reply(answer(by_name[name], study, step, raw))
+                find = None if new is None else lambda _study, _request, name=name: new(name)
+                replies[name] = Reply(answer(by_name[name], study, step, raw, find))
             except IntarsiaError as error:
                 error.args = (f"Site {name!r}: {error}",)
                 raise

@@ -70,9 +70,8 @@ def main(folder: str) -> int:
         study = None
         try:
             study = site_folder.accepted(header["study"])
-            send(line_out, {}, {"message": answer(site, study, header["step"], payload)})
+            send(line_out, {}, {"message": answer(site, study, header["step"], payload, site_folder.new_subjects)})
         except Exception as error:  # everything that crosses is scrubbed
-            site_folder.note_problem(error)
             send(line_out, {"error": scrub(site, study, error)}, {})
     return 0
 

@@ -1,4 +1,4 @@
-"""The command line. One module a command group; each is imported only when its command is called.
+"""The command line. One module per command group; each is imported only when its command is called.
 
 A group module has `register(parser)`, which adds its arguments (or sub-commands) to that parser and sets `run=function`
 as a default; the function takes the parsed arguments and returns an exit code (0 or None: fine).
@@ -11,12 +11,12 @@ from importlib import import_module
 
 import intarsia
 from intarsia.errors import IntarsiaError
+from intarsia.wire.plain import printable
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("intarsia.cli.demo", "a study of three simulated hospitals, from tables to report"),
     "key": ("intarsia.cli.key", "make a sketch key, show its fingerprint"),
-    "sketch": ("intarsia.cli.sketch", "sketch a site's table with the sites' key"),
     "study": ("intarsia.cli.study", "write, check, run and follow a study"),
     "site": ("intarsia.cli.site", "an institution's own end of a study"),
     "server": ("intarsia.cli.server", "the party that sees sketches only"),
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except IntarsiaError as error:
         if args.debug:
             raise
-        print(f"intarsia: {error}", file=sys.stderr)
+        print(f"intarsia: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 0

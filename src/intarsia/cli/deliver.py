@@ -1,4 +1,4 @@
-"""`intarsia deliver`: each site's own rows of the coefficients, to the site and into its own units."""
+"""`intarsia deliver`: each site's own rows of the coefficients to the site, and the sites' receipts."""
 
 import argparse
 import csv
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
+from intarsia.wire.plain import cells
 
 EPILOG = """examples:
   intarsia deliver send liver --server server           # over the network; by files, just send coefficients/SITE.…
-  intarsia deliver read clinic.coefficients --local clinic.sketch.local -o clinic.csv"""
+  intarsia deliver receipts liver clinic.receipt mri.receipt lab.receipt      # what `intarsia site receive` wrote"""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +24,11 @@ def register(parser: argparse.ArgumentParser) -> None:
     send.add_argument("--timeout", type=int, default=600)
     add_json(send)
     send.set_defaults(run=run_send)
-    read = sub.add_parser("read", help="at a site: coefficients in the site's own units, as a table")
-    read.add_argument("file", type=Path, help="the coefficients file from the server")
-    read.add_argument("--local", type=Path, required=True, help="the .local file that `intarsia sketch` left at the site")
-    read.add_argument("-o", "--out", type=Path, required=True, help="table to write (.csv or .jsonl)")
-    read.add_argument("--model", type=Path, help="also keep the model for later predictions")
-    add_json(read)
-    read.set_defaults(run=run_read)
+    receipts = sub.add_parser("receipts", help="by files: note the sites' receipts for their coefficients")
+    receipts.add_argument("folder", type=Path, help="the study folder")
+    receipts.add_argument("files", nargs="+", type=Path, help="the receipts that sites sent back")
+    add_json(receipts)
+    receipts.set_defaults(run=run_receipts)
 
 
 def run_send(args: argparse.Namespace) -> None:
@@ -43,23 +42,14 @@ def run_send(args: argparse.Namespace) -> None:
     emit(args, outcome, ["delivered to " + ", ".join(folder.study.names)])
 
 
-def run_read(args: argparse.Namespace) -> None:
-    from intarsia.errors import MessageError
-    from intarsia.site.local import Local
-    from intarsia.site.prediction import SiteModel, Units
-    from intarsia.wire.coefficients import Coefficients
+def run_receipts(args: argparse.Namespace) -> None:
+    from intarsia.carriers.files import carrier
+    from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.protocol import deliver
 
-    coefficients = Coefficients.from_bytes(args.file)
-    local = Local.load(args.local)
-    if coefficients.study_hash != local.study_hash or coefficients.site != local.site:
-        raise MessageError(f"{args.file} and {args.local} are not of the same site, study and run.")
-    model = SiteModel(coefficients, Units.from_local(local))
-    rows = model.rows()
-    write_rows(args.out, rows)
-    if args.model is not None:
-        model.save(args.model)
-    lines = [f"{len(rows)} coefficients in {args.out}", coefficients.verdict]
-    emit(args, {"rows": len(rows), "file": str(args.out), "verdict": coefficients.verdict}, lines)
+    folder = StudyFolder.open(args.folder)
+    deliver(folder, carrier(folder.study, args.files))
+    emit(args, {"delivered": list(folder.present("receipt"))}, ["all sites have their coefficients"])
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -68,6 +58,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(row) + "\n" for row in rows)
         else:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else ["feature"])
+            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["feature"])
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(cells(row) for row in rows)

@@ -18,7 +18,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", action="store_true", help="over the federated engine, with certificates and TLS")
     parser.add_argument("--people", type=int, default=2000, help="people all three hospitals know (2000)")
     parser.add_argument("--m", type=int, default=160, help="rows of the sketch (160)")
-    parser.add_argument("--draws", type=int, help="draws a chain, and as many for warm-up (at most 500)")
+    parser.add_argument("--draws", type=int, help="draws per chain, and as many for warm-up (at most 500)")
     parser.add_argument("--workers", type=int, help="processes for the sampler")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -27,11 +27,13 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from importlib import import_module
 
+    from intarsia.demo.run import Options
+
     go = import_module("intarsia.demo.network" if args.network else "intarsia.demo.run").run
     quiet = args.json
-    options: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
+    length: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say
-    result = go(args.out, n=args.people, m=args.m, fit_options=options, workers=args.workers, say=say)
+    result = go(args.out, Options(args.people, args.m, length, args.workers, say))
     if not quiet:
         rows = [
             {

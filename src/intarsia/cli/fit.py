@@ -1,50 +1,55 @@
-"""`intarsia fit`: the server's step by files, from sketches to a posterior and one coefficients file a site."""
+"""`intarsia fit`: the server's step by files, from sketches to a posterior and one coefficients file per site."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
+from intarsia.errors import StudyError
 
 EPILOG = """examples:
-  intarsia fit clinic.sketch mri.sketch lab.sketch --study study.toml -o liver
-  intarsia fit *.sketch -o result --draws 2000          # sketches made without a study file
+  intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
+  intarsia fit lab.sketch -o liver                      # a site that came later; the folder knows its study
 An interrupted fit goes on where it was when the same command is given again."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("sketches", nargs="*", type=Path, help="one sketch of each site (those already in -o are known)")
-    parser.add_argument("--study", type=Path, help="study.toml; without it the options below say what to fit")
+    parser.add_argument("--study", type=Path, help="study.toml; needed once, the study folder keeps it")
     parser.add_argument("-o", "--out", type=Path, required=True, help="the study folder")
     parser.add_argument("--workers", type=int, help="processes for the sampler")
-    free = parser.add_argument_group("without a study file")
-    free.add_argument("--draws", type=int, default=1000)
-    free.add_argument("--warmup", type=int, default=500)
-    free.add_argument("--chains", type=int, default=4)
-    free.add_argument("--seed", type=int, default=0)
-    free.add_argument("--rank", type=int)
-    free.add_argument("--fdr", type=float, default=0.05)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
+def found(summary: dict[str, Any]) -> list[str]:
+    """The verdict, then what was found: called provisional unless the fit has converged."""
+    state = "converged" if summary["converged"] else "NOT CONVERGED, what follows is provisional"
+    lines = [f"{state}: {summary['verdict']}"]
+    chosen, sets = summary["selected"], summary.get("groups", [])
+    lines.append(f"{len(chosen)} of {summary['features']} features selected: {', '.join(chosen[:12])}")
+    if sets:
+        each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
+        lines.append(f"{len(sets)} sets of interchangeable features, one of each matters: {each}")
+    if summary.get("not_predicted"):
+        lines.append(f"not predicted at all: {', '.join(summary['not_predicted'][:12])}")
+    return lines
+
+
 def run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.files import fit_files, study_of_sketches
+    from intarsia.carriers.files import fit_files
     from intarsia.progress import Bar
 
-    study: Any = args.study
-    if study is None and not (args.out / "study.toml").is_file():
-        names = ("draws", "warmup", "chains", "seed", "rank", "fdr")
-        options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-        study = study_of_sketches(args.sketches, options)
+    if args.study is None and not (args.out / "study.toml").is_file():
+        raise StudyError(f"{args.out} is not a study folder yet: say which study the sketches are of with --study study.toml.")
     with Bar() as bar:
-        summary = fit_files(args.sketches, study, args.out, workers=args.workers, progress=bar)
+        summary = fit_files(args.sketches, args.study, args.out, workers=args.workers, progress=bar)
     lines = [
-        str(summary["verdict"]),
-        f"{len(summary['selected'])} of {summary['features']} features selected: {', '.join(summary['selected'][:12])}",
+        *found(summary),
         f"posterior  {args.out / 'posterior.nc'}",
         f"send each site its own file of {args.out / 'coefficients'}",
+        f"when their receipts come back: intarsia deliver receipts {args.out} *.receipt",
         f"look at it: intarsia report {args.out} -o report.html",
     ]
     emit(args, summary, lines)

@@ -20,7 +20,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
     run = _add(sub, "run", "run an experiment", _run)
     run.add_argument("experiment", help="sim1, sim2, harder, brain or real")
-    run.add_argument("--replicates", type=int, help="data sets a cell (default: by size)")
+    run.add_argument("--replicates", type=int, help="data sets per cell (default: by size)")
     run.add_argument("--methods", help="comma-separated names (default: all of the experiment)")
     run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
     run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
@@ -43,7 +43,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--markdown", action="store_true", help="as Markdown")
 
     figures = _add(sub, "figures", "draw Figures 2 to 6", _figures)
-    figures.add_argument("--out", default="figures", help="folder for the PNG files (default: figures)")
+    figures.add_argument("--out", default="figures", help="folder for the pictures, and the page of Figure 6 (default: figures)")
     figures.add_argument("--data", help="folder of public data sets (default: $INTARSIA_DATA)")
 
     _add(sub, "list", "the experiments, their cells and methods", _list)

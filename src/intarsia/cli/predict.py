@@ -5,7 +5,7 @@ from pathlib import Path
 
 from intarsia.cli.show import add_json, emit
 
-EPILOG = """over the network (each site has put a table of the new subjects into its predict/ folder as june.csv):
+EPILOG = """over the network (each site has put a table of the new subjects into its folder as predict/STUDY-HASH/june.csv):
   intarsia predict run liver june --server server
 by files:
   intarsia predict part clinic june new-clinic.csv -o clinic.part     # every site; send to the server
@@ -38,7 +38,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     total.add_argument("folder", type=Path, help="the study folder")
     total.add_argument("request")
     total.add_argument("parts", nargs="+", type=Path)
-    total.add_argument("-o", "--out", type=Path, required=True, help="folder for one sum a response's owner")
+    total.add_argument("-o", "--out", type=Path, required=True, help="folder for one sum per owner of responses")
     add_json(total)
     total.set_defaults(run=run_sum)
 
@@ -51,38 +51,35 @@ def run_run(args: argparse.Namespace) -> None:
 
 
 def run_part(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import _both, _write
+    from intarsia.cli.site import both, write_signed
+    from intarsia.site.answer import answer
 
-    site, study = _both(args)
-    _write(args.out, site.predict_part(study, args.request, args.table))
+    site, study = both(args)
+    raw = answer(site, study, "predict", {"request": args.request.encode()}, lambda _study, _request: args.table)
+    write_signed(args.out, site, study, raw)
 
 
 def run_finish(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import _both
+    from intarsia.cli.site import both
+    from intarsia.site.answer import answer
 
-    site, study = _both(args)
-    prediction = site.predict_finish(study, args.request, args.table, args.sum.read_bytes())
+    site, study = both(args)
+    payload = {"request": args.request.encode(), "sum": args.sum.read_bytes()}
+    answer(site, study, "finish", payload, lambda _study, _request: args.table)
+    prediction = site.predictions[study.hash, args.request]
     prediction.save(args.out)
     print(f"{len(prediction.mean)} subjects × {len(prediction.responses)} responses in {args.out}")
 
 
 def run_sum(args: argparse.Namespace) -> None:
-    from intarsia.errors import FederationError
+    from intarsia.carriers.files import carrier
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.protocol import collect_parts
     from intarsia.wire.container import write
-    from intarsia.wire.prediction import PartialPrediction, add_parts
 
-    study = StudyFolder.open(args.folder).study
-    messages = [PartialPrediction.from_bytes(path.read_bytes()) for path in args.parts]
-    by_name = {message.site: message for message in messages}
-    missing = [name for name in study.names if name not in by_name]
-    if missing or any(m.study_hash != study.hash or m.request != args.request for m in messages):
-        raise FederationError(
-            f"The parts do not make prediction {args.request!r} of study {study.id!r}: "
-            + (f"{', '.join(missing)} missing." if missing else "some are of another study or request.")
-        )
-    owners = sorted({owner for message in messages for owner in message.parts})
+    folder = StudyFolder.open(args.folder)
+    sums = collect_parts(folder, args.request, carrier(folder.study, args.parts))
     args.out.mkdir(parents=True, exist_ok=True)
-    for owner in owners:
-        write(args.out / f"{owner}.sum", add_parts(by_name, owner).to_bytes())
-    emit(args, {"owners": owners, "folder": str(args.out)}, [f"send {args.out / (owner + '.sum')}" for owner in owners])
+    for owner, total in sums.items():
+        write(args.out / f"{owner}.sum", total.to_bytes())
+    emit(args, {"owners": list(sums), "folder": str(args.out)}, [f"send {args.out / (owner + '.sum')}" for owner in sums])

@@ -20,7 +20,8 @@ columns of the table:
   membership    AUC with which someone who holds a person's full row can tell whether the person took part (.5: a guess)
   R² if known   how well a party that knows Φ predicts a continuous column
   decodes up to rare 0/1 columns, up to this prevalence, are read exactly by a party that knows Φ
-  rate          ε²_m = (QR + R s ln P)/m, the paper's contraction rate: compare rows, it has no unit"""
+  error²        (QR + R s ln P)/m, the paper's bound on the squared error of C in noise variances, up to a constant that is not
+                known: compare rows, twice as much is √2 times the error"""
 _ATTACK = """example:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
   intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
@@ -106,7 +107,7 @@ def _plan(args: argparse.Namespace) -> int:
         _plot(found, args.plot)
     if args.json:
         return _json(found.as_dict())
-    head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "rate", "× s ln P"]
+    head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "error²", "× s ln P"]
     private = found.epsilon is not None
     rows = [
         [
@@ -140,7 +141,7 @@ def _bars(found: Any) -> None:
     if not sys.stdout.isatty():
         return
     top = max(r.rate for r in found.rows) ** 0.5
-    print("\n        m  membership (.5 to 1)      loss of accuracy (√rate)")
+    print("\n        m  membership (.5 to 1)      loss of accuracy (√error²)")
     for r in found.rows:
         risk, loss = round(40 * (r.membership_auc - 0.5)), round(24 * r.rate**0.5 / top)
         print(f"{r.m:>9}  {'█' * risk:<24}  {'▒' * loss}{'   ← recommended' if r.m == found.recommended else ''}")
@@ -178,7 +179,8 @@ def _plot(found: Any, path: str) -> None:
 
 
 def _attack(args: argparse.Namespace) -> int:
-    from intarsia.privacy.gate import Facts, facts_table, judge
+    from intarsia.privacy.facts import Facts
+    from intarsia.privacy.gate import facts_table, judge
     from intarsia.privacy.policy import Policy
     from intarsia.site.data.columns import profile
     from intarsia.site.data.table import Table
@@ -213,7 +215,7 @@ def _attack(args: argparse.Namespace) -> int:
     server = attack_as_server(table, phi, None, precision)
     facts = Facts(
         n=table.n, m=m, kind=kind, columns=len(columns), own_columns=tuple(columns), precision=precision,
-        attack_complete=complete,
+        attack_complete=complete, blind_found=server.blind,
     )  # fmt: skip
     verdict = judge(facts, policy)
     rows = facts_table(facts)
@@ -244,13 +246,18 @@ def _server_lines(server: Any) -> None:
     def value(x: float | None) -> str:
         return "-" if x is None else f"{x:.3f}"
 
+    def count(x: int | None) -> str:
+        return "-" if x is None else str(x)
+
     rows = [
         ["membership AUC, Σ known", value(server.membership_theory), value(server.membership_known_sigma)],
         ["membership AUC, sketch only", "-", value(server.membership_sketch_only)],
         ["known rows R²", value(server.known_rows_theory), value(server.known_rows_measured)],
-        ["columns of Φ from rare columns", "0", "-" if server.singletons is None else str(server.singletons)],
+        ["columns of Φ found from rare columns", "0", count(server.singletons)],
+        ["columns of Φ found from pairs of similar columns", "0", count(server.differences)],
+        ["columns of Φ found blind (ICA)", "0", count(server.blind)],
     ]
-    _table("what the server could do without Φ", ["attack", "theory", "measured"], rows)
+    _table("what the server could do without Φ", ["attack", "expected", "measured"], rows)
     if server.reason:
         print(server.reason)
     print()
@@ -291,7 +298,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _card(args: argparse.Namespace) -> int:
-    from intarsia.privacy.card import verify
+    from intarsia.privacy.card import exposed_names, verify
     from intarsia.privacy.page import page
 
     if bool(args.card) == bool(args.study):
@@ -313,15 +320,29 @@ def _card(args: argparse.Namespace) -> int:
         ["made by", card["made_by"]],
         ["signature", known if signer else "none: made here"],
         ["n, m, kind", f"{sketch['n']}, {sketch['m']}, {sketch['kind']}"],
-        ["bits, Φ secret", f"{bits['lower']} to {bits['upper']}"],
+        ["bits, Φ secret", f"{_short(bits['lower'])} to {_short(bits['upper'])}"],
         ["Φ known", card["information"]["phi_known"]],
-        ["membership AUC", f"{attacks['membership_auc']:.3f}"],
-        ["exposed columns", ", ".join(e["name"] for e in card.get("exposed_columns", ())) or "none found"],
+        ["membership AUC", _short(attacks["membership_auc"])],
+        ["exposed columns", _some(exposed_names(card), card)],
         ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
         ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
     ]
+    print(card["in_one_sentence"])
     _table("privacy card", ["", ""], rows)
     return 0
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _some(names: Sequence[str], card: Any, most: int = 12) -> str:
+    """Exposed columns; of a server's card without the sites' own cards nothing is known about them."""
+    if not names:
+        return (
+            "unknown: give the sites' cards (--site-card)" if card["made_by"] == "server" and not card["sites"] else "none found"
+        )
+    return f"{len(names)}: " + ", ".join(names[:most]) + (f" and {len(names) - most} more (--json)" if len(names) > most else "")
 
 
 def _ledger(args: argparse.Namespace) -> int:

@@ -1,13 +1,17 @@
 """`intarsia server`: the party that sees sketches only. By files it needs no more than `intarsia fit`."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from intarsia.cli.confirm import add_fingerprints, confirm
 from intarsia.cli.show import add_json, emit
+from intarsia.wire.words import in_lines
 
 EPILOG = """examples:
   intarsia server init server --host study.example.org
-  intarsia server approve server clinic.request.zip     # after comparing with the site by telephone
+  intarsia server approve server clinic.request.zip     # shows the key's words: compare them by telephone
+  intarsia server approve server clinic.request.zip --fingerprints words.txt
   intarsia server start server --monitor                # and a page about its studies on localhost
   intarsia server --monitor server                      # the page alone (or of one study folder)
   intarsia study run study.toml --server server"""
@@ -30,7 +34,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.set_defaults(run=run_init)
     approve = sub.add_parser("approve", help="sign a site's certificate request")
     approve.add_argument("dir", type=Path)
-    approve.add_argument("request", type=Path, help="NAME.request.zip, as the site sent it")
+    approve.add_argument("request", type=Path, help="NAME.request.zip, as the site sent it; NAME is its name on the roster")
+    approve.add_argument("--study", type=Path, help="study.toml: refuse a name that is not on its roster")
+    add_fingerprints(approve)
     add_json(approve)
     approve.set_defaults(run=run_approve)
     start = sub.add_parser("start", help="run the server")
@@ -41,7 +47,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     align = sub.add_parser("align", help="studies by files: intersect the sites' tokens")
     align.add_argument("files", nargs="+", type=Path, help="the alignment files of all sites")
     align.add_argument("--study", type=Path, required=True, help="study.toml")
-    align.add_argument("-o", "--out", type=Path, required=True, help="folder for one answer a site")
+    align.add_argument("-o", "--out", type=Path, required=True, help="the study folder; one answer per site is put there")
     add_json(align)
     align.set_defaults(run=run_align)
 
@@ -69,22 +75,34 @@ def run_monitor(args: argparse.Namespace) -> None:
 
 
 def run_init(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.certificates import server_init
+    from intarsia.carriers.flare.certificates import authority_words, server_init
 
     extra = ("127.0.0.1",) if args.host == "localhost" else ()
     digest = server_init(args.dir, args.host, args.port, args.admin_port, extra)
+    words = authority_words(digest)
     lines = [
         f"server made in {args.dir}; keep {args.dir / 'ca'} to yourself",
         f"authority's fingerprint (tell it to every site in person): {digest}",
+        "the same in words:",
+        *(f"    {line}" for line in in_lines(words)),
     ]
-    emit(args, {"dir": str(args.dir), "fingerprint": digest}, lines)
+    emit(args, {"dir": str(args.dir), "fingerprint": digest, "words": words}, lines)
 
 
 def run_approve(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.certificates import approve
+    from intarsia.carriers.flare.certificates import approve, authority_words, read_request
+    from intarsia.errors import FederationError
+    from intarsia.wire.study import Study
 
-    signed, digest = approve(args.dir, args.request)
-    emit(args, {"signed": str(signed), "fingerprint": digest}, [f"return {signed}", f"fingerprint {digest}"])
+    request = read_request(args.request)
+    if args.study is not None and request.name not in (names := Study.load(args.study).names):
+        raise FederationError(f"{request.name!r} is not on the roster of {args.study}: it lists {', '.join(names)}. Refused.")
+    print(f"A request for the certificate of the client {request.name}, and of nobody else; its key's words:", file=sys.stderr)
+    confirm({request.name: request.words}, args.fingerprints)
+    signed, digest = approve(args.dir, request)
+    words = authority_words(digest)
+    data = {"name": request.name, "words": request.words, "signed": str(signed), "fingerprint": digest, "authority_words": words}
+    emit(args, data, [f"return {signed}", f"fingerprint {digest}", "in words:", *(f"    {line}" for line in in_lines(words))])
 
 
 def run_start(args: argparse.Namespace) -> int:
@@ -97,28 +115,16 @@ def run_start(args: argparse.Namespace) -> int:
 
 
 def run_align(args: argparse.Namespace) -> None:
-    from intarsia.errors import FederationError
-    from intarsia.wire.alignment import AlignmentReport, intersect
+    from intarsia.carriers.files import carrier
+    from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.protocol import align
+    from intarsia.wire.alignment import Cohort
     from intarsia.wire.container import write
-    from intarsia.wire.study import Study
 
-    study = Study.load(args.study)
-    reports = [AlignmentReport.from_bytes(path.read_bytes()) for path in args.files]
-    by_name = {report.site: report for report in reports}
-    missing = [name for name in study.names if name not in by_name]
-    foreign = [r.site for r in reports if r.site not in study.names or r.study_hash != study.hash]
-    if missing or foreign or len(by_name) != len(reports):
-        raise FederationError(
-            f"The files do not fit study {study.id!r}: missing {', '.join(missing) or 'none'}; of another study or not "
-            f"on the roster {', '.join(foreign) or 'none'}."
-        )
-    cohorts = intersect({name: by_name[name] for name in study.names})
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, cohort in cohorts.items():
-        write(args.out / f"{name}.cohort", cohort.to_bytes())
-    n = cohorts[study.names[0]].n
-    emit(
-        args,
-        {"n": n, "folder": str(args.out)},
-        [f"{n} subjects are at all sites; send each site its file of {args.out}"],
-    )
+    folder = StudyFolder.create(args.out, args.study)
+    cohorts = align(folder, carrier(folder.study, args.files))
+    for name, raw in cohorts.items():
+        write(args.out / f"{name}.cohort", raw)
+    n = Cohort.from_bytes(cohorts[folder.study.names[0]]).n
+    lines = [f"{n} subjects are at all sites; send each site its .cohort file of {args.out}"]
+    emit(args, {"n": n, "folder": str(args.out)}, lines)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from intarsia.wire.plain import one_line, printable
+
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -17,21 +19,22 @@ def emit(args: argparse.Namespace, data: Any, lines: Sequence[str] = ()) -> None
         print(json.dumps(data, indent=1, default=str))
     else:
         for line in lines:
-            print(line)
+            print(printable(line))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """A table on the standard output."""
-    cells = [[_text(row.get(column, "")) for column in columns] for row in rows]
+    cells = [[one_line(_text(row.get(column, ""))) for column in columns] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
         pretty = Table(title=title, title_justify="left")
         for column in columns:
             pretty.add_column(column)
         for row in cells:
-            pretty.add_row(*row)
+            pretty.add_row(*map(escape, row))
         Console().print(pretty)
         return
     widths = [max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)]

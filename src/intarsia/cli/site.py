@@ -1,17 +1,22 @@
 """`intarsia site`: everything an institution does at its own end. Nothing leaves it but the files it names."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from intarsia.cli import site_check
 from intarsia.cli.show import add_json, emit
+from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
+from intarsia.wire.plain import one_line
 
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
-  intarsia site offer clinic -o clinic.share            # send to all sites (the server may relay)
+  intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
+  intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
   intarsia site sketch clinic -o clinic.sketch          # send to the server
@@ -34,24 +39,27 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(init)
     site_check.register(_add(sub, "check", "what would leave this site and as what; a dry run, nothing is sent", site_check.run))
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
-    accept = _add(sub, "accept", "take part in a study: its file is read, checked and kept", run_accept)
-    accept.add_argument("study", type=Path, help="study.toml, as you have read it")
-    add_json(accept)
-    _add(sub, "offer", "key agreement 1: this site's sealed share", run_offer, out=True)
-    combine = _add(sub, "combine", "key agreement 2: open the shares, prove the key", run_combine, out=True)
+    add_accept(_add(sub, "accept", "take part in a study: its file is read, checked, confirmed by you and kept", None))
+    _add(sub, "offer", "key agreement 1: this site's public key for this run", run_offer, out=True)
+    share = _add(sub, "share", "key agreement 2: this site's share, sealed to the others' keys", run_share, out=True)
+    share.add_argument("files", nargs="+", type=Path, help="the offers of all sites")
+    combine = _add(sub, "combine", "key agreement 3: open the shares, prove the key", run_combine, out=True)
     combine.add_argument("files", nargs="+", type=Path, help="the shares of all sites")
-    seal = _add(sub, "seal", "key agreement 3: check that all sites have the same key", run_seal)
+    seal = _add(sub, "seal", "key agreement 4: check that all sites have the same key", run_seal)
     seal.add_argument("files", nargs="+", type=Path, help="the confirmations of all sites")
+    _add(sub, "announce", "how many subjects and columns this site brings, for the other sites", run_announce, out=True)
     align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect)", run_align, out=True)
-    align.set_defaults(needs="alignment")
-    sketch = _add(sub, "sketch", "check, then sketch: the one file that carries data's shadow", run_sketch, out=True)
+    align.add_argument("announcements", nargs="+", type=Path, help="the announcements of all sites")
+    sketch = _add(sub, "sketch", "check, then sketch: the one file made of the site's data", run_sketch, out=True)
     sketch.add_argument("--cohort", type=Path, help="the server's answer to `align`")
+    sketch.add_argument("--announcements", nargs="+", type=Path, help="the announcements of all sites, for the privacy check")
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
+    receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
     add_json(receive)
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
-    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person")
+    join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
     serve = _add(sub, "serve", "connect to the server and answer its steps", run_serve)
     serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
@@ -76,10 +84,11 @@ def run_init(args: argparse.Namespace) -> None:
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
-    data = {"name": args.name, "fingerprint": identity.fingerprint, "public": str(public)}
+    data = {"name": args.name, "fingerprint": identity.fingerprint, "words": identity.words, "public": str(public)}
     lines = [
         f"site {args.name} made in {args.dir}; the private keys are in identity.key (owner only)",
-        f"fingerprint  {identity.fingerprint}   (read it out to the other sites)",
+        f"fingerprint  {args.name} {identity.words}",
+        "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
         f"next: look into {args.dir / 'site.toml'}",
     ]
@@ -91,67 +100,84 @@ def run_show(args: argparse.Namespace) -> None:
 
     identity = SiteFolder.load(args.dir).identity()
     keys = {"exchange_key": identity.exchange_key, "signing_key": identity.signing_key}
-    lines = [identity.toml().rstrip(), f"# fingerprint {identity.fingerprint}"]
-    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, **keys}, lines)
-
-
-def run_accept(args: argparse.Namespace) -> None:
-    from intarsia.cli.study import explain
-    from intarsia.site.site_folder import SiteFolder
-
-    study = SiteFolder.load(args.dir).accept(args.study)
-    emit(args, {"study": study.id, "hash": study.hash}, [*explain(study), "accepted"])
+    lines = [identity.toml().rstrip(), f"# fingerprint {identity.name} {identity.words}"]
+    emit(args, {"name": identity.name, "fingerprint": identity.fingerprint, "words": identity.words, **keys}, lines)
 
 
 def run_offer(args: argparse.Namespace) -> None:
-    site, study = _both(args)
-    _write(args.out, site.offer(study))
+    _step(args, "offer", {})
+
+
+def run_share(args: argparse.Namespace) -> None:
+    from intarsia.wire.signed import KeyOffer
+
+    raw = [path.read_bytes() for path in args.files]
+    _step(args, "share", {KeyOffer.from_bytes(r).site: r for r in raw})
 
 
 def run_combine(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import ShareBundle
 
-    site, study = _both(args)
     raw = [path.read_bytes() for path in args.files]
-    _write(args.out, site.combine(study, {ShareBundle.from_bytes(r).site: r for r in raw}))
+    _step(args, "combine", {ShareBundle.from_bytes(r).site: r for r in raw})
 
 
 def run_seal(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import Confirmation
 
-    site, study = _both(args)
+    site, study = both(args)
     raw = [path.read_bytes() for path in args.files]
     site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
-    print(f"all sites hold the same study key, fingerprint {site.key(study).fingerprint}")
+    print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
+
+
+def run_announce(args: argparse.Namespace) -> None:
+    _step(args, "announce", {})
 
 
 def run_align(args: argparse.Namespace) -> None:
-    site, study = _both(args)
-    _write(args.out, site.align(study))
+    site, study = both(args)
+    _step(args, "align", _announcements(args.announcements), signed=True)
+    for name, counts in site.heard(study).items():
+        print(f"{name}: {counts['subjects']:,} subjects listed, {counts['columns']:,} columns")
 
 
 def run_sketch(args: argparse.Namespace) -> None:
-    site, study = _both(args)
-    cohort = None if args.cohort is None else args.cohort.read_bytes()
-    raw = site.sketch(study, cohort)
-    _write(args.out, raw)
-    signature = site.signature(study, raw)
-    if signature is not None:
-        _write(args.out.with_name(args.out.name + ".sig"), signature)
+    site, study = both(args)
+    if args.announcements:
+        site.hear(study, _announcements(args.announcements))
+    _step(args, "sketch", {} if args.cohort is None else {"cohort": args.cohort.read_bytes()}, signed=True)
     preflight = site.run_store(study).path("preflight.json")
     print(f"what the privacy check found is in {preflight}")
 
 
 def run_receive(args: argparse.Namespace) -> None:
     from intarsia.cli.deliver import write_rows
+    from intarsia.site.answer import answer
 
-    site, study = _both(args)
-    model = site.receive(study, args.file.read_bytes())
+    site, study = both(args)
+    receipt = answer(site, study, "receive", {"coefficients": args.file.read_bytes()})
+    model = site.model(study)
     rows = model.rows()
     write_rows(args.out, rows)
+    back = args.receipt or args.out.with_name(f"{site.name}.receipt")
+    back.write_bytes(receipt)
     picked = [row for row in rows if row["selected"]]
-    lines = [f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features", model.coefficients.verdict]
-    emit(args, {"rows": len(rows), "file": str(args.out), "verdict": model.coefficients.verdict}, lines)
+    verdict, converged = model.coefficients.verdict, model.coefficients.converged
+    state = "" if converged else "NOT CONVERGED, what follows is provisional: "
+    lines = [state + one_line(verdict), f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
+    told = {"verdict": verdict, "converged": converged, "rows": len(rows), "file": str(args.out), "receipt": str(back)}
+    for group in model.coefficients.groups:
+        elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
+        lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
+    effects = model.covariate_rows()
+    if effects:
+        beside = args.out.with_name(f"{args.out.stem}-covariates{args.out.suffix}")
+        write_rows(beside, effects)
+        lines.append(f"{len(effects)} effects of covariates in {beside}")
+        told["covariates"] = str(beside)
+    lines.append(f"return {back} to the server")
+    emit(args, told, lines)
 
 
 def run_join(args: argparse.Namespace) -> None:
@@ -161,8 +187,9 @@ def run_join(args: argparse.Namespace) -> None:
     site_folder = SiteFolder.load(args.dir)
     if args.approved is None:
         request = kit.join_request(args.dir, site_folder.name)
-        print(f"send {request} to the server's operator (it holds no private key);")
-        print("then: intarsia site join DIR --approved FILE --fingerprint SHA256:…")
+        print(f"send {request} to the server's operator (it holds no private key), and read out its words:")
+        print(f"    {site_folder.name} {kit.read_request(request).words}")
+        print("then: intarsia site join DIR --approved FILE --fingerprint 'the authority's words, or SHA256:…'")
         return
     if not args.fingerprint:
         raise InputError("Give --fingerprint: the one the server's operator told you in person, not by the same mail.")
@@ -184,7 +211,7 @@ def run_serve(args: argparse.Namespace) -> int:
     return supervise(command, env, log, say, site=True, patience=args.patience)
 
 
-def _both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
+def both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """The site and the accepted study the command is about."""
     from intarsia.site.site_folder import SiteFolder
     from intarsia.wire.study import Study
@@ -196,6 +223,33 @@ def _both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
         have = ", ".join(f"{s.id} ({s.hash[:8]})" for s in studies) or "none; run `intarsia site accept`"
         raise InputError(f"Say which study with --study: {len(wanted)} fit. Accepted here: {have}.")
     return site_folder.site(), wanted[0]
+
+
+def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], signed: bool = False) -> None:
+    """One step of the protocol, its message in a file."""
+    from intarsia.site.answer import answer
+
+    site, study = both(args)
+    raw = answer(site, study, step, payload)
+    if signed:
+        write_signed(args.out, site, study, raw)
+    else:
+        _write(args.out, raw)
+
+
+def _announcements(paths: Sequence[Path] | None) -> dict[str, bytes]:
+    from intarsia.wire.announcement import Announcement
+
+    raw = [path.read_bytes() for path in paths or ()]
+    return {Announcement.from_bytes(r).site: r for r in raw}
+
+
+def write_signed(path: Path, site: Any, study: Any, raw: bytes) -> None:
+    """A message and, for a site with an identity, its signature beside it: both are sent."""
+    _write(path, raw)
+    signature = site.signature(study, raw)
+    if signature is not None:
+        _write(path.with_name(path.name + ".sig"), signature)
 
 
 def _write(path: Path, raw: bytes) -> None:

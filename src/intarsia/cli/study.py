@@ -8,7 +8,8 @@ from typing import Any
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.wire.schema import check_name
-from intarsia.wire.study import Study, new_run
+from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
+from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:
   intarsia study new study.toml --id liver --m 300 --site clinic.toml --site mri.toml --responses clinic=alt,ast
@@ -35,6 +36,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     )
     new.add_argument("--responses", action="append", default=[], metavar="SITE=A,B", help="responses a site brings")
     new.add_argument("--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *)")
+    new.add_argument(
+        "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
+    )
     new.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
     new.set_defaults(run=run_new)
 
@@ -67,13 +71,19 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run_new(args: argparse.Namespace) -> None:
     if args.path.exists():
         raise InputError(f"{args.path} exists already; it is not overwritten.")
-    responses, features = _by_site(args.responses), _by_site(args.features)
+    responses, features, covariates = _by_site(args.responses), _by_site(args.features), _by_site(args.covariates)
     sites = [_site(text) for text in args.site]
     names = [site["name"] for site in sites]
-    for name in (*responses, *features):
+    for name in (*responses, *features, *covariates):
         if name not in names:
             raise InputError(f"{name!r} is not one of the sites {', '.join(names)}.")
-    blocks = [_block(site, features.get(site["name"], ["*"]), responses.get(site["name"], [])) for site in sites]
+    blocks = [
+        _block(
+            site,
+            {"features": features.get(name, ["*"]), "responses": responses.get(name, []), "covariates": covariates.get(name, [])},
+        )
+        for site, name in zip(sites, names, strict=True)
+    ]
     mode = "intersect" if args.intersect else "strict"
     text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks))
     try:
@@ -94,17 +104,21 @@ def explain(study: Study) -> list[str]:
     """What a study file says, in words a data officer can read."""
     s, f, p = study.sketch, study.fit, study.privacy
     lines = [
-        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash[:16]}… (every site must see the same hash)",
+        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
+        *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
         f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
     else:
         lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
+        most = f"{study.alignment.max_subjects:,}" if study.alignment.max_subjects else f"{MAX_LIST_RATIO} times a site's own"
+        lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
     for site in study.sites:
         has = f"features {_some(site.features)}" if site.features else "no features"
         also = f", responses {_some(site.responses)}" if site.responses else ""
+        also += f", covariates {_some(site.covariates)}" if site.covariates else ""
         keys = "keys pinned" if site.exchange_key else "no keys pinned"
         lines.append(f"Site {site.name}: {has}{also}; {keys}.")
     if all(site.exchange_key for site in study.sites):
@@ -140,7 +154,7 @@ def run_again(args: argparse.Namespace) -> None:
 
 def run_status(args: argparse.Namespace) -> None:
     from intarsia.server.study.folder import StudyFolder
-    from intarsia.server.study.protocol import status
+    from intarsia.server.study.status import status
 
     folder = StudyFolder.open(args.folder)
     rows = status(folder)
@@ -208,10 +222,9 @@ def _site(text: str) -> dict[str, str]:
         raise InputError(f"{path} is not the public file that `intarsia site init` writes.") from None
 
 
-def _block(site: dict[str, str], features: list[str], responses: list[str]) -> str:
-    lines = ["[[site]]", f'name = "{site["name"]}"', f"features = {json.dumps(features)}"]
-    if responses:
-        lines.append(f"responses = {json.dumps(responses)}")
+def _block(site: dict[str, str], roles: dict[str, list[str]]) -> str:
+    lines = ["[[site]]", f'name = "{site["name"]}"']
+    lines += [f"{role} = {json.dumps(labels)}" for role, labels in roles.items() if labels or role == "features"]
     if "exchange_key" in site:
         lines += [f'exchange_key = "{site["exchange_key"]}"', f'signing_key = "{site["signing_key"]}"']
     else:
@@ -244,6 +257,8 @@ precision = "float64"
 mode = "{mode}"
 # Applied to every id, in this order: strip, collapse (white space), nfc, lower, upper, no-leading-zeros, integer.
 canonical = ["strip", "nfc"]
+# The longest list of subjects a site may bring to an intersection (whoever lists a population learns who of it is elsewhere):
+# max_subjects = 10000
 
 [fit]
 # rank = 3                # default: as many as responses
@@ -259,9 +274,13 @@ select = "bfdr"           # Bayesian false discovery rate, or "mixture", the pap
 fdr = 0.05
 
 [deliver]
-content = "draws"         # each site gets draws of its own rows (needed for predictive intervals), or "summary"
+content = "draws"         # each site gets draws of its own rows (needed for the spread of predictions), or "summary"
 draws = 1000
 interval = 0.95
+
+[predict]
+min_subjects = 20         # fewest new subjects of a joint prediction
+max_column_share = 0.95   # a site's part that one of its columns explains better (R²) is refused
 
 [privacy]
 warn_ratio = 0.1          # Σm/n over a cohort's history

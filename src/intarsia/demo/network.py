@@ -4,40 +4,37 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from intarsia.demo.hospitals import SITES, write_regions
-from intarsia.demo.run import M, Say, finish, prepare
+from intarsia.demo.run import Options, finish, prepare
 from intarsia.errors import FederationError
-from intarsia.progress import Bar
 from intarsia.server.study.folder import StudyFolder
 
 
-def run(out: Path, *, n: int = 2000, m: int = M, fit_options: Mapping[str, Any] | None = None, workers: int | None = None,
-        say: Say = print, bar: Bar | None = None, patience: float = 120.0) -> dict[str, Any]:  # fmt: skip
+def run(out: Path, options: Options) -> dict[str, Any]:
     """Set up a federation, start server and hospitals, run the study, stop everything."""
     from intarsia.carriers.flare import certificates as kit
     from intarsia.carriers.flare.study import run_study, study_folder
 
     kit.require_engine()
-    began = time.perf_counter()
-    data, study = prepare(out, n, m, fit_options or {}, say)
+    began, say = time.perf_counter(), options.say
+    data, study = prepare(out, options)
     server = out / "server"
     say("Certificates: the server's authority signs each hospital's request; private keys never travel")
     port, admin = _free_ports(2)
     digest = kit.server_init(server, "localhost", port, admin, ("127.0.0.1",))
     for name in SITES:
         request = kit.join_request(out / "sites" / name, name)
-        signed, _ = kit.approve(server, request)
+        signed, _ = kit.approve(server, kit.read_request(request))
         kit.join_finish(out / "sites" / name, signed, digest)
     processes = [_start("server", "start", server, out / "server.log")]
     processes += [_start("site", "serve", out / "sites" / name, out / f"{name}.log") for name in SITES]
     try:
         say(f"Server and three hospitals are up (mutual TLS, port {port})")
         began_study = time.perf_counter()
-        run_study(out / "study.toml", server, wait=patience, until="collect", say=lambda text: say(f"  {text}"))
+        run_study(out / "study.toml", server, wait=options.patience_s, until="collect", say=lambda text: say(f"  {text}"))
         folder = StudyFolder.open(study_folder(server, study))
         write_regions(folder.path / "regions.csv", data.regions)
         for name in SITES:
@@ -46,9 +43,9 @@ def run(out: Path, *, n: int = 2000, m: int = M, fit_options: Mapping[str, Any] 
         say(f"  collected in {time.perf_counter() - began_study:.0f} s")
 
         def deliver() -> None:
-            run_study(out / "study.toml", server, wait=patience, say=lambda text: None)
+            run_study(out / "study.toml", server, wait=options.patience_s, say=lambda text: None)
 
-        return finish(out, folder, data, deliver, workers, say, bar, began)
+        return finish(out, folder, data, deliver, options) | {"seconds": round(time.perf_counter() - began, 1)}
     finally:
         for process in processes:
             process.terminate()

@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,35 @@ from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 
 MARK = ".intarsia-demo"
-M = 160
 FIT = {"draws": 1800, "warmup": 500, "chains": 4, "thin": 2, "seed": 7}
 Say = Callable[[str], None]
 
 
-def prepare(out: Path, n: int, m: int, fit_options: Mapping[str, Any], say: Say) -> tuple[Hospitals, Study]:
+@dataclass(frozen=True)
+class Options:
+    """How large the demonstration is, and how it tells what happens."""
+
+    people: int = 2000
+    m: int = 160
+    fit: Mapping[str, Any] = field(default_factory=dict)  # in place of values of FIT
+    workers: int | None = None
+    say: Say = print
+    bar: Bar | None = None
+    patience_s: float = 120.0  # over the network: how long to wait for the hospitals
+
+
+def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
     """The hospitals' folders, and the study file that all three have read and accepted."""
+    say = options.say
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
             raise InputError(f"{out} is not empty and not a demo of ours; choose another folder with --out.")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("made by `intarsia demo`; the next demo into this folder replaces it\n", encoding="utf-8")
-    data = simulate(n=n)
+    data = simulate(n=options.people)
     write_truth(out / "truth.csv", data.truth)
-    say(f"Three hospitals know different things about the same {n:,} people. Nobody may show anybody their table.")
+    say(f"Three hospitals know different things about the same {options.people:,} people. Nobody may show anybody their table.")
     roster = []
     for site in SITES:
         folder = out / "sites" / site
@@ -56,32 +70,23 @@ def prepare(out: Path, n: int, m: int, fit_options: Mapping[str, Any], say: Say)
         "id": "memory",
         "run": new_run(),
         "title": "Memory, movement and the brain (simulated)",
-        "sketch": {"m": m},
+        "sketch": {"m": options.m},
         "alignment": {"mode": "intersect"},
-        "fit": {**FIT, **fit_options},
+        "fit": {**FIT, **options.fit},
         "site": roster,
     }
     study = Study.from_dict(content)
     (out / "study.toml").write_text(dump(study), encoding="utf-8")
     for site in SITES:
         SiteFolder.load(out / "sites" / site).accept(out / "study.toml")
-    say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {m})")
+    say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {options.m})")
     return data, study
 
 
-def run(
-    out: Path,
-    *,
-    n: int = 2000,
-    m: int = M,
-    fit_options: Mapping[str, Any] | None = None,
-    workers: int | None = None,
-    say: Say = print,
-    bar: Bar | None = None,
-) -> dict[str, Any]:
+def run(out: Path, options: Options) -> dict[str, Any]:
     """The whole study over pipes between processes; returns the summary."""
-    began = time.perf_counter()
-    data, study = prepare(out, n, m, fit_options or {}, say)
+    began, say = time.perf_counter(), options.say
+    data, study = prepare(out, options)
     folder = StudyFolder.create(out / "study", out / "study.toml")
     write_regions(folder.path / "regions.csv", data.regions)
     hospitals = {name: Hospital(name, out / "sites" / name) for name in SITES}
@@ -91,27 +96,19 @@ def run(
         ask = _carrier(hospitals, study, say)
         protocol.collect(folder, ask)
         _tell_sketches(out, folder, study, say)
-        return finish(out, folder, data, lambda: protocol.deliver(folder, ask), workers, say, bar, began)
+        summary = finish(out, folder, data, lambda: protocol.deliver(folder, ask), options)
+        return summary | {"seconds": round(time.perf_counter() - began, 1)}
     finally:
         for hospital in hospitals.values():
             hospital.close()
 
 
-def finish(
-    out: Path,
-    folder: StudyFolder,
-    data: Hospitals,
-    deliver: Callable[[], Any],
-    workers: int | None,
-    say: Say,
-    bar: Bar | None,
-    began: float,
-) -> dict[str, Any]:
+def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:
     """Fit, deliver, compare with the truth, write the report."""
-    f = folder.study.fit
+    f, say = folder.study.fit, options.say
     say(f"Sampling: {f.chains} chains × ({f.warmup} + {f.draws}) on the sketches alone")
-    with bar or Bar() as live:
-        summary = fit(folder, workers=workers, progress=live)
+    with options.bar or Bar() as live:
+        summary = fit(folder, workers=options.workers, progress=live)
     verdict = str(summary["verdict"])
     say("  " + verdict[:1].upper() + verdict[1:])
     deliver()
@@ -134,7 +131,6 @@ def finish(
         "missed": missed,
         "report": str(report),
         "folder": str(folder.path),
-        "seconds": round(time.perf_counter() - began, 1),
         "report_bytes": report.stat().st_size,
     }
 
@@ -142,8 +138,10 @@ def finish(
 def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> protocol.Ask:
     """Bring a step to all hospitals at once, gather the replies, and say what passed."""
     words = {
-        "offer": "Key agreement: each hospital seals a share of the key for the others",
+        "offer": "Key agreement: each hospital draws a key for this run alone and signs it",
+        "share": "  each seals a share of the study key to the others' keys of this run",
         "combine": "  the server relays the shares; it cannot open them",
+        "announce": "Each hospital tells the others how many people and columns it brings",
         "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",
         "sketch": "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
         "receive": None,
@@ -178,7 +176,7 @@ def _tell_sketches(out: Path, folder: StudyFolder, study: Study, say: Say) -> No
 
 def _gate(out: Path, name: str, study: Study) -> str:
     """What the hospital's own privacy check found, from its own folder."""
-    path = out / "sites" / name / "studies" / f"{study.id}-{study.hash[:16]}" / "preflight.json"
+    path = out / "sites" / name / "studies" / study.folder_name / "preflight.json"
     if not path.is_file():
         return "passed"
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -187,7 +185,8 @@ def _gate(out: Path, name: str, study: Study) -> str:
         for f in found["findings"]
         if f["level"] in ("warn", "overridden")
     ]
-    return f"Σm/n = {found['ratio']:.2f}, membership AUC {found['membership_auc']:.2f}; {', '.join(told) or 'nothing to warn of'}"
+    auc = "unknown" if found["membership_auc"] is None else f"{found['membership_auc']:.2f}"
+    return f"Σm/n = {found['ratio']:.2f}, membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
 
 
 def compare(folder: StudyFolder, data: Hospitals) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.report.brain import Region
+
 Array = NDArray[np.float64]
 
 RESPONSES = ("MoCA", "Pegboard.Both", "Pegboard.Right", "Pegboard.Left", "Grip", "Digit.Symbol.Coding")
@@ -37,15 +39,6 @@ _MIDLINE: dict[str, tuple[str, int, int, int]] = {
     "vmPFC": ("default", 0, 46, -10), "amPFC": ("default", 0, 56, 14), "mPFC": ("default", 0, 50, 30),
     "dACC": ("control", 0, 22, 34), "sgACC": ("emotion", 0, 24, -8), "SMA": ("motor", 0, -4, 60),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Region:
-    code: str
-    network: str
-    x: float
-    y: float
-    z: float
 
 
 def regions() -> list[Region]:

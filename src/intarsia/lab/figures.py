@@ -1,5 +1,6 @@
 """Figures 2 to 6 of the paper from the result files: the same quantities, drawn without a display."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,14 @@ def draw_all(
     made: list[Path] = []
     missing: list[str] = []
 
-    def save(fig: plt.Figure, name: str) -> None:
-        made.append(out / f"{name}.png")
-        fig.savefig(made[-1])
-        plt.close(fig)
+    def save(drawn: plt.Figure | str, name: str) -> None:
+        """A picture as PNG; a page, which is text, as HTML."""
+        made.append(out / f"{name}.{'html' if isinstance(drawn, str) else 'png'}")
+        if isinstance(drawn, str):
+            made[-1].write_text(drawn, encoding="utf-8")
+        else:
+            drawn.savefig(made[-1])
+            plt.close(drawn)
 
     with plt.rc_context(STYLE):
         for experiment, draw in (("sim1", _draw_sim1), ("sim2", _draw_sim2), ("brain", _draw_brain)):
@@ -203,11 +208,11 @@ def draw_all(
     return made, missing
 
 
-def _draw_sim1(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
+def _draw_sim1(frame: pd.DataFrame, size: str, data: Any) -> Sequence[tuple[str, plt.Figure | str]]:
     return [("figure2", figure2(frame))]
 
 
-def _draw_sim2(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
+def _draw_sim2(frame: pd.DataFrame, size: str, data: Any) -> Sequence[tuple[str, plt.Figure | str]]:
     figures = []
     for design in ("stated", "as-run"):
         if (frame["design"] == design).any():
@@ -215,12 +220,12 @@ def _draw_sim2(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt
     return figures
 
 
-def _draw_brain(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure]]:
-    from intarsia.lab.brainplot import figure6
+def _draw_brain(frame: pd.DataFrame, size: str, data: Any) -> list[tuple[str, plt.Figure | str]]:
     from intarsia.lab.experiments.real import BRAIN
+    from intarsia.lab.figure6 import figure6
     from intarsia.lab.realdata import analyse, available, load
 
-    figures = []
+    figures: list[tuple[str, plt.Figure | str]] = []
     length = BRAIN.settings[size]
     for cell in dict.fromkeys(frame["cell"]):
         figures.append((f"figure5-{cell}", figure5(frame, cell)))

@@ -42,11 +42,6 @@ def power(selected: Mask, support: Mask) -> float:
     return float((selected & support).sum() / support.sum()) if support.any() else float("nan")
 
 
-def mse_y_ratio(Y: Array, ours: Array, theirs: Array) -> float:
-    """MSE_Y of §4: squared error of our prediction over the competitor's; below 1 is better for us."""
-    return float(((Y - ours) ** 2).sum() / ((Y - theirs) ** 2).sum())
-
-
 # --- how near one posterior is to another: Accuracy = 1 − H², the Bhattacharyya affinity ----------------------------
 
 

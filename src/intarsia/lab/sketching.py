@@ -1,4 +1,4 @@
-"""Simulated columns through the product's own door: tables at sites, keyed sketches, joined at the server."""
+"""Simulated columns sketched as in a study: one table per site, one key, messages, joined at the server."""
 
 import hashlib
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def federated_sketch(
             threads=1,
         )
         messages.append(result.message)
-        x_scale[own_x], y_scale[own_y] = result.local.x_scale, result.local.y_scale
+        x_scale[own_x], y_scale[own_y] = result.units.x_scale, result.units.y_scale
     joined = join(messages)
     order_x = [place_x[label] for label in joined.features]
     order_y = [place_y[label] for label in joined.responses]

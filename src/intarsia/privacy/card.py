@@ -13,12 +13,15 @@ from typing import Any
 
 from intarsia.errors import MessageError
 from intarsia.privacy import dp
-from intarsia.privacy.gate import Facts, Verdict, facts_table
+from intarsia.privacy.facts import Facts
+from intarsia.privacy.gate import Verdict, facts_table
+from intarsia.privacy.grid import STEPS_PER_SD
 from intarsia.privacy.known_rows import known_rows_r2
-from intarsia.privacy.leakage import Leakage, leakage
+from intarsia.privacy.leakage import Leakage, known_phi_r2, known_phi_text, leakage
 from intarsia.privacy.membership import membership_auc
 
-SCHEMA = 1
+SCHEMA = 2
+UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
 Signer = Callable[[bytes], bytes]
 
 NOT_CLAIMED = (
@@ -44,15 +47,18 @@ def site_card(
     budget: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ."""
-    card = _common(study, facts.n, facts.columns, verdict.leakage, verdict.membership)
+    columns = facts.columns if facts.columns_known else None
+    card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
+    exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",
-        "columns": {"own": len(facts.own_columns), "at_server": facts.columns},
+        "columns": {"own": len(facts.own_columns), "at_server": UNKNOWN if columns is None else columns},
+        "blind_danger": verdict.blind,
         "history": {"sum_m": facts.history_m + facts.m, "ratio": verdict.ratio, "earlier_m": facts.history_m},
         "exposed_columns": [
             {k: row[k] for k in ("name", "distinct", "attacked", "right_rare", "theory_unknown")}
             for row in facts_table(facts)
-            if row["attacked"] in ("exact", "partly") or (row["theory_unknown"] is not None and row["theory_unknown"] < 0.5)
+            if row["name"] in exposed
         ][:200],
         "findings": [
             {"rule": f.rule, "level": f.level, "text": f.text, "override": f.override.reason if f.override else None}
@@ -68,7 +74,7 @@ def site_card(
     if guarantee is not None:
         # Runs without noise on the same people leave no total to state.
         card["differential_privacy"]["all_runs"] = None if budget is None else dict(zip(("epsilon", "delta"), budget))
-    return _clean(card)
+    return _clean({"in_one_sentence": in_one_sentence(card), **card})
 
 
 def study_card(
@@ -98,10 +104,38 @@ def study_card(
             for c in site_cards
         ],
     }
-    return _clean(card)
+    return _clean({"in_one_sentence": in_one_sentence(card), **card})
 
 
-def _common(study: Any, n: int, columns: int, bits: Leakage, auc: float) -> dict[str, Any]:
+def exposed_names(card: Mapping[str, Any]) -> list[str]:
+    """Columns a leaked key would expose: of a site's card its own, of the server's card those that the sites' cards name."""
+    own = [str(e["name"]) for e in card.get("exposed_columns", ())]
+    return own + [str(name) for site in card.get("sites", ()) for name in site["exposed_columns"]]
+
+
+def in_one_sentence(card: Mapping[str, Any]) -> str:
+    """What a person who reads nothing else must know."""
+    sketch, columns = card["sketch"], card["columns"]["at_server"]
+    of = "columns of all sites, as many as they bring" if columns == UNKNOWN else f"{columns} columns"
+    text = (
+        f"The server gets {sketch['m']} secret weighted sums over {sketch['n']} people of each of the {of}: no single value, but "
+        "the correlations of all columns"
+    )
+    private = card.get("differential_privacy")
+    if private is not None:
+        return (
+            f"{text}, with noise that keeps any one person's row within ε = {private['against_server']['epsilon']:g} (δ = "
+            f"{private['against_server']['delta']:g}) of never having been there."
+        )
+    auc, count = card["attacks"]["membership_auc"], len(exposed_names(card))
+    leak = f"a leaked key would expose {count} column{'' if count == 1 else 's'}" if count else "no column fell to a known Φ"
+    taken_part = "whether the person took part"
+    if auc == UNKNOWN:
+        return f"{text}; how well someone with a person's whole row can tell {taken_part} is unknown here; {leak}."
+    return f"{text}; someone with a person's whole row can tell {taken_part} with AUC {auc:.2f} (0.5 is a guess); {leak}."
+
+
+def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
     m = study.sketch.m
     return {
         "schema": SCHEMA,
@@ -119,26 +153,33 @@ def _common(study: Any, n: int, columns: int, bits: Leakage, auc: float) -> dict
             "generator": "ChaCha20 stream under a 32-byte key, one sub-key a study, run and cohort",
         },
         "information": {
-            "phi_secret_bits": {"lower": bits.lower_bits, "upper": bits.upper_bits, "exact": bits.exact},
-            "phi_secret_bits_per_subject": list(bits.per_subject),
-            "phi_secret_bits_per_entry": list(bits.per_entry),
+            "phi_secret_bits": _bits(bits),
+            "phi_secret_bits_per_subject": [UNKNOWN] * 2 if bits is None else list(bits.per_subject),
+            "phi_secret_bits_per_entry": [UNKNOWN] * 2 if bits is None else list(bits.per_entry),
             "assumes": "rows iid Gaussian",
-            "phi_known": bits.known_phi,
+            "phi_known": known_phi_text(known_phi_r2(n, m, study.sketch.kind)),
         },
         "attacks": {
-            "known_phi_r2": bits.attacker_r2,
-            "membership_auc": auc,
-            "known_rows_r2": known_rows_r2(n, m, columns),
+            "known_phi_r2": known_phi_r2(n, m, study.sketch.kind),
+            "membership_auc": UNKNOWN if auc is None else auc,
+            "known_rows_r2": UNKNOWN if columns is None else known_rows_r2(n, m, columns),
             "correlations_known_to": m**-0.5,
         },
         "not_claimed": list(NOT_CLAIMED),
     }  # fmt: skip
 
 
+def _bits(bits: Leakage | None) -> dict[str, Any]:
+    if bits is None:
+        return {"lower": UNKNOWN, "upper": UNKNOWN, "exact": False}
+    return {"lower": bits.lower_bits, "upper": bits.upper_bits, "exact": bits.exact}
+
+
 def _private(guarantee: dp.Guarantee | None, n: int, longest: float | None) -> dict[str, Any] | None:
     if guarantee is None:
         return None
     mu = guarantee.mu if longest is None else dp.mu_of_phi(guarantee.t, n, longest)
+    mu = dp.mu_on_the_grid(mu, guarantee.epsilon)
     return {
         "against_server": {"epsilon": guarantee.epsilon, "delta": guarantee.delta},
         "against_a_party_that_knows_phi": {
@@ -148,6 +189,7 @@ def _private(guarantee: dp.Guarantee | None, n: int, longest: float | None) -> d
         "neighbours": "one person's row set to zero at all sites at once",
         "sites": {k: {"row_bound": s.row_bound, "w": s.w} for k, s in guarantee.sites.items()},
         "holds_if": "bounds, centres and scales are public constants, every site adds its noise, Φ is used once",
+        "noise": f"discrete Gaussian, {STEPS_PER_SD} steps per standard deviation, in whole steps of the same grid",
     }  # fmt: skip
 
 
@@ -172,7 +214,7 @@ def digest(card: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(card)).hexdigest()
 
 
-_CONTEXT = b"intarsia privacy card 1|"
+_CONTEXT = b"intarsia privacy card 2|"
 
 
 def sign(card: Mapping[str, Any], signer: Signer, signing_key: str) -> str:

@@ -112,9 +112,12 @@ def decode_amp(Phi: Array, b: Array, levels: Levels, iterations: int = 200, damp
     return x
 
 
-def decode_lp(Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0) -> Array | None:
-    """The x in [low, high]ⁿ with Φx = b and the least sum (of distances from `low`); None when time ran out.
+def decode_lp(
+    Phi: Array, b: Array, low: float, high: float, tolerance: float = 1e-6, seconds: float = 60.0, mostly_high: bool = False
+) -> Array | None:
+    """The x in [low, high]ⁿ with Φx = b and the least sum of distances from `low`; None when time ran out.
 
+    `mostly_high` measures the distances from `high` instead: a column and its mirror are then decoded alike.
     `tolerance` is the rounding of the sketch: without it a column rounded to float32 has no feasible x at all.
     """
     from scipy.optimize import linprog
@@ -123,7 +126,7 @@ def decode_lp(Phi: Array, b: Array, low: float, high: float, tolerance: float = 
     scale = max(float(np.abs(Phi).max()), 1e-300)
     A = np.hstack([Phi / scale, np.eye(m)])
     bounds = np.vstack([np.tile([low, high], (n, 1)), np.tile([-tolerance / scale, tolerance / scale], (m, 1))])
-    cost = np.concatenate([np.ones(n), np.zeros(m)])
+    cost = np.concatenate([np.full(n, -1.0 if mostly_high else 1.0), np.zeros(m)])
     found = linprog(cost, A_eq=A, b_eq=b / scale, bounds=bounds, method="highs", options={"time_limit": max(0.1, seconds)})
     return found.x[:n] if found.x is not None else None
 
@@ -170,7 +173,7 @@ class Decoded:
     method: str
     exact: bool
     right: float  # share of subjects whose value was found
-    right_rare: float  # the same among subjects who do not have the commonest value
+    right_rare: float  # how well subjects off the commonest value were found: F score, so that calling all rare earns nothing
     seconds: float
 
 
@@ -179,7 +182,9 @@ def score(truth: Array, found: Array, method: str, seconds: float) -> Decoded:
     right = np.abs(found - truth) < 1e-3 * max(float(np.ptp(truth)), 1e-300)
     values, counts = np.unique(truth, return_counts=True)
     rare = truth != values[counts.argmax()]
-    return Decoded(method, bool(right.all()), float(right.mean()), float(right[rare].mean()), seconds)
+    hits, alarms = int(right[rare].sum()), int((~right[~rare]).sum())
+    found_rare = 2 * hits / max(hits + alarms + int(rare.sum()), 1)
+    return Decoded(method, bool(right.all()), float(right.mean()), found_rare, seconds)
 
 
 def attack_column(Phi: Array, b: Array, truth: Array, seconds: float = 30.0, tolerance: float = 1e-6) -> list[Decoded]:
@@ -193,7 +198,9 @@ def attack_column(Phi: Array, b: Array, truth: Array, seconds: float = 30.0, tol
     left = seconds - (monotonic() - start)
     if not levels.slab and left > 0:
         start = monotonic()
-        x = decode_lp(Phi, b, float(levels.values.min()), float(levels.values.max()), tolerance, left)
+        low, high = float(levels.values.min()), float(levels.values.max())
+        common = float(levels.values[levels.weights.argmax()])
+        x = decode_lp(Phi, b, low, high, tolerance, left, mostly_high=high - common < common - low)
         if x is not None:
             out.append(score(truth, levels.nearest(x), "lp", monotonic() - start))
     return out

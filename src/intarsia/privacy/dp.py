@@ -9,7 +9,7 @@ A party that knows Φ (any site, or anyone a site talks to) sees additive Gaussi
 μ = √(n·t)·max_i ‖φ_i‖ ≈ √(m·t).
 
 None of this holds unless bounds, centres and scales are public constants, every site adds its noise, and Φ is used
-once.
+once. `intarsia.privacy.grid` says how it survives floating point.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, norm
 
 from intarsia.errors import InputError
+from intarsia.privacy.grid import RESERVED, reserve
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -138,7 +139,7 @@ def guarantee(
     for site, count in (columns or {}).items():
         if count < 1:
             raise InputError(f"Site {site!r} has {count} columns; it needs at least one.")
-    t = calibrate(epsilon, delta, m)
+    t = calibrate(*reserve(epsilon, delta), m)  # the rest is for the grid on which the noise lies
     # Without counts, bounds are taken to grow as the root of the columns.
     root = {site: sqrt(columns[site]) if columns is not None else bound for site, bound in row_bounds.items()}
     total = sum(bound * root[site] for site, bound in row_bounds.items())
@@ -154,6 +155,11 @@ def signal_to_noise(noises: Mapping[str, SiteNoise]) -> float:
 def mu_of_phi(t: float, n: int, longest: float) -> float:
     """μ of Gaussian differential privacy against a party that knows Φ; `longest` is max_i ‖φ_i‖ of the real Φ."""
     return sqrt(n * t) * longest
+
+
+def mu_on_the_grid(mu: float, epsilon: float) -> float:
+    """μ with what the grid may add to it (`intarsia.privacy.grid.check` keeps it below)."""
+    return mu + epsilon * RESERVED / 6
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:

@@ -92,10 +92,7 @@ class Leakage:
 
     @property
     def known_phi(self) -> str:
-        return (
-            "infinite for continuous columns; for columns of few values everything there is to know, from m = 1 on; "
-            f"a Gaussian column is predicted with R² = {self.attacker_r2:.3f}"
-        )
+        return known_phi_text(self.attacker_r2)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"per_subject_bits": self.per_subject, "per_entry_bits": self.per_entry}
@@ -110,6 +107,14 @@ def leakage(n: int, m: int, columns: int, kind: Kind = "orthonormal") -> Leakage
     else:
         raise InputError(f"Unknown sketch kind {kind!r}. Use 'orthonormal' or 'gaussian'.")
     return Leakage(kind, n, m, columns, lower / LN2, upper / LN2, kind == "orthonormal", attacker_r2=known_phi_r2(n, m, kind))
+
+
+def known_phi_text(r2: float) -> str:
+    """What a party that knows Φ learns, in words."""
+    return (
+        "infinite for continuous columns; for columns of few values everything there is to know, from m = 1 on; "
+        f"a Gaussian column is predicted with R² = {r2:.3f}"
+    )
 
 
 def known_phi_r2(n: int, m: int, kind: Kind = "orthonormal") -> float:

@@ -1,14 +1,15 @@
 """A site's ledger of sketches: one line each, chained by hash, written before anything leaves.
 
-It keeps two promises. Φ is used once: a study's run is bound to one cohort and one set of values; anything else under
-the same run is refused. And independent sketches of one cohort add up: Σm is counted over every run that shares
-subjects with the new one, so a cohort that lost one subject does not start again from zero.
+It keeps three promises. Φ is used once: a study's run is bound to one cohort at the first try, before any value is looked
+at, and to one set of values when its sketch is released; anything else under the same run is refused. A refusal is booked
+too, so that nobody learns from a series of them unnoticed. And independent sketches of one cohort add up: Σm and Σε are
+counted over every run that shares subjects with the new one, so a cohort that lost one subject does not start from zero.
 
 `ledger.jsonl` holds the entries (each with the hash of the one before), `ledger.key` 32 secret bytes that key all
 digests, `cohorts/` the keyed tokens of each cohort, so that overlaps can be counted without any id. A line is
 appended under a lock and flushed to disk before `reserve` or `release` returns; a line cut short by a crash was never
-acted upon and is dropped. Cutting whole lines off the end leaves a valid chain; the head printed on signed cards is
-what exposes that (`verify`).
+acted upon and is dropped. Cutting whole lines off the end leaves a valid chain; the heads kept elsewhere (on signed cards,
+in the anchor file) are what exposes that (`verify`).
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import PrivacyError
 from intarsia.privacy.dp import composed
+from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
 TOKEN = 8  # bytes a token: a chance match among 10⁷ subjects has probability below 1e-5
@@ -36,7 +38,9 @@ MAX_LINE = 1 << 16
 
 @dataclass(frozen=True)
 class Entry:
-    """One line. `state` is "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave)."""
+    """One line. `state` is "tried" (the run is bound to its cohort), "refused" (the gate said no; `note` names the rules),
+    "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave).
+    """
 
     sequence: int
     time: str
@@ -54,19 +58,49 @@ class Entry:
     sketch: str
     previous: str
     hash: str = ""
+    note: str = ""
 
     def sealed(self, key: bytes) -> "Entry":
         body = asdict(self)
         del body["hash"]
+        if not self.note:
+            del body["note"]  # entries of version 0.1 have none
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return replace(self, hash=hmac.digest(key, b"entry|" + text.encode(), "sha256").hex())
 
 
-class Ledger:
-    """The ledger in one folder of the site (made on first use, readable by its owner only)."""
+@dataclass(frozen=True)
+class Claim:
+    """What a site asks the ledger for: this run of this study, over these people, with these values (by keyed digest)."""
 
-    def __init__(self, folder: str | os.PathLike[str]):
+    study: str
+    run: str
+    tokens: NDArray[np.uint64]
+    n: int
+    m: int
+    kind: str
+    columns: int
+    content: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+def _one_time(claim: Claim, what: str) -> str:
+    return (
+        f"one-time: run {claim.run[:8]}… of study {claim.study!r} was already used here for {what}. Two sketches under the "
+        "same Φ give away the subjects in which they differ. Start a new run (`intarsia study again`)."
+    )
+
+
+class Ledger:
+    """The ledger in one folder of the site (made on first use, readable by its owner only).
+
+    `anchor` is a file outside of the folder to which each new head is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], anchor: Path | None = None):
         self.folder = Path(folder)
+        self.anchor = anchor
         self.path = self.folder / "ledger.jsonl"
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.folder / "cohorts").mkdir(exist_ok=True, mode=0o700)
@@ -93,7 +127,7 @@ class Ledger:
 
     def tokens(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
         """Keyed tokens of the subjects, sorted. They mean nothing without this ledger's key."""
-        raw = b"".join(hmac.digest(self._key, b"id|" + str(i).encode(), "sha256")[:TOKEN] for i in ids)
+        raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN] for i in ids)
         return np.unique(np.frombuffer(raw, "<u8"))
 
     def digest(self, *parts: bytes) -> str:
@@ -138,32 +172,44 @@ class Ledger:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def reserve(
-        self, *, study: str, run: str, tokens: NDArray[np.uint64], content: str, n: int, m: int, kind: str,
-        columns: int, epsilon: float | None = None, delta: float | None = None,
-    ) -> Entry:  # fmt: skip
-        """Claim this run for one cohort and one content. After its release only the same claim is granted."""
-        cohort = self.digest(tokens.tobytes())
+    def bind(self, claim: "Claim") -> None:
+        """Bind a run to its cohort at the first try, before the gate looks at a value."""
         with self._locked():
-            before = self._runs().get((study, run))
-            # A run that was only reserved let nothing out, so it may be claimed anew (after a crash or a repair).
+            before = self._bound(claim)
+            if before is None:
+                self._book("tried", claim)
+
+    def refuse(self, claim: "Claim", rules: Iterable[str]) -> None:
+        """Book that the gate refused this try, and by which rules."""
+        with self._locked():
+            self._bound(claim)
+            self._book("refused", claim, note=", ".join(sorted(set(rules))))
+
+    def reserve(self, claim: "Claim") -> Entry:
+        """Claim this run for one cohort and one content. After its release only the same claim is granted."""
+        with self._locked():
+            before = self._bound(claim)
+            # A run that was only reserved let nothing out: other values of the same people may be claimed (after a repair).
             if before is not None and before.state == "released":
-                same = (before.cohort, before.m, before.kind) == (cohort, m, kind)
-                if same and before.content == content:
+                if (before.m, before.kind, before.content) == (claim.m, claim.kind, claim.content):
                     return before
-                what = "another cohort" if before.cohort != cohort else "other values, columns or size"
-                raise PrivacyError(
-                    f"one-time: run {run[:8]}… of study {study!r} was already used here for {what}. Two sketches "
-                    "under the same Φ give away the subjects in which they differ. "
-                    "Start a new run (`intarsia study again`)."
-                )
-            path = self.folder / "cohorts" / cohort
-            if not path.exists():
-                _write(path, tokens.tobytes())
-            return self._append(
-                state="reserved", study=study, run=run, cohort=cohort, content=content, n=n, m=m, kind=kind,
-                columns=columns, epsilon=epsilon, delta=delta, sketch="",
-            )  # fmt: skip
+                raise PrivacyError(_one_time(claim, "other values, columns or size"))
+            return self._book("reserved", claim)
+
+    def _bound(self, claim: "Claim") -> Entry | None:
+        """The run's latest entry; refused when the run belongs to another cohort."""
+        before = self._runs().get((claim.study, claim.run))
+        if before is not None and before.cohort != self.digest(claim.tokens.tobytes()):
+            raise PrivacyError(_one_time(claim, "another cohort"))
+        return before
+
+    def _book(self, state: str, claim: "Claim", note: str = "") -> Entry:
+        cohort = self.digest(claim.tokens.tobytes())
+        path = self.folder / "cohorts" / cohort
+        if not path.exists():
+            _write(path, claim.tokens.tobytes())
+        facts = {name: getattr(claim, name) for name in _CARRIED if name != "cohort"}
+        return self._append(state=state, cohort=cohort, sketch="", note=note, **facts)
 
     def release(self, claim: Entry, sketch: bytes) -> Entry:
         """Fix the sketch of a claimed run by its digest, just before it leaves. Other bytes later are refused."""
@@ -202,6 +248,8 @@ class Ledger:
         if written != len(line):
             raise PrivacyError("The ledger could not be written whole (disk full?). Nothing was sent.")
         _sync_folder(self.folder)
+        if self.anchor is not None:
+            _write(self.anchor, json.dumps({"entries": entry.sequence + 1, "head": entry.hash}).encode())
         return entry
 
     def _drop_torn_tail(self) -> None:
@@ -269,7 +317,8 @@ class Ledger:
             at = entries[count - 1].hash if 0 < count <= len(entries) else START
             if count > len(entries) or not hmac.compare_digest(at, value):
                 raise PrivacyError(
-                    f"The ledger does not contain the state a card states ({count} entries): lines were removed or replaced."
+                    f"The ledger does not contain a state that was published ({count} entries, on a card or in the anchor "
+                    "file): lines were removed or replaced. Restore it from a backup."
                 )
         return len(entries)
 

@@ -24,6 +24,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
         f"<h1>Privacy card: study {escape(str(study['id']))}</h1>",
         f"<p class=sub>Made by {escape(str(card['made_by']))}; run <code>{escape(str(study['run']))}</code></p>",
+        f"<p><strong>{escape(str(card['in_one_sentence']))}</strong></p>",
         "<h2>Who sees what</h2>",
         _table(
             [
@@ -48,8 +49,9 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                  + (" (exact)" if bits["exact"] else "") + "; rows taken as Gaussian"),
                 ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
                 ("… if Φ is known", info["phi_known"]),
-                ("Membership AUC", f"{attacks['membership_auc']:.3f} (0.5 is a guess, 1 is certain)"),
-                ("Known rows R²", f"{attacks['known_rows_r2']:.4f}"),
+                ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain)"),
+                ("Known rows R²", _number(attacks["known_rows_r2"])),
+                *_blind(card),
                 ("Correlations", f"the server gets each to ± {attacks['correlations_known_to']:.3f}: that is the aim"),
             ]
         ),
@@ -89,6 +91,13 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 def _number(value: Any) -> str:
     return "∞" if value == "infinite" else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+def _blind(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    value = card.get("blind_danger")
+    return (
+        [] if value is None else [("Finding Φ without the key", f"{value:.2f} of where it begins to work (1 or more: it works)")]
+    )
 
 
 def _history(card: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """What a sketch must satisfy before it leaves: limits, who may move them, and exceptions with a reason.
 
-The study states limits; a site may state stricter ones of its own. A rule is broken only by an override that names
-the rule and says why; overrides end up on the privacy card.
+The defaults are the floor. A study may state stricter limits, and a site stricter ones still. A looser value in study.toml
+changes nothing by itself (`loosened` lists such values, for the person who accepts the study): a rule is broken only by an
+override in the site's own site.toml that names the rule and says why; overrides end up on the privacy card.
 """
 
 import tomllib
@@ -23,8 +24,17 @@ RULES = {
     "decodable": "columns that the self-attack decoded",
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",
+    "near-duplicate": "two columns that differ in few subjects",
+    "blind": "Φ can be found without the key",
+    "budget": "Σε and Σδ over the cohort's history",
 }
-_LARGER_IS_STRICTER = {"min_level", "few_values"}
+# Which rule a limit belongs to.
+RULE_OF = {
+    "warn_ratio": "ratio", "max_ratio": "ratio", "max_auc": "membership", "min_level": "rare-level",
+    "few_values": "few-values", "max_dominance": "dominant", "warn_blind": "blind", "max_blind": "blind",
+    "max_epsilon": "budget", "max_delta": "budget", "self_attack": "self-attack",
+}  # fmt: skip
+_LARGER_IS_STRICTER = {"min_level", "few_values", "self_attack"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,12 @@ class Override:
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits; the defaults suit a cohort of patients."""
+    """Limits; the defaults suit a cohort of patients.
+
+    Σm/n up to .25: beyond, a leaked key decodes 0/1 columns of a tenth of ones and more. Σε up to 10: beyond, the odds of
+    any guess about a person may change by more than e¹⁰ = 22,000, which promises next to nothing. `max_blind` is in units
+    of where the blind attack begins to find columns of Φ, measured (`intarsia.privacy.blind`).
+    """
 
     warn_ratio: float = 0.1
     max_ratio: float = 0.25
@@ -55,6 +70,10 @@ class Policy:
     min_level: int = 10
     few_values: int = 3
     max_dominance: float = 0.5
+    warn_blind: float = 0.3
+    max_blind: float = 1.0
+    max_epsilon: float = 10.0
+    max_delta: float = 1e-4
     self_attack: bool = True
     attack_seconds: float = 20.0
     overrides: tuple[Override, ...] = field(default_factory=tuple)
@@ -62,7 +81,8 @@ class Policy:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("warn_ratio", 0, 1), ("max_ratio", 0, 1), ("max_auc", 0.5, 1), ("max_dominance", 0, 1),
-            ("min_level", 0, 10**9), ("few_values", 0, 1000), ("attack_seconds", 0, 86400),
+            ("min_level", 0, 10**9), ("few_values", 0, 1000), ("attack_seconds", 0, 86400), ("warn_blind", 0, 1e6),
+            ("max_blind", 0, 1e6), ("max_epsilon", 0, 1e6), ("max_delta", 0, 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -70,15 +90,17 @@ class Policy:
 
     @classmethod
     def of_study(cls, privacy: Any) -> "Policy":
-        """The limits of a study file's privacy table (anything with attributes of the same names)."""
-        names = {f.name for f in fields(cls)} - {"overrides"}
-        return cls(**{name: getattr(privacy, name) for name in names if hasattr(privacy, name)})
+        """The defaults, tightened by a study file's privacy table (anything with attributes of the same names).
+
+        Where the study is looser than the default, the default stays.
+        """
+        stated = {name: getattr(privacy, name) for name in _LIMITS if hasattr(privacy, name)}
+        return replace(cls(), **{name: value for name, value in stated.items() if not _looser(name, value, getattr(cls(), name))})
 
     def tightened(self, own: Mapping[str, Any]) -> "Policy":
         """These limits with a site's own. A site's looser value is refused: loosening goes through an override."""
         given = dict(own)
-        overrides = tuple(_override(o) for o in given.pop("overrides", given.pop("override", ())))
-        given.pop("override", None)
+        overrides = tuple(_override(o) for o in (*given.pop("overrides", ()), *given.pop("override", ())))
         known = {f.name for f in fields(self)} - {"overrides"}
         unknown = sorted(set(given) - known)
         if unknown:
@@ -87,12 +109,10 @@ class Policy:
             if not isinstance(value, int | float):
                 raise InputError(f"Privacy policy: {name} must be a number, or true or false.")
             now = getattr(self, name)
-            looser = value < now if name in _LARGER_IS_STRICTER or name == "self_attack" else value > now
-            if looser and name != "attack_seconds":
+            if name in RULE_OF and _looser(name, value, now):
                 raise InputError(
-                    f"The site's {name} = {value} is looser than the study's {now}. A site may tighten a limit; "
-                    "to break it, "
-                    "write an override with the rule's name and a reason."
+                    f"The site's {name} = {value} is looser than the limit in force, {now}. A site may tighten a limit; "
+                    "to break it, write an [[override]] in site.toml with the rule's name and a reason."
                 )
         return replace(self, **given, overrides=self.overrides + overrides)
 
@@ -101,6 +121,44 @@ class Policy:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+_LIMITS = tuple(f.name for f in fields(Policy) if f.name in RULE_OF)
+
+
+def _looser(name: str, value: float, than: float) -> bool:
+    return value < than if name in _LARGER_IS_STRICTER else value > than
+
+
+@dataclass(frozen=True)
+class Loosened:
+    """A limit that study.toml states looser than the default, and what happens to it at this site."""
+
+    limit: str
+    stated: float
+    default: float
+    rule: str
+    override: Override | None
+
+    def __str__(self) -> str:
+        said = f"{self.limit} = {self.stated} is looser than the default {self.default}"
+        if self.override is None:
+            return f"{said}: the default stays in force here"
+        return f"{said}: this site overrides the rule '{self.rule}' ({self.override.reason})"
+
+
+def loosened(study: Any, policy: "Policy | Mapping[str, Any] | None" = None) -> list[Loosened]:
+    """Every limit that a study states looser than the defaults, for the person who accepts it; `policy` is the site's own."""
+    own = policy if isinstance(policy, Policy) else Policy().tightened(
+        {key: value for key, value in (policy or {}).items() if key in ("override", "overrides")}
+    )  # fmt: skip
+    out = []
+    for name in _LIMITS:
+        stated, default = getattr(study.privacy, name, None), getattr(Policy(), name)
+        if stated is not None and _looser(name, stated, default):
+            rule = RULE_OF[name]
+            out.append(Loosened(name, stated, default, rule, own.overridden(rule)))
+    return out
 
 
 def _override(raw: Any) -> Override:
@@ -115,7 +173,7 @@ def _override(raw: Any) -> Override:
 
 
 def load_policy(path: str | Path) -> dict[str, Any]:
-    """A site's own limits from a TOML file: keys at the top level, exceptions as [[override]] tables."""
+    """A site's own limits from a TOML file of their own: limits at the top level, exceptions as [[override]] tables."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

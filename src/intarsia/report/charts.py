@@ -192,7 +192,7 @@ def blocks(sites: Sequence[str], roster: Sequence[str]) -> list[tuple[int, int, 
 
 
 def trace(draws: Array, name: str, width: float = 350, height: float = 120) -> Html:
-    """Draws (chain, draw) against their number, one line a chain."""
+    """Draws (chain, draw) against their number, one line per chain."""
     chains, n = draws.shape
     step = max(1, n // 220)
     shown = draws[:, ::step]

@@ -10,8 +10,8 @@ from intarsia.report.html import Html, el, fixed, join, table
 from intarsia.report.page import document
 
 _NAMES = {
-    "share": "key shares", "confirmation": "key confirmed", "alignment": "alignment", "sketch": "sketches", "fit": "fit",
-    "deliver": "delivery",
+    "offer": "keys offered", "share": "key shares", "confirmation": "key confirmed", "announcement": "counts",
+    "alignment": "alignment", "sketch": "sketches", "fit": "fit", "deliver": "delivery",
 }  # fmt: skip
 
 
@@ -118,12 +118,12 @@ def _fit(study: Mapping[str, Any]) -> Html | None:
 
 
 def _sites(study: Mapping[str, Any]) -> Html:
-    agreed = any(row["share"] is not None for row in study["sites"])
-    head = ["site", *(["share", "confirmation"] if agreed else []), "alignment", "sketch", "coefficients"]
+    agreed = any(row["offer"] is not None for row in study["sites"])
+    head = ["site", *(["offer", "share", "confirmation"] if agreed else []), "alignment", "sketch", "coefficients"]
     rows = []
     for i, site in enumerate(study["sites"]):
         cells: list[Any] = [join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), site["name"]])]
-        for kind in ("share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
+        for kind in ("offer", "share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
             size = site[kind]
             cells.append(
                 el("span", "–", class_="note") if size is None else el("span", f"received, {_size(size)}", class_="tag yes")

@@ -12,6 +12,7 @@ from intarsia.report import brain, charts
 from intarsia.report.charts import Interval
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, about, el, fixed, join, short, table, text
+from intarsia.wire.plain import cell
 
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
@@ -171,9 +172,7 @@ def _csv(records: list[list[Any]]) -> str:
     writer = csv.writer(out)
     writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "local_fdr", "selected"])
     for record in records:
-        # A label that a spreadsheet would take for a formula is kept from being one.
-        cells = [f"'{c}" if isinstance(c, str) and c[:1] in "=+-@" else c for c in record]
-        writer.writerow([f"{c:.6g}" if isinstance(c, float) else c for c in cells])
+        writer.writerow([f"{c:.6g}" if isinstance(c, float) else cell(c) for c in record])
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(out.getvalue().encode()).decode()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from intarsia.errors import IntarsiaError
 from intarsia.report.gather import read_events
 from intarsia.server.study.folder import StudyFolder
-from intarsia.server.study.protocol import status
+from intarsia.server.study.status import status
 
 QUIET = 60.0  # seconds without news after which a running chain is called silent
 SHOWN = 30  # events
@@ -43,10 +43,10 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
     sites = []
     for name in study.names:
         row: dict[str, Any] = {"name": name}
-        for kind in ("share", "confirmation", "alignment", "sketch"):
+        for kind in ("offer", "share", "confirmation", "announcement", "alignment", "sketch"):
             file = folder.file(kind, name)
             row[kind] = file.stat().st_size if file.is_file() else None
-        row["delivered"] = (path / "coefficients" / f"{name}.received").is_file()
+        row["delivered"] = (path / "receipt" / f"{name}.receipt").is_file()
         sites.append(row)
     fit = _json(path / "fit.json")
     return {

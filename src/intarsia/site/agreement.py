@@ -1,27 +1,31 @@
-"""The study key, agreed by the sites through a server that learns nothing.
+"""The study key, agreed by the sites through a server that learns nothing, and closed for ever once it is agreed.
 
-Each site draws a 32-byte share and seals it (HPKE: X25519, HKDF-SHA256, ChaCha20-Poly1305) to every peer's key in
-study.toml, commits to it, and signs the bundle with its pinned Ed25519 key. The server only relays bundles.
-K = HKDF(all shares, salt = hash of all bundles), and every site proves by a MAC that it holds the same K and saw the
-same bundles. The study hash, which covers the run nonce and the pinned keys, is inside every seal and signature, so a
-share of another study, run or site does not fit.
+1. `offer`: each site draws an X25519 key for this run alone and signs its public half with its pinned Ed25519 key.
+2. `share`: each site draws 32 bytes, commits to them, and seals them (HPKE: X25519, HKDF-SHA256, ChaCha20-Poly1305) to
+   every peer's key of this run. The signed bundle names the digest of all the offers it rests on.
+3. `combine`: K = HKDF(all shares, salt = hash of all bundles); every site proves by a MAC that it holds the same K and
+   saw the same bundles.
+
+The server only relays. The study hash, which covers the run nonce and the pinned keys, is inside every seal and
+signature, so a message of another study, run or site does not fit. The keys of the run are deleted when the study key is
+confirmed: whoever steals a site's identity later, with everything the server ever relayed, opens nothing of the past.
 """
 
-import base64
 import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import FederationError, KeyFileError
 from intarsia.site.identity import Identity
-from intarsia.wire.signed import Confirmation, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
@@ -32,63 +36,137 @@ def new_share() -> bytes:
     return secrets.token_bytes(32)
 
 
-def offer(study: Study, identity: Identity, share: bytes) -> ShareBundle:
-    """The share of this site, sealed to every peer and signed."""
+def new_run_key() -> bytes:
+    """The private half of a site's X25519 key for one run; deleted when the study key is confirmed."""
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def offer(study: Study, identity: Identity, run_key: bytes) -> KeyOffer:
+    """The public half of this site's key for this run, signed by its pinned key."""
     _own(study, identity)
+    public = X25519PrivateKey.from_private_bytes(run_key).public_key().public_bytes_raw()
+    unsigned = KeyOffer(identity.name, study.hash, public)
+    return replace(unsigned, signature=identity.sign(unsigned.body()))
+
+
+def check_offers(study: Study, offers: Mapping[str, KeyOffer]) -> bytes:
+    """Every site's offer is there, is for this run and is signed by its pinned key; returns the digest of them all."""
+    _all_here(study, "offer", offers)
+    digest = hashlib.sha256(b"intarsia offers 1|" + study.hash.encode())
+    for name in study.names:
+        found = offers[name]
+        _genuine(study, name, "offer", found)
+        digest.update(hashlib.sha256(found.body()).digest())
+    if len({found.public for found in offers.values()}) != len(offers):
+        raise FederationError("Two sites offer the same key for this run: an offer was copied. Start a new run of the study.")
+    return digest.digest()
+
+
+def share(study: Study, identity: Identity, secret: bytes, offers: Mapping[str, KeyOffer]) -> ShareBundle:
+    """The share of this site, sealed to every peer's key of this run, and signed."""
+    _own(study, identity)
+    digest = check_offers(study, offers)
     sealed = {}
-    for entry in study.sites:
-        if entry.name != identity.name:
-            key = X25519PublicKey.from_public_bytes(base64.b64decode(_pinned(entry.name, entry.exchange_key)))
-            sealed[entry.name] = _SUITE.encrypt(share, key, _context(study, identity.name, entry.name))
-    bundle = ShareBundle(identity.name, study.hash, _commit(study, identity.name, share), sealed)
-    return ShareBundle(bundle.site, bundle.study_hash, bundle.commitment, sealed, identity.sign(bundle.body()))
+    for name in study.names:
+        if name != identity.name:
+            key = X25519PublicKey.from_public_bytes(offers[name].public)
+            try:
+                sealed[name] = _SUITE.encrypt(secret, key, _context(study, identity.name, name))
+            except (ValueError, InvalidTag):
+                raise _unusable(name) from None
+    unsigned = ShareBundle(identity.name, study.hash, _commit(study, identity.name, secret), digest, sealed)
+    return replace(unsigned, signature=identity.sign(unsigned.body()))
 
 
-def combine(study: Study, identity: Identity, share: bytes, bundles: Mapping[str, ShareBundle]) -> tuple[bytes, bytes]:
-    """The study key (32 bytes) and the transcript's hash; names the site whose share is missing or does not hold."""
-    _own(study, identity)
-    missing = [name for name in study.names if name not in bundles]
-    if missing:
-        raise FederationError(
-            f"The key agreement of study {study.id!r} lacks the share of {', '.join(missing)}. "
-            "No key is made without all sites; ask them to offer theirs."
-        )
-    shares, transcript = [], hashlib.sha256(b"intarsia transcript 1|" + study.hash.encode())
+def pair_secrets(study: Study, identity: Identity, run_key: bytes, offers: Mapping[str, KeyOffer]) -> dict[str, bytes]:
+    """For every peer, a secret only it and this site can compute, from both sites' keys of the run and pinned keys.
+
+    Whoever steals the pinned keys later lacks the run's; a run key that was badly drawn is still covered by the pinned.
+    """
+    digest = check_offers(study, offers)
+    own = X25519PrivateKey.from_private_bytes(run_key)
+    out = {}
     for entry in study.sites:
-        bundle = bundles[entry.name]
-        check(study, entry.name, bundle)
         if entry.name == identity.name:
-            if not hmac.compare_digest(bundle.commitment, _commit(study, identity.name, share)):
+            continue
+        pair = "|".join(sorted((identity.name, entry.name)))
+        context = f"run|{study.hash}|{digest.hex()}|{pair}".encode()
+        pinned = identity.pair_secret(_pinned(entry.name, entry.exchange_key), context)
+        try:
+            fresh = own.exchange(X25519PublicKey.from_public_bytes(offers[entry.name].public))
+        except ValueError:
+            raise _unusable(entry.name) from None
+        out[entry.name] = HKDF(SHA256(), 32, salt=pinned, info=b"intarsia pair 2|" + context).derive(fresh)
+    return out
+
+
+def combine(
+    study: Study, identity: Identity, own: ShareBundle, opened_by: tuple[bytes, bytes], bundles: Mapping[str, ShareBundle]
+) -> tuple[bytes, bytes]:
+    """The study key (32 bytes) and the transcript's hash; names the site whose share is missing or does not hold.
+
+    `own` is the bundle this site made, `opened_by` its run key and its own share.
+    """
+    _own(study, identity)
+    _all_here(study, "share", bundles)
+    run_key, secret = opened_by
+    shares, transcript = [], hashlib.sha256(b"intarsia transcript 2|" + study.hash.encode())
+    for name in study.names:
+        bundle = bundles[name]
+        check(study, name, bundle)
+        if not hmac.compare_digest(bundle.offers, own.offers):
+            raise FederationError(
+                f"The share of site {name!r} rests on other offers than this site ({identity.name!r}) was shown: somebody on "
+                "the way showed the sites different keys. Start a new run of the study."
+            )
+        if name == identity.name:
+            if bundle != own:
                 raise FederationError(
-                    f"The relayed share of this site ({identity.name!r}) is not the one it offered: an old offer was "
+                    f"The relayed share of this site ({identity.name!r}) is not the one it made: an old share was "
                     "replayed. Start a new run of the study."
                 )
-            shares.append(share)
+            shares.append(secret)
         else:
-            shares.append(_open(study, identity, bundle))
+            shares.append(_open(study, identity.name, run_key, bundle))
         transcript.update(hashlib.sha256(bundle.to_bytes()).digest())
     digest = transcript.digest()
-    key = HKDF(SHA256(), 32, salt=digest, info=b"intarsia study key 1|" + study.hash.encode()).derive(b"".join(shares))
+    key = HKDF(SHA256(), 32, salt=digest, info=b"intarsia study key 2|" + study.hash.encode()).derive(b"".join(shares))
     return key, digest
 
 
 def check(study: Study, name: str, bundle: ShareBundle) -> None:
     """Whether a bundle is this site's, for this study and run, whole and signed; the server can check this too."""
-    if bundle.site != name:
-        raise FederationError(f"The share handed over for site {name!r} says it comes from {bundle.site!r}. Refused.")
-    if bundle.study_hash != study.hash:
-        raise FederationError(
-            f"The share of site {name!r} belongs to another study, another run or another text of this study "
-            f"(hash {bundle.study_hash[:12]}…, expected {study.hash[:12]}…). Replayed or outdated: refused."
-        )
-    signing_key = _pinned(name, study.site(name).signing_key)
-    if not verify(signing_key, bundle.signature, bundle.body()):
-        raise FederationError(
-            f"The share of site {name!r} was changed on its way, or not made by its key in study.toml. Refused."
-        )
+    _genuine(study, name, "share", bundle)
     expected = {other for other in study.names if other != name}
     if set(bundle.sealed) != expected:
         raise FederationError(f"The share of site {name!r} is not sealed to exactly the other sites of the roster.")
+
+
+def _unusable(name: str) -> FederationError:
+    return FederationError(f"The key that site {name!r} offers for this run is not a usable X25519 key. Refused.")
+
+
+def _all_here(study: Study, what: str, found: Mapping[str, object]) -> None:
+    missing = [name for name in study.names if name not in found]
+    if missing:
+        raise FederationError(
+            f"The key agreement of study {study.id!r} lacks the {what} of {', '.join(missing)}. "
+            "No key is made without all sites; ask them to send theirs."
+        )
+
+
+def _genuine(study: Study, name: str, what: str, found: KeyOffer | ShareBundle) -> None:
+    if found.site != name:
+        raise FederationError(f"The {what} handed over for site {name!r} says it comes from {found.site!r}. Refused.")
+    if found.study_hash != study.hash:
+        raise FederationError(
+            f"The {what} of site {name!r} belongs to another study, another run or another text of this study "
+            f"(hash {found.study_hash[:12]}…, expected {study.hash[:12]}…). Replayed or outdated: refused."
+        )
+    if not verify(_pinned(name, study.site(name).signing_key), found.signature, found.body()):
+        raise FederationError(
+            f"The {what} of site {name!r} was changed on its way, or not made by its key in study.toml. Refused."
+        )
 
 
 def confirm(study: Study, name: str, key: bytes, transcript: bytes, fingerprint: str = "") -> Confirmation:
@@ -131,26 +209,27 @@ def _pinned(name: str, key: str | None) -> str:
 
 
 def _context(study: Study, sender: str, receiver: str) -> bytes:
-    return f"intarsia share 1|{study.hash}|{sender}|{receiver}".encode()
+    return f"intarsia share 2|{study.hash}|{sender}|{receiver}".encode()
 
 
 def _commit(study: Study, name: str, share: bytes) -> bytes:
-    return hmac.digest(share, f"intarsia commitment 1|{study.hash}|{name}".encode(), "sha256")
+    return hmac.digest(share, f"intarsia commitment 2|{study.hash}|{name}".encode(), "sha256")
 
 
 def _mac(study: Study, name: str, key: bytes, transcript: bytes) -> bytes:
-    confirm_key = HKDF(SHA256(), 32, salt=transcript, info=b"intarsia confirm 1").derive(key)
+    confirm_key = HKDF(SHA256(), 32, salt=transcript, info=b"intarsia confirm 2").derive(key)
     return hmac.digest(confirm_key, f"{study.hash}|{name}".encode(), "sha256")
 
 
-def _open(study: Study, identity: Identity, bundle: ShareBundle) -> bytes:
+def _open(study: Study, receiver: str, run_key: bytes, bundle: ShareBundle) -> bytes:
+    key = X25519PrivateKey.from_private_bytes(run_key)
     try:
-        share = _SUITE.decrypt(bundle.sealed[identity.name], identity.exchange, _context(study, bundle.site, identity.name))
+        secret = _SUITE.decrypt(bundle.sealed[receiver], key, _context(study, bundle.site, receiver))
     except (InvalidTag, ValueError):
-        share = b""
-    if len(share) != 32 or not hmac.compare_digest(bundle.commitment, _commit(study, bundle.site, share)):
+        secret = b""
+    if len(secret) != 32 or not hmac.compare_digest(bundle.commitment, _commit(study, bundle.site, secret)):
         raise FederationError(
-            f"The share of site {bundle.site!r} cannot be opened by site {identity.name!r}, or differs from the one it "
+            f"The share of site {bundle.site!r} cannot be opened by site {receiver!r}, or differs from the one it "
             "committed to. Refused; ask that site to start again with a new run."
         )
-    return bytes(share)
+    return bytes(secret)

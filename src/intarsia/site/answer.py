@@ -1,53 +1,65 @@
 """The site's end of the protocol: one function that answers the server's steps, and says no more than it must.
 
-An error that crosses the wall is a code and a short text of ours. What speaks of the site's own table, policy or key
-files stays at the site, in `problems.jsonl` in the run folder of the study.
+Every carrier comes through here, the commands of a study by files too. A refusal that crosses the wall is a code and fixed
+words: neither a label nor a count nor the reason, which stays at the site, in `problems.jsonl` of the study's run folder.
 """
 
-import json
-import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from intarsia.errors import AlignmentError, FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.site.run_store import note_problem
 from intarsia.site.site import Site
 from intarsia.wire.study import Study
 
-# These speak of messages, counts and study files only.
-_MAY_CROSS = (AlignmentError, FederationError, MessageError, StudyError)
+FindTable = Callable[[Study, str], Any]
+# What a server may learn of a refusal. Whatever may rest on the site's data, policy, table or keys is the last one.
+REFUSALS = {
+    MessageError: "message: what was sent to the site is not a message it can use at this step",
+    StudyError: "study: the site has not accepted this study",
+    FederationError: "protocol: the step does not fit what the site has done and received before",
+}
+REFUSED = "refused: the site does not take this step; its operator finds the reason in the site's log"
 
 
-def answer(
-    site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: Callable[[str], Any] | None = None
-) -> bytes:
-    """Do one step; `new_data(request)` finds the new subjects of a prediction at this site."""
+def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None = None) -> bytes:
+    """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site."""
+    if step in ("predict", "finish"):
+        return _predict(site, study, step, payload, new_data)
     if step == "offer":
         return site.offer(study)
+    if step == "share":
+        return site.share(study, payload)
     if step == "combine":
         return site.combine(study, payload)
-    if step == "align":
+    if step == "announce":
         if payload:
             site.seal(study, payload)
-        return site.align(study)
+        return site.announce(study)
+    if step == "align":
+        return site.align(study, payload)
     if step == "sketch":
         return site.sketch(study, payload.get("cohort"))
     if step == "receive":
         site.receive(study, _entry(payload, "coefficients"))
-        return b"received"
-    if step in ("predict", "finish"):
-        request = _entry(payload, "request").decode("ascii", "replace")
-        if new_data is None:
-            raise FederationError(f"Site {site.name!r} takes part in no predictions.")
-        data = new_data(request)
-        if step == "predict":
-            return site.predict_part(study, request, data)
-        prediction = site.predict_finish(study, request, data, _entry(payload, "sum"))
-        path = site.run_store(study).path(f"prediction-{request}.csv")
-        if path is not None:
-            prediction.save(path)
-            path.chmod(0o600)
-        return b"finished"
+        return site.receipt(study)
     raise FederationError(f"Site {site.name!r} knows no step of that name.")
+
+
+def _predict(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None) -> bytes:
+    request = _entry(payload, "request").decode("ascii", "replace")
+    if new_data is None:
+        raise FederationError(f"Site {site.name!r} takes part in no predictions.")
+    data = new_data(study, request)
+    if step == "predict":
+        return site.predict_part(study, request, data)
+    prediction = site.predict_finish(study, request, data, _entry(payload, "sum"))
+    path = site.run_store(study).path(f"prediction-{request}.csv")
+    if path is not None:
+        prediction.save(path)
+        path.chmod(0o600)
+    return b"finished"
 
 
 def _entry(payload: Mapping[str, bytes], name: str) -> bytes:
@@ -57,14 +69,16 @@ def _entry(payload: Mapping[str, bytes], name: str) -> bytes:
 
 
 def scrub(site: Site, study: Study | None, error: Exception) -> str:
-    """What the server is told; the whole story is noted at the site."""
-    if study is not None and (path := site.run_store(study).path("problems.jsonl")) is not None:
-        story = str(error) if isinstance(error, IntarsiaError) else type(error).__name__
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": type(error).__name__, "text": story}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-    if isinstance(error, _MAY_CROSS):
-        return f"{type(error).__name__}: {str(error)[:400]}"
+    """What the server is told; the whole story is noted once, at the site."""
     if isinstance(error, IntarsiaError):
-        return f"{type(error).__name__}: the site refused for a reason of its own; its operator finds it in its log."
-    return "Error: the site met an unexpected problem; its operator finds it in its log."
+        story = str(error)
+    else:  # not our words: they might quote a value, so only the places are kept
+        story = " > ".join(f"{place.name}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__))
+    code = type(error).__name__
+    if study is not None:
+        site.run_store(study).problem(code, story)
+    elif site.folder is not None:
+        note_problem(site.folder, code, story)
+    if study is None and isinstance(error, IntarsiaError):
+        return REFUSALS[StudyError]
+    return next((words for kind, words in REFUSALS.items() if isinstance(error, kind)), REFUSED)

@@ -28,8 +28,7 @@ def card_files(check: Preflight, sketch: bytes, identity: Identity | None, longe
 
 def _budget(check: Preflight) -> tuple[float, float] | None:
     """Σε and Σδ of this run and the earlier ones; this one may not be released yet."""
-    own = check.study.privacy
-    if check.ledger is None or check.tokens is None or own.epsilon is None or own.delta is None:
+    own, earlier = check.study.privacy, check.facts.earlier_budget
+    if check.ledger is None or own.epsilon is None or own.delta is None or earlier is None:
         return None
-    earlier = check.ledger.budget(check.tokens, but=(check.study.id, check.study.run))
-    return None if earlier is None else composed([earlier, (own.epsilon, own.delta)])
+    return composed([earlier, (own.epsilon, own.delta)])

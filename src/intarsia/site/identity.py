@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import KeyFileError
 from intarsia.wire.schema import check_name
+from intarsia.wire.words import to_words
 
 FILE = "identity.key"
 
@@ -48,6 +49,11 @@ class Identity:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.exchange_key, self.signing_key)
+
+    @property
+    def words(self) -> str:
+        """The fingerprint as eight words to read out."""
+        return fingerprint_words(self.exchange_key, self.signing_key)
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, fingerprint={self.fingerprint!r})"
@@ -101,10 +107,19 @@ class Identity:
         return cls(content["name"], exchange, signing)
 
 
+def _digest(exchange_key: str, signing_key: str) -> bytes:
+    return hashlib.sha256(b"intarsia identity 1|" + f"{exchange_key}|{signing_key}".encode()).digest()[:16]
+
+
 def fingerprint(exchange_key: str, signing_key: str) -> str:
-    """Short text two people can compare by telephone: 8 groups of 4 hexadecimal digits."""
-    digest = hashlib.sha256(b"intarsia identity 1|" + f"{exchange_key}|{signing_key}".encode()).hexdigest()
+    """The first 16 bytes of the keys' digest: 8 groups of 4 hexadecimal digits."""
+    digest = _digest(exchange_key, signing_key).hex()
     return "-".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+def fingerprint_words(exchange_key: str, signing_key: str) -> str:
+    """The same 16 bytes as eight words two people can compare by telephone."""
+    return to_words(_digest(exchange_key, signing_key))
 
 
 def write_secret(path: Path, content: bytes) -> None:

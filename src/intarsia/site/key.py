@@ -43,8 +43,12 @@ class SketchKey:
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that name the key and reveal nothing about it."""
+        """32 hexadecimal digits that name the key file to those who have it; they are never sent."""
         return self._expand(_info("intarsia/1", "fingerprint"))[:16].hex()
+
+    def study_fingerprint(self, study_hash: str) -> str:
+        """32 hexadecimal digits that name the key within one study: messages of two studies with one key do not tell so."""
+        return self._expand(_info("intarsia/1", "fingerprint", study_hash))[:16].hex()
 
     def derive(self, label: str, study: str, run: str, *, context: str = "") -> bytes:
         """The 32-byte sub-key for one purpose (`label`), one study, one run and, if given, one context.

@@ -4,60 +4,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
+from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
+from intarsia.wire.plain import cells
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Units:
-    """Centre and scale of each of a site's own columns; they never leave the site.
-
-    Columns go by the labels under which they travelled; `names` are the site's own names for them.
-    """
-
-    features: tuple[str, ...]
-    responses: tuple[str, ...]
-    x_mean: Array = field(repr=False)
-    x_scale: Array = field(repr=False)
-    y_mean: Array = field(repr=False)
-    y_scale: Array = field(repr=False)
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def from_local(cls, local: Any) -> "Units":
-        """From what a sketch left at the site (`intarsia.site.sketch.sketch.Local`)."""
-        own = (*local.features, *local.responses)
-        labels = [local.labels[name] for name in own]
-        p = len(local.features)
-        arrays = {name: np.asarray(getattr(local, name), dtype=float) for name in ("x_mean", "x_scale", "y_mean", "y_scale")}
-        return cls(tuple(labels[:p]), tuple(labels[p:]), **arrays, names=own)
-
-    def to_bytes(self) -> bytes:
-        return pack(
-            "units",
-            {"features": list(self.features), "responses": list(self.responses), "names": list(self.names)},
-            {name: getattr(self, name) for name in ("x_mean", "x_scale", "y_mean", "y_scale")},
-        )
-
-    @classmethod
-    def from_bytes(cls, raw: Any) -> "Units":
-        header, arrays = unpack(raw, "units")
-        try:
-            units = cls(tuple(header["features"]), tuple(header["responses"]), **arrays, names=tuple(header["names"]))
-        except (KeyError, TypeError):
-            raise MessageError("The units file of this site is damaged.") from None
-        for labels, names in ((units.features, ("x_mean", "x_scale")), (units.responses, ("y_mean", "y_scale"))):
-            if any(getattr(units, name).shape != (len(labels),) for name in names):
-                raise MessageError("The units file of this site is damaged.")
-        return units
 
 
 @dataclass(frozen=True)
@@ -73,7 +32,7 @@ class SiteModel:
 
     def __post_init__(self) -> None:
         c, u = self.coefficients, self.units
-        if c.features != u.features or c.own_responses != u.responses:
+        if c.features != u.features or c.own_responses != u.responses or c.covariates != u.covariates:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
@@ -89,17 +48,16 @@ class SiteModel:
         return row[None, :] / self.units.x_scale[:, None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a feature and response: mean, sd, interval in own units, evidence, selected."""
+        """One row per feature and response: mean, sd, interval in own units, evidence, selected."""
         c, factor = self.coefficients, self.factor()
-        names = dict(zip((*self.units.features, *self.units.responses), self.units.names))
         out = []
         for p, feature in enumerate(c.features):
             for q, response in enumerate(c.responses):
                 own = response in self.units.responses
                 out.append(
                     {
-                        "feature": names.get(feature, feature),
-                        "response": names.get(response, response),
+                        "feature": feature,
+                        "response": response,
                         "mean": float(c.mean[p, q] * factor[p, q]),
                         "sd": float(c.sd[p, q] * factor[p, q]),
                         "lower": float(c.lower[p, q] * factor[p, q]),
@@ -113,38 +71,61 @@ class SiteModel:
                 )
         return out
 
-    def part(self, X: Array) -> Array:
-        """This site's part of the standardised linear predictor: (1 + draws, subjects, responses), the mean first."""
-        if X.ndim != 2 or X.shape[1] != len(self.units.features):
-            raise InputError(
-                f"The new subjects have {X.shape[-1]} feature columns, the model of site {self.site!r} has "
-                f"{len(self.units.features)}."
-            )
-        c = self.coefficients
-        Z = (X - self.units.x_mean) / self.units.x_scale
-        draws = 0 if c.draws is None else len(c.draws)
-        out = np.empty((1 + draws, len(Z), len(c.responses)))
-        out[0] = Z @ c.mean
-        if c.draws is not None:
-            for s in range(draws):
-                out[1 + s] = Z @ c.draws[s]
+    def covariate_rows(self) -> list[dict[str, Any]]:
+        """One row per covariate of this site and response: effect and interval in own units."""
+        c, u = self.coefficients, self.units
+        y = dict(zip(u.responses, u.y_scale, strict=True))
+        out = []
+        for j, covariate in enumerate(c.covariates):
+            for q, response in enumerate(c.responses):
+                factor = y.get(response, 1.0) / u.z_scale[j]
+                row: dict[str, Any] = {"covariate": covariate, "response": response}
+                for name in ("mean", "sd", "lower", "upper"):
+                    row[name] = float(getattr(c, f"covariate_{name}")[j, q] * factor)
+                out.append({**row, "unit": "response units" if response in y else "sd of the response"})
         return out
 
-    def finish(self, total: Array, seed: int) -> "Prediction":
+    def part(self, X: Array, Z: Array) -> Array:
+        """This site's part of the standardised linear predictor, (slice, subject, response): the mean, then its posterior sd.
+
+        Only these summaries take part in a joint prediction. Parts of single draws would be linear equations in the
+        subjects' rows, one for each draw, and whoever has the posterior could solve them. A fit without draws has no sd slice.
+        """
+        c, u = self.coefficients, self.units
+        for what, found, labels in (("feature", X, u.features), ("covariate", Z, u.covariates)):
+            if found.ndim != 2 or found.shape[1] != len(labels):
+                raise InputError(
+                    f"The new subjects have {found.shape[-1]} {what} columns, the model of site {self.site!r} has {len(labels)}."
+                )
+        V, W = (X - u.x_mean) / u.x_scale, (Z - u.z_mean) / u.z_scale
+        mean = V @ c.mean
+        if len(u.covariates):
+            mean = mean + W @ c.covariate_mean
+        if c.draws is None:
+            return mean[None]
+        total = square = np.zeros_like(mean)
+        for draw in c.draws:
+            off = V @ (draw - c.mean)
+            total, square = total + off, square + off**2
+        S = len(c.draws)
+        sd = np.sqrt(np.maximum(square - total**2 / S, 0.0) / max(S - 1, 1))
+        if len(u.covariates):
+            sd = sd + np.abs(W) @ c.covariate_sd  # at least the sd of the sum, whatever the correlation
+        return np.stack([mean, sd])
+
+    def finish(self, total: Array) -> "Prediction":
         """From the standardised total of all sites to this site's responses, in their units.
 
-        The predictive interval takes the noise of each joint draw; `seed` makes it repeatable.
+        The second slice is the sum of the sites' standard deviations, which is at least the standard deviation of the sum
+        (it is equal when the sites' parts are perfectly correlated): intervals are never too narrow for that reason.
         """
         c, u = self.coefficients, self.units
         mean = u.y_mean + u.y_scale * total[0]
-        sd = lower = upper = None
-        if c.sigma2 is not None and len(total) > 1:
-            noise = np.random.default_rng(seed).standard_normal(total[1:].shape)
-            draws = u.y_mean + u.y_scale * (total[1:] + np.sqrt(c.sigma2)[:, None, :] * noise)
-            tail = (1 - c.interval) / 2
-            lower, upper = np.quantile(draws, [tail, 1 - tail], axis=0)
-            sd = draws.std(axis=0, ddof=1)
-        return Prediction(u.responses, c.interval, mean, sd, lower, upper)
+        if len(total) < 2:
+            return Prediction(u.responses, c.interval, mean)
+        sd = u.y_scale * np.sqrt(total[1] ** 2 + c.sigma2_mean)
+        reach = NormalDist().inv_cdf((1 + c.interval) / 2) * sd
+        return Prediction(u.responses, c.interval, mean, sd, mean - reach, mean + reach)
 
     def save(self, path: str | Path) -> None:
         """One owner-only file; `load` reads it in a later process."""
@@ -195,6 +176,6 @@ class Prediction:
         import csv
 
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else ["subject"])
+            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["subject"])
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(cells(row) for row in rows)

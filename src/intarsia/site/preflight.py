@@ -1,34 +1,41 @@
 """What a site checks before a sketch leaves: its columns, the cohort's history, attacks on its own sketch with the
 real Φ.
 
-    check = preflight(table, key, study, site="clinic", order=order, ledger=Ledger(folder))
+    check = preflight(table, key, study, site="clinic", order=order, ledger=open_ledger(folder))
     check.verdict.check()                       # raises PrivacyError with every rule that refuses
     claim = check.reserve()                     # one-time Φ: this run is now bound to this cohort and these values
     message = sketch(...)                       # or private_sketch(..., w=check.noise.w, clip=check.clip)
     ledger.release(claim, message.to_bytes())   # just before the bytes leave
+
+Under differential privacy no column is looked at: a refusal that depends on somebody's value would tell it outside of the
+budget. Only public numbers decide then (n, m, columns, Σm, Σε).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.privacy import dp
-from intarsia.privacy.gate import Facts, Verdict, judge
+from intarsia.privacy import dp, grid
+from intarsia.privacy.blind import danger
+from intarsia.privacy.facts import ColumnFacts, Facts
+from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.leakage import Kind
-from intarsia.privacy.ledger import Entry, Ledger
+from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
-from intarsia.site.data.columns import Profile, profile
+from intarsia.site.data.columns import profile
 from intarsia.site.data.table import Table, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.self_attack import attack_columns
+from intarsia.site.self_attack import attack_blind, attack_columns
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
 from intarsia.site.sketch.sketch import design
 from intarsia.wire.study import Study
+
+WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,7 @@ class Preflight:
     guarantee: dp.Guarantee | None
     clip: Bound | None
     ledger: Ledger | None
-    tokens: NDArray[np.uint64] | None
-    content: str
+    claim: Claim | None
     key_fingerprint: str
 
     @property
@@ -52,13 +58,7 @@ class Preflight:
 
     def reserve(self) -> Entry | None:
         """Claim the run in the ledger (None without a ledger: for tries and studies within one process)."""
-        if self.ledger is None or self.tokens is None:
-            return None
-        s, p = self.study.sketch, self.study.privacy
-        return self.ledger.reserve(
-            study=self.study.id, run=self.study.run, tokens=self.tokens, content=self.content, n=self.facts.n, m=s.m,
-            kind=s.kind, columns=len(self.facts.own_columns), epsilon=p.epsilon, delta=p.delta,
-        )  # fmt: skip
+        return None if self.ledger is None or self.claim is None else self.ledger.reserve(self.claim)
 
 
 def preflight(
@@ -71,34 +71,95 @@ def preflight(
     order_mac: str = "",
     own_policy: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
+    announced: Mapping[str, int] | None = None,
+    dry: bool = False,
 ) -> Preflight:
-    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`."""
+    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`.
+
+    `announced` are the sites' counts of columns, by site, where they were exchanged. A ledger binds the run to the cohort
+    before any value is looked at, and books a refusal; a `dry` run books nothing.
+    """
     policy = Policy.of_study(study.privacy).tightened(own_policy or {})
     chosen = None if order is None else check_order(order, table.n)
     n, m = table.n if chosen is None else len(chosen), study.sketch.m
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
-    hasher = None if ledger is None else ledger.content_hasher()
-    found = profile(table, chosen, None if hasher is None else hasher.update)
     private = study.privacy.epsilon is not None
-    columns, complete, ran = found.facts, True, False
-    if policy.self_attack and not private:
-        phi = design(key, study=study.id, run=study.run, n=n, m=m, kind=study.sketch.kind, cohort=order_mac)
-        columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
-        ran = True
-    tokens = None if ledger is None else ledger.tokens(_ids(table, chosen))
-    history = 0 if ledger is None or tokens is None else ledger.history(tokens, but=(study.id, study.run))
-    facts = Facts(
-        n=n, m=m, kind=cast(Kind, study.sketch.kind), columns=_all_columns(study, site, len(columns)),
-        own_columns=tuple(columns), history_m=history, differential_privacy=private, precision=study.sketch.precision,
-        attack_complete=complete, attack_ran=ran or private,
+    facts = _public_facts(table, study, site, n, announced or {})
+    claim = None
+    if ledger is not None:
+        tokens = ledger.tokens(_ids(table, chosen))
+        claim = Claim(
+            study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta
+        )  # fmt: skip
+        if not dry:
+            ledger.bind(claim)
+        this = (study.id, study.run)
+        facts = replace(
+            facts, history_m=ledger.history(tokens, but=this), earlier_budget=ledger.budget(tokens, but=this)
+        )  # fmt: skip
+    hasher = None if ledger is None else ledger.content_hasher()
+    if private:
+        if hasher is not None:
+            for parts in table.raw_blocks():
+                hasher.update(np.ascontiguousarray(parts).tobytes())
+    else:
+        found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
+        facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack)
+        if policy.self_attack:
+            phi = design(key, study=study.id, run=study.run, n=n, m=m, kind=study.sketch.kind, cohort=order_mac)
+            columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
+            facts = replace(facts, own_columns=tuple(columns), attack_complete=complete)
+            if danger(facts.shape, n, m) > WORTH_TRYING:
+                facts = replace(
+                    facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
+                )  # fmt: skip
+    guarantee, clip = _private(table, study, site, n) if private else (None, None)
+    verdict = judge(facts, policy)
+    if claim is not None and hasher is not None:
+        hasher.update(repr((tuple(c.name for c in facts.own_columns), key.fingerprint, order_mac)).encode())
+        claim = replace(claim, content=hasher.hexdigest())
+        if ledger is not None and verdict.refused and not dry:
+            ledger.refuse(claim, (f.rule for f in verdict.refused))
+    return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
+
+
+def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
+    """What the study file and the column labels say; no value is looked at."""
+    labels = table.labels
+    stated = study.site(site).columns
+    if stated is not None and stated != len(labels):
+        raise InputError(
+            f"study.toml states columns = {stated} for site {site!r}; the table brings {len(labels)}. Correct one of the two: "
+            "the other sites' figures rest on it."
+        )
+    others = _others_columns(study, site, announced)
+    return Facts(
+        n=n, m=study.sketch.m, kind=cast(Kind, study.sketch.kind), columns=len(labels) + (others or 0),
+        columns_known=others is not None, precision=study.sketch.precision, epsilon=study.privacy.epsilon,
+        delta=study.privacy.delta, own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
     )  # fmt: skip
-    guarantee, clip = _private(study, site, found) if private else (None, None)
-    content = ""
-    if ledger is not None and hasher is not None:
-        hasher.update(repr((found.names, key.fingerprint, order_mac)).encode())
-        content = hasher.hexdigest()
-    return Preflight(site, study, facts, judge(facts, policy), guarantee, clip, ledger, tokens, content, key.fingerprint)
+
+
+def _others_columns(study: Study, site: str, announced: Mapping[str, int]) -> int | None:
+    """How many columns the other sites bring: as they announced, as study.toml states, or as it lists by name; None where a
+    pattern leaves it open.
+    """
+    total = 0
+    for entry in study.sites:
+        if entry.name == site:
+            continue
+        told = announced.get(entry.name)
+        if told is not None and entry.columns is not None and told != entry.columns:
+            raise InputError(
+                f"Site {entry.name!r} announced {told} columns, study.toml states {entry.columns}. Nothing was sent."
+            )
+        listed = None if any("*" in label for label in entry.labels) else len(entry.labels)
+        counts = [count for count in (told, entry.columns, listed) if count is not None]
+        if not counts:
+            return None
+        total += max(counts)
+    return total
 
 
 def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
@@ -106,15 +167,7 @@ def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
     return ids if order is None else ids[order]
 
 
-def _all_columns(study: Study, site: str, own: int) -> int:
-    """Columns the server will hold: ours and those study.toml lists by name for the others (patterns cannot be
-    counted).
-    """
-    others = (s for s in study.sites if s.name != site)
-    return own + sum("*" not in label for s in others for label in (*s.features, *s.responses))
-
-
-def _private(study: Study, site: str, found: Profile) -> tuple[dp.Guarantee, Bound]:
+def _private(table: Table, study: Study, site: str, n: int) -> tuple[dp.Guarantee, Bound]:
     """Noise for this site. Every site computes the same split: it rests on the study file alone."""
     p = study.privacy
     missing = [name for name in study.names if name not in p.row_bound]
@@ -122,8 +175,10 @@ def _private(study: Study, site: str, found: Profile) -> tuple[dp.Guarantee, Bou
         raise InputError(f"Differential privacy needs row_bound for every site; {', '.join(missing)} has none in study.toml.")
     assert p.epsilon is not None
     assert p.delta is not None
-    listed = {s.name: (*s.features, *s.responses) for s in study.sites}
-    countable = not any("*" in label for labels in listed.values() for label in labels)
-    counts = {name: len(labels) for name, labels in listed.items()} if countable else None
+    countable = not any("*" in label for s in study.sites for label in s.labels)
+    counts = {s.name: len(s.labels) for s in study.sites} if countable else None
     guarantee = dp.guarantee(p.epsilon, p.delta, study.sketch.m, {name: p.row_bound[name] for name in study.names}, counts)
-    return guarantee, public_bound(found.names, site, p.row_bound, p.centres, p.scales)
+    own, entries = guarantee.sites[site], study.sketch.m * len(table.labels)
+    mu = grid.shift(n, study.sketch.m, len(table.labels), own.row_bound, own.w)
+    grid.check(p.epsilon, p.delta, mu, entries, len(study.sites))
+    return guarantee, public_bound(table.labels, site, p.row_bound, p.centres, p.scales)

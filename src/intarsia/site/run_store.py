@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from intarsia.errors import InputError
+from intarsia.errors import FederationError
 
 
 class RunStore:
@@ -63,6 +63,13 @@ class RunStore:
         else:
             os.replace(self.folder / old, self.folder / new)
 
+    def forget(self, name: str) -> None:
+        """Delete an item that has done its work, such as a key of the run; one that is not there is no mistake."""
+        if self.folder is None:
+            self._memory.pop(name, None)
+        else:
+            (self.folder / name).unlink(missing_ok=True)
+
     def sent(self, step: str, content: bytes | None = None, size: int = 0, digest: str = "") -> None:
         """Note a message that leaves the site."""
         if content is not None:
@@ -78,8 +85,20 @@ class RunStore:
             with (self.folder / "sent.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
 
+    def problem(self, code: str, text: str) -> None:
+        """Note a refusal, in full, for the site's own operator."""
+        if self.folder is not None:
+            note_problem(self.folder, code, text)
+
     def need(self, name: str, remedy: str) -> bytes:
         content = self.get(name)
         if content is None:
-            raise InputError(f"This site has no {name} for the study yet. {remedy}")
+            raise FederationError(f"This site has no {name} for the study yet. {remedy}")
         return content
+
+
+def note_problem(folder: Path, code: str, text: str) -> None:
+    """One line in `problems.jsonl` of a run folder or, where no study is known, of the site's folder."""
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": code, "text": text}
+    with (folder / "problems.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from intarsia.errors import InputError
+from intarsia.privacy.blind import affordable_starts, blind_phi, matched
 from intarsia.privacy.decode import Levels, attack_column, state_evolution
-from intarsia.privacy.gate import ColumnFacts
+from intarsia.privacy.differences import difference_search
+from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.known_rows import attack_known_rows, known_rows_r2
 from intarsia.privacy.membership import attack_membership, whitening_from_sketch
 from intarsia.privacy.singleton import match_phi, singleton_search
@@ -29,6 +31,7 @@ Array = NDArray[np.float64]
 LARGEST_PHI = 40_000_000  # entries of Φ held for the self-attack (320 MB); beyond that, theory alone
 LARGEST_TABLE = 20_000_000  # values held for the attacks that need whole rows
 HELD_BACK = 400
+BLIND_SECONDS = 20.0
 
 
 def real_phi(phi: Design) -> Array:
@@ -65,6 +68,39 @@ def attack_columns(
                 break
             facts[name] = _attacked(facts[name], Phi, truth[name], found.scale[name], precision, left)
     return [facts[f.name] for f in found.facts], complete
+
+
+def own_sketch(table: Table, Phi: Array, order: NDArray[np.int64] | None, precision: str) -> Array:
+    """What would leave: Φ times the standardised columns, rounded; the table is read in row blocks."""
+    columns = len(table.labels)
+    S, total, square, shift, at = np.zeros((len(Phi), columns)), np.zeros(columns), np.zeros(columns), np.zeros(columns), 0
+    for parts in table.blocks(order=order):
+        Z = np.hstack(parts)
+        shift = Z[0] if at == 0 else shift  # a large offset must not cost digits
+        Z = Z - shift
+        S += Phi[:, at : at + len(Z)] @ Z
+        total, square, at = total + Z.sum(axis=0), square + np.square(Z).sum(axis=0), at + len(Z)
+    mean = total / at
+    sd = np.sqrt(np.maximum(square - at * mean**2, 0.0) / (at - 1))
+    if not (sd > 0).all():
+        raise InputError("A column of one value carries nothing and cannot be attacked. Drop it.")
+    return ((S - np.outer(Phi.sum(axis=1), mean)) / sd).astype(precision).astype(float)
+
+
+def attack_blind(
+    table: Table, phi: Design, order: NDArray[np.int64] | None, precision: str, seconds: float
+) -> int | None:  # fmt: skip
+    """How many columns of Φ the blind attack finds in this site's own sketch; None when it is too large to try."""
+    columns = len(table.labels)
+    if phi.m * phi.n > LARGEST_PHI or phi.m * columns > LARGEST_PHI or columns < 2:
+        return None
+    Phi = real_phi(phi)
+    try:
+        sent = own_sketch(table, Phi, order, precision)
+    except InputError:
+        return None  # a constant column: the gate refuses it by its own rule
+    starts = affordable_starts(phi.m, columns, seconds)
+    return int(matched(blind_phi(sent, np.random.default_rng(0), starts), Phi).size)
 
 
 def exposures(laws: Mapping[str, Levels], ratio: float, seconds: float = float("inf")) -> dict[str, float]:
@@ -119,6 +155,8 @@ class ServerAttacks:
     known_rows_measured: float | None = None
     singletons: int | None = None
     singleton_precision: float | None = None
+    blind: int | None = None
+    differences: int | None = None
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,7 +178,11 @@ def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None,
     sent = (Phi @ Z).astype(precision).astype(float)
     hits = singleton_search(sent, n)
     count, precision_ = match_phi(hits.phi, Phi)
-    out = ServerAttacks(singletons=count, singleton_precision=precision_ if hits.phi.shape[1] else None)
+    out = ServerAttacks(
+        singletons=count, singleton_precision=precision_ if hits.phi.shape[1] else None,
+        blind=int(matched(blind_phi(sent, np.random.default_rng(0), affordable_starts(m, c, BLIND_SECONDS)), Phi).size),
+        differences=int(matched(difference_search(sent), Phi).size),
+    )  # fmt: skip
     back = min(HELD_BACK, n // 5)
     if back < 10 or m >= n - back:
         return replace(out, reason="too few subjects to hold some back for the membership attack")

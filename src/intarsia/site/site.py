@@ -13,26 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.errors import FederationError, InputError, KeyFileError, MessageError, StudyError
-from intarsia.site import agreement
+from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
+from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
+from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
-from intarsia.site.masks import from_fixed, to_fixed, total_mask
-from intarsia.site.prediction import Prediction, SiteModel, Units
+from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.run_store import RunStore
+from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
+from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
-from intarsia.wire.prediction import PartialPrediction
+from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
-from intarsia.wire.signed import Confirmation, FileSignature, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
 from intarsia.wire.study import Study
-
-# Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
-_BITS = 40
-ABORTED = "stopped.json"
 
 
 class Site:
@@ -55,6 +53,7 @@ class Site:
         identity: Identity | None = None,
         folder: str | Path | None = None,
         policy: Mapping[str, Any] | None = None,
+        predict: Mapping[str, Any] | None = None,
     ):
         if not check_name(name):
             raise InputError("A site name is 1 to 63 letters, digits, '-' or '_'.")
@@ -66,6 +65,8 @@ class Site:
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
         self.policy = dict(policy or {})
+        self.predict_rules = PredictRules.of(predict or {})
+        self.predictions: dict[tuple[str, str], Prediction] = {}
         self._key = SketchKey.load(key) if isinstance(key, str | Path) else key
         self._table: Table | None = None
         self._stores: dict[str, RunStore] = {}
@@ -85,7 +86,7 @@ class Site:
         """Where this site keeps what belongs to this run of the study."""
         study.site(self.name)
         if study.hash not in self._stores:
-            where = None if self.folder is None else self.folder / "studies" / f"{study.id}-{study.hash[:16]}"
+            where = None if self.folder is None else self.folder / "studies" / study.folder_name
             self._stores[study.hash] = RunStore(where)
         return self._stores[study.hash]
 
@@ -99,6 +100,11 @@ class Site:
         secret = store.get("study.secret")
         if secret is not None:
             return SketchKey(secret)
+        if study.agrees:
+            raise KeyFileError(
+                f"Site {self.name!r} has not agreed on a key for study {study.id!r} with the other sites yet. This study pins "
+                "the sites' keys, so the study key comes from their agreement and never from a key file."
+            )
         if self._key is None:
             raise KeyFileError(
                 f"Site {self.name!r} has no key for study {study.id!r}. Agree on one with the other sites, or give the "
@@ -107,48 +113,70 @@ class Site:
         return self._key
 
     def has_key(self, study: Study) -> bool:
-        return self._key is not None or self.run_store(study).get("study.secret") is not None
+        brought = self._key is not None and not study.agrees
+        return brought or self.run_store(study).get("study.secret") is not None
 
     def _save_key(self, store: RunStore, key: SketchKey) -> None:
         kept = store.put("study.secret", key._secret)
         if SketchKey(kept) != key:
             raise KeyFileError("This site has already agreed on another key for this run of the study.")
 
-    def _identity(self) -> Identity:
+    def own_identity(self) -> Identity:
         if self.identity is None:
             raise KeyFileError(f"Site {self.name!r} has no identity; make one with `intarsia site init`.")
         return self.identity
 
     def offer(self, study: Study) -> bytes:
-        """Step 1 of the agreement: this site's sealed and signed share."""
+        """Step 1 of the agreement: the public half of this site's key for this run, signed."""
+        self._ready(study)
         store = self.run_store(study)
-        bundle = store.get("offer")
-        if bundle is None:
-            share = store.put("share.secret", agreement.new_share())
-            bundle = store.put("offer", agreement.offer(study, self._identity(), share).to_bytes())
-        store.sent("share", bundle)
-        return bundle
+        message = store.get("offer")
+        if message is None:
+            run_key = store.put("run-key.secret", agreement.new_run_key())
+            message = store.put("offer", agreement.offer(study, self.own_identity(), run_key).to_bytes())
+        return self._send(study, "offer", message)
+
+    def share(self, study: Study, offers: Mapping[str, bytes]) -> bytes:
+        """Step 2: this site's share of the study key, sealed to the peers' keys of this run. Made once."""
+        store = self.run_store(study)
+        message = store.get("share")
+        if message is None:
+            run_key = store.need("run-key.secret", "Run the first step of the key agreement.")
+            read = {name: _named(name, KeyOffer.from_bytes, raw) for name, raw in offers.items()}
+            secret = store.put("share.secret", agreement.new_share())
+            bundle = agreement.share(study, self.own_identity(), secret, read)
+            pairs = agreement.pair_secrets(study, self.own_identity(), run_key, read)
+            store.replace("pairs.secret", json.dumps({name: raw.hex() for name, raw in pairs.items()}).encode())
+            message = store.put("share", bundle.to_bytes())
+        return self._send(study, "share", message)
 
     def combine(self, study: Study, bundles: Mapping[str, bytes]) -> bytes:
-        """Step 2: open the peers' shares, make the key, prove that it was made."""
+        """Step 3: open the peers' shares, make the key, prove that it was made. Done once."""
         store = self.run_store(study)
-        share = store.need("share.secret", "Run the first step of the key agreement.")
-        read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
-        secret, transcript = agreement.combine(study, self._identity(), share, read)
-        key = SketchKey(secret)
-        store.replace("pending.secret", secret + transcript)
-        confirmation = agreement.confirm(study, self.name, secret, transcript, key.fingerprint).to_bytes()
-        store.sent("confirmation", confirmation)
-        return confirmation
+        message = store.get("confirmation")
+        if message is None:
+            own = ShareBundle.from_bytes(store.need("share", "Run the second step of the key agreement."))
+            remedy = "Run the key agreement from its start."
+            opened_by = (store.need("run-key.secret", remedy), store.need("share.secret", remedy))
+            read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
+            secret, transcript = agreement.combine(study, self.own_identity(), own, opened_by, read)
+            store.replace("pending.secret", secret + transcript)
+            fingerprint = SketchKey(secret).study_fingerprint(study.hash)
+            message = store.put("confirmation", agreement.confirm(study, self.name, secret, transcript, fingerprint).to_bytes())
+        return self._send(study, "confirmation", message)
 
     def seal(self, study: Study, confirmations: Mapping[str, bytes]) -> None:
-        """Step 3: every site proved the same key; from here on it is the study key."""
+        """Step 4: every site proved the same key; from here on it is the study key, and what could open it again is deleted."""
         store = self.run_store(study)
-        pending = store.need("pending.secret", "Run the second step of the key agreement.")
+        if store.get("study.secret") is not None:
+            return
+        pending = store.need("pending.secret", "Run the third step of the key agreement.")
         secret, transcript = pending[:32], pending[32:]
         read = {name: _named(name, Confirmation.from_bytes, raw) for name, raw in confirmations.items()}
         agreement.check_confirmations(study, secret, transcript, read)
         self._save_key(store, SketchKey(secret))
+        for name in ("run-key.secret", "share.secret", "pending.secret"):
+            store.forget(name)
 
     # Alignment and sketch.
 
@@ -157,14 +185,44 @@ class Site:
             self._tokens[study.hash] = tokenise(self.table().ids(), self.key(study), study)
         return self._tokens[study.hash]
 
-    def align(self, study: Study) -> bytes:
-        """This site's cohort: a keyed digest (strict) or keyed tokens (intersect)."""
+    def announce(self, study: Study) -> bytes:
+        """How many subjects and columns this site brings: shown to the other sites before anything else about subjects."""
+        self._ready(study)
         store = self.run_store(study)
+        message = store.get("announcement")
+        if message is None:
+            counts = Announcement(self.name, study.hash, self.tokens(study).n, len(self.table().labels))
+            message = store.put("announcement", counts.signed(self._announcement_key(study)).to_bytes())
+        return self._send(study, "announcement", message)
+
+    def hear(self, study: Study, announcements: Mapping[str, bytes]) -> dict[str, Announcement]:
+        """The other sites' counts, checked and kept; what was heard first holds for the run."""
+        heard = check_announcements(study, self.name, self._announcement_key(study), announcements)
+        counts = {name: {"subjects": told.n, "columns": told.columns} for name, told in heard.items()}
+        text = json.dumps(counts, sort_keys=True, indent=1).encode()
+        if self.run_store(study).put("announcements.json", text) != text:
+            raise FederationError("Other counts were announced before in this run. Refused; start a new run of the study.")
+        return heard
+
+    def heard(self, study: Study) -> dict[str, dict[str, int]]:
+        """The counts every site announced in this run, by site; empty where nothing was announced (a strict study by files)."""
+        raw = self.run_store(study).get("announcements.json")
+        return {} if raw is None else dict(json.loads(raw))
+
+    def _announcement_key(self, study: Study) -> bytes:
+        return self.key(study).derive("announce", study.id, study.run)
+
+    def align(self, study: Study, announcements: Mapping[str, bytes] | None = None) -> bytes:
+        """This site's cohort: a keyed digest (strict) or, once all lists' lengths are known, keyed tokens (intersect)."""
+        store = self.run_store(study)
+        if announcements:
+            self.hear(study, announcements)
+        if study.alignment.mode == "intersect" and len(study.names) > 1 and not self.heard(study):
+            raise FederationError("No tokens leave before every site has announced how long its list of subjects is.")
         message = store.get("alignment")
         if message is None:
             message = store.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
-        store.sent("alignment", message)
-        return message
+        return self._send(study, "alignment", message)
 
     def sketch(self, study: Study, cohort: bytes | None = None, *, send: bool = True) -> bytes:
         """This site's sketch over the agreed cohort, after its own privacy gate. Made once; repeated byte for byte.
@@ -175,15 +233,26 @@ class Site:
         message = store.get("sketch")
         if message is None:
             message = self._sketch(study, store, cohort)
-        if send:
-            store.sent("sketch", message)
+        return self._send(study, "sketch", message) if send else message
+
+    def _send(self, study: Study, step: str, message: bytes) -> bytes:
+        self.run_store(study).sent(step, message)
         return message
 
+    def _ready(self, study: Study) -> None:
+        """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message."""
+        if study.privacy.epsilon is not None:
+            table = self.table()
+            self._claimed(study, table)
+            table.ids()
+
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.privacy.ledger import Ledger
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
+        from intarsia.site.rank_normal import ScoredTable
+        from intarsia.site.site_ledger import open_ledger
 
+        self._ready(study)
         tokens = self.tokens(study)
         if cohort is not None:
             agreed = Cohort.from_bytes(cohort)
@@ -192,26 +261,45 @@ class Site:
         else:
             raise FederationError("An intersecting study needs the server's answer to the alignment first.")
         order, mac = settle(self.name, study, tokens, agreed)
+        # One cohort per run, also when the gate refuses it: cohorts of the server's choosing would turn refusals into answers.
+        if store.put("cohort", mac.encode()) != mac.encode():
+            raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
         table, key = self.table(), self.key(study)
         self._claimed(study, table)
-        ledger = None if self.folder is None else Ledger(self.folder / "ledger")
-        check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own_policy=self.policy, ledger=ledger)
+        if study.site(self.name).transform == "rank-normal":
+            table = ScoredTable.of(table, order)
+            store.replace("scores.secret", table.scores.to_bytes())
+        ledger = None if self.folder is None else open_ledger(self.folder)
+        announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
+        check = preflight(
+            table,
+            key,
+            study,
+            site=self.name,
+            order=order,
+            order_mac=mac,
+            own_policy=self.policy,
+            ledger=ledger,
+            announced=announced,
+        )
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
-        pending = store.get("sketch.pending")
+        # Bound to the values it was made of: after a crash and a repair of the table it is made anew, under the new booking.
+        waiting = f"sketch.pending-{'' if check.claim is None else check.claim.content[:16]}"
+        pending = store.get(waiting)
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
             pending = result.message.to_bytes()
-            store.replace("units.secret", Units.from_local(result.local).to_bytes())
-            store.replace("columns.json", json.dumps({"levels": {k: list(v) for k, v in table.levels.items()}}).encode())
+            store.replace("units.secret", result.units.to_bytes())
+            store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             for name, content in card_files(check, pending, self.identity, getattr(result, "longest", None)).items():
                 store.replace(name, content)
-            store.replace("sketch.pending", pending)
+            store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
         if ledger is not None and claim is not None:
             ledger.release(claim, pending)
-        store.rename("sketch.pending", "sketch")
+        store.rename(waiting, "sketch")
         return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
@@ -238,30 +326,50 @@ class Site:
         return replace(unsigned, signature=self.identity.sign(unsigned.body())).to_bytes()
 
     def _claimed(self, study: Study, table: Table) -> None:
-        entry = study.site(self.name)
-        for what, labels, claims in (
-            ("feature", table.features, entry.claims_feature),
-            ("response", table.responses, entry.claims_response),
-        ):
-            foreign = [label for label in labels if not claims(label)]
-            if foreign:
-                raise StudyError(
-                    f"study.toml does not list the {what} {foreign[0]!r} ({len(foreign)} in all) for site "
-                    f"{self.name!r}. Leave it out at the site, or list it in study.toml."
-                )
+        foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
+        if foreign is not None:
+            what, labels = foreign
+            raise InputError(
+                f"study.toml does not list the {what} {labels[0]!r} ({len(labels)} in all) for site {self.name!r}. "
+                "Leave it out at the site, or list it in study.toml."
+            )
 
     # After the fit.
 
     def receive(self, study: Study, message: bytes) -> SiteModel:
-        """Take this site's coefficients and map them to its own units."""
+        """Take this site's coefficients, once per run, and map them to its own units."""
         store = self.run_store(study)
         coefficients = Coefficients.from_bytes(message)
         if coefficients.site != self.name or coefficients.study_hash != study.hash:
             raise MessageError(f"These coefficients are not for site {self.name!r} in this run of study {study.id!r}.")
+        named = set(coefficients.fit_parts) == set(study.names)
+        if not named or coefficients.fit_parts[self.name] != coefficients.own_digest():
+            raise MessageError("The coefficients do not carry the digests of one fit of all sites. Refused.")
+        for response, owner in zip(coefficients.responses, coefficients.response_sites, strict=True):
+            if owner not in study.names or not study.site(owner).claims_response(response):
+                raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
         units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
         model = SiteModel(coefficients, units)
-        store.replace("coefficients", message)
+        if store.put("coefficients", message) != message:
+            raise FederationError(
+                f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
+                "Another fit needs a new run of the study (`intarsia study again`)."
+            )
         return model
+
+    def receipt(self, study: Study) -> bytes:
+        """What this site acknowledges: the fit it holds and where its ledger stands; signed with its identity."""
+        entries, head = self._ledger_head()
+        unsigned = Receipt(self.name, study.hash, self.model(study).coefficients.fit_digest, entries, head)
+        receipt = unsigned if self.identity is None else replace(unsigned, signature=self.identity.sign(unsigned.body()))
+        return self._send(study, "receipt", receipt.to_bytes())
+
+    def _ledger_head(self) -> tuple[int, str]:
+        if self.folder is None:
+            return 0, ""
+        from intarsia.site.site_ledger import open_ledger
+
+        return open_ledger(self.folder).head
 
     def model(self, study: Study) -> SiteModel:
         store = self.run_store(study)
@@ -271,91 +379,13 @@ class Site:
 
     def predict_part(self, study: Study, request: str, data: Any, *, id: Any = None) -> bytes:
         """This site's masked part of the prediction of new subjects (the rows of `data`)."""
-        store = self.run_store(study)
-        if not check_name(request):
-            raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
-        model = self.model(study)
-        X, tokens = self._new(study, request, data, id)
-        part, order_mac = model.part(X), tokens.mac()
-        digest = _digest(part)
-        if store.put(f"request-{request}", digest) != digest:
-            raise FederationError(
-                f"Prediction {request!r} was made with other data before. Masks are used once: choose another name."
-            )
-        owners: dict[str, Any] = {}
-        for owner in dict.fromkeys(model.coefficients.response_sites):
-            if owner == self.name:
-                continue
-            at = [q for q, site in enumerate(model.coefficients.response_sites) if site == owner]
-            fixed = to_fixed(part[:, :, at], _BITS)
-            secrets = self._pair_secrets(study, request, owner, order_mac)
-            owners[owner] = fixed + total_mask(self.name, secrets, fixed.shape)
-        message = PartialPrediction(self.name, study.hash, request, tokens.n, order_mac, owners).to_bytes()
-        store.sent(f"prediction {request}", message)
-        return message
+        return joint_prediction.part(self, study, request, data, id)
 
     def predict_finish(self, study: Study, request: str, data: Any, total: bytes, *, id: Any = None) -> Prediction:
         """Lift this site's masks from the others' sum, add its own part, and return its responses in their units."""
-        model = self.model(study)
-        message = PartialPrediction.from_bytes(total)
-        if message.site != self.name or message.study_hash != study.hash or message.request != request:
-            raise MessageError(f"This sum is not for site {self.name!r} and prediction {request!r}.")
-        X, tokens = self._new(study, request, data, id)
-        order_mac = tokens.mac()
-        if message.order_mac != order_mac or message.n != tokens.n:
-            raise FederationError(f"The other sites predicted {request!r} for other subjects than site {self.name!r}.")
-        at = [q for q, site in enumerate(model.coefficients.response_sites) if site == self.name]
-        own = model.part(X)[:, :, at]
-        others = message.parts.get(self.name)
-        if others is None or others.shape != own.shape:
-            raise MessageError("The sum of the other sites' parts has the wrong shape.")
-        secrets = self._pair_secrets(study, request, self.name, order_mac)
-        sum_others = from_fixed(others + total_mask(self.name, secrets, others.shape), _BITS)
-        seed = int.from_bytes(bytes.fromhex(order_mac)[:8], "big")
-        finished = model.finish(own + sum_others, seed)
-        back = np.argsort(tokens.rows, kind="stable")  # from token order to the order of the site's own table
-        ordered = {
-            name: None if getattr(finished, name) is None else getattr(finished, name)[back]
-            for name in ("mean", "sd", "lower", "upper")
-        }
-        ids = self._open_new(study, data, id).ids()
-        return Prediction(finished.responses, finished.interval, **ordered, ids=ids)  # type: ignore[arg-type]
-
-    def _open_new(self, study: Study, data: Any, id: Any) -> Table:
-        levels = json.loads(self.run_store(study).need("columns.json", "Predict after the sketch."))["levels"]
-        labels = self.model(study).units.features
-        column = {f"{name}={text}": name for name, texts in levels.items() for text in texts}
-        names = list(dict.fromkeys(column.get(label, label) for label in labels))
-        missing = self.roles["missing"] if self.roles["missing"] == "error" else "mean"
-        role_id = id if id is not None else self.roles["id"]
-        if not names:  # a site with responses only: nothing is read but the ids
-            return Table.open(data, id=role_id, missing="mean")
-        return Table.open(data, id=role_id, features=names, levels=levels, missing=missing, constant="drop")
-
-    def _new(self, study: Study, request: str, data: Any, id: Any) -> tuple[np.ndarray, Tokens]:
-        """The new subjects' features in token order, and their tokens."""
-        table = self._open_new(study, data, id)
-        tokens = tokenise(table.ids(), self.key(study), study, purpose=f"predict-{request}")
-        labels = list(self.model(study).units.features)
-        if not labels:
-            return np.empty((tokens.n, 0)), tokens
-        at = [table.features.index(label) for label in labels]
-        X = np.concatenate([block[:, at] for block, *_ in table.blocks(order=tokens.rows)])
-        return X, tokens
-
-    def _pair_secrets(self, study: Study, request: str, owner: str, order_mac: str) -> dict[str, bytes]:
-        """One secret a peer, for this one message. From the pinned keys; else from the study key all sites share."""
-        out = {}
-        for peer in study.sites:
-            if peer.name == self.name:
-                continue
-            pair = "|".join(sorted((self.name, peer.name)))
-            context = f"predict|{study.hash}|{request}|{owner}|{order_mac}|{pair}"
-            if self.identity is not None and peer.exchange_key is not None:
-                out[peer.name] = self.identity.pair_secret(peer.exchange_key, context.encode())
-            else:
-                out[peer.name] = self.key(study).derive("mask", study.id, study.run, context=context)
-        return out
+        prediction = joint_prediction.finish(self, study, request, data, total, id)
+        self.predictions[study.hash, request] = prediction
+        return prediction
 
     def own_sketch(self, study: Study) -> Sketch:
         return Sketch.load(self.run_store(study).need("sketch", "Make it first."))
@@ -366,7 +396,3 @@ def _named(name: str, read: Any, raw: bytes) -> Any:
         return read(raw)
     except MessageError as error:
         raise FederationError(f"The key agreement message of site {name!r} is refused: {error}") from None
-
-
-def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest().encode()

@@ -4,24 +4,25 @@ identity.key     owner only
 site.toml        where the table is, what its columns are: the site's own decision, never a message's
 accepted/        study files this site's operator has read and accepted
 studies/         one run folder per study
-predict/         tables of new subjects, one file a request
+predict/         tables of new subjects, one folder per study and one file per request
 network/         certificates and configuration of the networked carrier
 problems.jsonl   what went wrong here, in full; the server is told a code
 """
 
 import json
-import time
 import tomllib
-import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import InputError, IntarsiaError, StudyError
-from intarsia.site.identity import FILE, Identity, fingerprint
+from intarsia.errors import InputError, StudyError
+from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.site import Site
 from intarsia.site.table_settings import resolve, resolve_options, table_settings
+from intarsia.wire.container import write
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study
+from intarsia.wire.words import to_words
 
 TEMPLATE = """# This site's own settings; nothing in here is ever sent.
 name = "{name}"
@@ -53,8 +54,48 @@ constant = "error"
 # missing_codes = [9, 99]
 
 [policy]
-# This site's own privacy rules, where they are tighter than the study's; for example max_ratio = 0.1
+# This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
+
+# An exception to a rule of the privacy gate needs a reason; both appear on this site's card.
+# [[override]]
+# rule = "rare-level"
+# columns = ["transplant"]
+# reason = "approved by the ethics board, vote of 3 May"
+
+[predict]
+# Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
+# A part that is nearly one column of this site's hands that column to the owner of the response: "refuse" or "allow".
+one_column = "refuse"
 """
+
+
+LIMIT_BYTES = 16 * 2**20
+NOT_ACCEPTED = (
+    "This site has not accepted that study. The study file was changed, or not accepted here yet: compare the files, then "
+    "run `intarsia site accept` at the site."
+)
+
+
+@dataclass(frozen=True)
+class StudyReview:
+    """A study file as it was read, once, and what its reader must compare with the other sites before accepting it."""
+
+    study: Study
+    raw: bytes = field(repr=False)
+    peers: dict[str, str]  # each pinned peer's fingerprint, in words
+    hash_words: str
+
+    @property
+    def to_compare(self) -> dict[str, str]:
+        """Everything a person compares: every peer's words, then those of the study file itself."""
+        return {**self.peers, "study.toml": self.hash_words}
+
+
+def _tables(value: Any, check: Checker) -> list[Any]:
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    check.fail(("override",), "exceptions are written as [[override]] tables")
+    return []
 
 
 class SiteFolder:
@@ -90,10 +131,14 @@ class SiteFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}.") from None
         check = Checker(str(path), text)
-        check.known(content, (), ("name", "table", "policy"))
+        check.known(content, (), ("name", "table", "policy", "override", "predict"))
         table = check.table(content, "table")
         settings: dict[str, Any] = {"name": check.label(content, (), "name"), **table_settings(check, table)}
-        settings["policy"] = check.table(content, "policy")
+        settings["policy"] = dict(check.table(content, "policy"))
+        if "override" in content:
+            # Exceptions stand on their own: [[override]] with rule, reason and, if for some columns only, columns.
+            settings["policy"]["override"] = [*settings["policy"].get("override", ()), *_tables(content["override"], check)]
+        settings["predict"] = check.table(content, "predict")
         check.finish()
         return cls(folder, settings)
 
@@ -123,17 +168,41 @@ class SiteFolder:
                 identity=self.identity() if (self.folder / FILE).is_file() else None,
                 folder=self.folder,
                 policy=s["policy"],
+                predict=s["predict"],
             )
         return self._site
 
     def _resolve(self, path: str) -> str:
         return str(self.folder / path)
 
-    def accept(self, source: str | Path) -> Study:
-        """The operator has read this study file and takes part in it; only accepted files are ever answered."""
-        study = Study.load(source)
-        if study.terms:
-            raise StudyError(f"{source} borrows its hash from elsewhere (terms = …); such a file is not accepted.")
+    def review(self, source: str | Path) -> "StudyReview":
+        """Read a study file, once, and lay out what its acceptance would mean; nothing is kept yet."""
+        try:
+            with Path(source).open("rb") as file:
+                raw = file.read(LIMIT_BYTES + 1)
+            text = raw.decode("utf-8")
+        except OSError as error:
+            raise StudyError(f"Cannot read the study file {source}: {error.strerror}.") from None
+        except UnicodeDecodeError as error:
+            raise StudyError(f"{source} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+        if len(raw) > LIMIT_BYTES:
+            raise StudyError(f"{source} is larger than {LIMIT_BYTES // 2**20} MB; a study file holds no data.")
+        study = Study.parse(text, str(source))
+        self._own_entry(study, source)
+        if study.agrees and "key" in self.settings:
+            raise StudyError(
+                f"{source} pins the sites' keys, so the sites agree on the study key themselves; but site.toml of "
+                f"{self.name!r} still names a key file. Take the line `key = …` out of site.toml, then accept again."
+            )
+        peers = {
+            entry.name: fingerprint_words(entry.exchange_key, entry.signing_key or "")
+            for entry in study.sites
+            if entry.name != self.name and entry.exchange_key is not None
+        }
+        return StudyReview(study, raw, peers, to_words(bytes.fromhex(study.hash)))
+
+    def _own_entry(self, study: Study, source: str | Path) -> None:
+        """The study's entry for this site carries this site's own keys."""
         entry = study.site(self.name)
         if (self.folder / FILE).is_file() and entry.exchange_key is not None:
             own = self.identity()
@@ -143,37 +212,36 @@ class SiteFolder:
                     f"{source} pins other keys for site {self.name!r} ({pinned}) than this site has "
                     f"({own.fingerprint}). Do not accept it; tell whoever wrote it."
                 )
-        target = self.folder / "accepted" / f"{study.id}-{study.hash[:16]}.toml"
+
+    def accept(self, reviewed: "str | Path | StudyReview") -> Study:
+        """The operator has read this study and takes part in it; only accepted studies are ever answered.
+
+        The command line shows the review and asks a person to compare the fingerprints. Whoever gives a path here instead
+        says that this was done.
+        """
+        review = reviewed if isinstance(reviewed, StudyReview) else self.review(reviewed)
+        study = review.study
+        target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
-        target.write_bytes(Path(source).read_bytes())
+        write(target, review.raw)  # the bytes that were checked, not the file a second time
         return study
 
     def accepted(self, study_hash: str) -> Study:
         """The accepted study with this hash."""
-        studies = [Study.load(path) for path in sorted((self.folder / "accepted").glob("*.toml"))]
-        for study in studies:
+        for path in sorted((self.folder / "accepted").glob("*.toml")):
+            study = Study.load(path)
             if study.hash == study_hash:
                 return study
-        have = ", ".join(f"{study.id} {study.hash[:12]}…" for study in studies) or "none"
-        raise StudyError(
-            f"Site {self.name!r} has accepted no study with hash {study_hash[:12]}… (accepted: {have}). The study file "
-            "was changed, or not accepted here yet: compare the files, then run `intarsia site accept`."
-        )
+        # Whoever asks may be anybody: neither the hash it named nor what was accepted here is in the answer.
+        raise StudyError(NOT_ACCEPTED)
 
-    def new_subjects(self, request: str) -> str:
-        """The table of new subjects for a prediction, from the site's own folder."""
+    def new_subjects(self, study: Study, request: str) -> str:
+        """The table of new subjects that this site's operator put there for this prediction of this study and run."""
         if not check_name(request):
             raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
-        found = sorted((self.folder / "predict").glob(f"{request}.*"))
+        found = sorted((self.folder / "predict" / study.folder_name).glob(f"{request}.*"))
         found = [path for path in found if path.stem == request]
         if len(found) != 1:
-            raise InputError(f"Expected one table predict/{request}.(csv|parquet|…) at this site, found {len(found)}.")
+            where = f"predict/{study.folder_name}/{request}.(csv|parquet|…)"
+            raise InputError(f"Expected one table {where} at this site, found {len(found)}.")
         return str(found[0])
-
-    def note_problem(self, error: Exception) -> None:
-        # Of an error that is not ours only the places are kept: its words might quote a value.
-        places = traceback.extract_tb(error.__traceback__)
-        text = str(error) if isinstance(error, IntarsiaError) else " > ".join(f"{p.name}:{p.lineno}" for p in places)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": type(error).__name__, "text": text}
-        with (self.folder / "problems.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")

@@ -3,18 +3,22 @@
 Values are in standard deviations, as the sketch was; only the site can take them to its own units.
 """
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import MessageError
-from intarsia.wire.alignment import checked
+from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import pack, unpack
 from intarsia.wire.messages import check_labels
 
 Array = NDArray[np.float64]
+MAX_VERDICT = 2000
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 
@@ -50,6 +54,7 @@ class Coefficients:
     (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
     Unless `converged`, all of it is provisional.
+    `fit_parts` has the digest of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
     """
 
     site: str
@@ -77,6 +82,7 @@ class Coefficients:
     covariate_lower: Array = field(default_factory=_empty, repr=False)
     covariate_upper: Array = field(default_factory=_empty, repr=False)
     groups: tuple[OwnGroup, ...] = ()
+    fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.noise_covariance.ndim == 1:  # not given
@@ -84,6 +90,18 @@ class Coefficients:
         for name in _EFFECTS:
             if getattr(self, name).ndim == 1:
                 object.__setattr__(self, name, np.zeros((0, len(self.responses))))
+
+    @property
+    def fit_digest(self) -> str:
+        """One digest over the coefficients of all sites; empty before `bind`."""
+        if not self.fit_parts:
+            return ""
+        text = json.dumps(["intarsia fit 1", self.study_hash, dict(self.fit_parts)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def own_digest(self) -> str:
+        """The digest of this site's message, apart from the digests it carries."""
+        return hashlib.sha256(replace(self, fit_parts={}).to_bytes()).hexdigest()
 
     @property
     def own_responses(self) -> tuple[str, ...]:
@@ -101,6 +119,7 @@ class Coefficients:
             "converged": self.converged,
             "covariates": list(self.covariates),
             "groups": [{"members": list(g.members), "elsewhere": g.elsewhere, "evidence": g.evidence} for g in self.groups],
+            "fit_parts": dict(self.fit_parts),
         }
         arrays = {name: getattr(self, name) for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
@@ -111,7 +130,17 @@ class Coefficients:
     @classmethod
     def from_bytes(cls, raw: Any) -> "Coefficients":
         header, arrays = unpack(raw, "coefficients")
-        extra = ("features", "responses", "response_sites", "interval", "verdict", "converged", "covariates", "groups")
+        extra = (
+            "features",
+            "responses",
+            "response_sites",
+            "interval",
+            "verdict",
+            "fit_parts",
+            "converged",
+            "covariates",
+            "groups",
+        )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
         responses = check_labels(header["responses"], "response")
@@ -123,6 +152,9 @@ class Coefficients:
         fits = isinstance(sites, list) and all(isinstance(s, str) for s in sites) and len(sites) == len(responses)
         if not fits or type(interval) is not float or not 0 < interval < 1 or not isinstance(verdict, str):
             raise MessageError("The coefficients message has entries of the wrong kind.")
+        fit_parts = header["fit_parts"]
+        if not isinstance(fit_parts, dict) or not all(is_digest(value) for value in fit_parts.values()):
+            raise MessageError("The coefficients message does not carry the digests of its fit.")
         P, Q, own = len(features), len(responses), sum(s == site for s in sites)
         S = len(arrays["draws"]) if "draws" in arrays and arrays["draws"].ndim else 0
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response"), (P, Q))
@@ -150,8 +182,16 @@ class Coefficients:
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
-            verdict=verdict[:2000],
+            verdict=verdict[:MAX_VERDICT],
             converged=converged,
             covariates=covariates,
             groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
+            fit_parts=fit_parts,
         )
+
+
+def bind(messages: Mapping[str, Coefficients]) -> dict[str, Coefficients]:
+    """The same messages, each with the digests of all: from now on they belong to one fit."""
+    cut = {name: replace(message, verdict=message.verdict[:MAX_VERDICT], fit_parts={}) for name, message in messages.items()}
+    parts = {name: message.own_digest() for name, message in cut.items()}
+    return {name: replace(message, fit_parts=parts) for name, message in cut.items()}

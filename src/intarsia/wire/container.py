@@ -8,7 +8,8 @@
     32 bytes  SHA-256 of everything before it
 
 The digest finds accidents, not forgers (signatures are a matter of the federation), so every claim of the header is
-checked against the real size before anything is allocated: a reader never needs more memory than the file is long.
+checked against the real size before anything is allocated, and what the JSON part will take in memory is bounded before it
+is parsed: a reader never needs more than the caller allows (`limit_bytes`), whatever the file says.
 """
 
 import hashlib
@@ -34,6 +35,11 @@ MAX_ARRAYS = 256
 ALIGN = 64
 _PREFIX = struct.Struct("<8sII")
 _DIGEST = 32
+# Python's own cost of a JSON value: no value (an empty object is the dearest) takes more, its text not counted.
+_VALUE_BYTES = 128
+# A character of text takes up to four bytes, and the parser holds the decoded text and its parts at the same time.
+_TEXT_FACTOR = 8
+_FINITE_BLOCK = 2**20
 _DTYPES = {"f8": "<f8", "f4": "<f4", "i8": "<i8", "i4": "<i4", "u1": "|u1"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -96,8 +102,8 @@ def write(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> No
 
 def _read(source: bytes | bytearray | memoryview | str | os.PathLike[str], limit: int) -> tuple[bytes, str]:
     if isinstance(source, bytes | bytearray | memoryview):
-        data, what = bytes(source), "The message"
-        size = len(data)
+        what, size = "The message", memoryview(source).nbytes
+        data = bytes(source) if size <= limit else b""
     else:
         path = Path(source)
         what = str(path)
@@ -112,7 +118,19 @@ def _read(source: bytes | bytearray | memoryview | str | os.PathLike[str], limit
     return data, what
 
 
-def _parse(data: bytes, what: str) -> tuple[str, dict[str, Any], list[Any], int]:
+def _affordable(text: memoryview, room: int, what: str) -> None:
+    """Refuse a JSON part that would take more memory than there is room for, before it is parsed.
+
+    Every value but the first stands after a bracket, a comma or a colon, so these bound the number of values.
+    """
+    raw = bytes(text)
+    values = 1 + sum(raw.count(mark) for mark in (b"[", b"{", b",", b":"))
+    need = _TEXT_FACTOR * len(raw) + _VALUE_BYTES * values
+    if need > room:
+        raise MessageError(f"{what} has a header of up to {values:,} entries, too many for the memory allowed for it. Refused.")
+
+
+def _parse(data: bytes, what: str, limit: int) -> tuple[str, dict[str, Any], list[Any], int]:
     """Check the frame and the digest; return kind, header, array entries and where the arrays begin."""
     if len(data) < _PREFIX.size + _DIGEST:
         raise MessageError(f"{what} has {len(data)} bytes: too short for a message. Ask the sender for it again.")
@@ -129,9 +147,11 @@ def _parse(data: bytes, what: str) -> tuple[str, dict[str, Any], list[Any], int]
     view = memoryview(data)
     if hashlib.sha256(view[:-_DIGEST]).digest() != data[-_DIGEST:]:
         raise MessageError(f"{what} is damaged: its digest does not fit its content. Ask the sender for it again.")
+    # Few labels always fit: a small limit is about the file, not about its header.
+    _affordable(view[_PREFIX.size : start], max(limit - len(data), 2**20), what)
     try:
         content = json.loads(bytes(view[_PREFIX.size : start]).decode(), parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, MemoryError):
         raise MessageError(f"{what} is damaged: its header is not JSON.") from None
     if not isinstance(content, dict) or set(content) != {"kind", "header", "arrays"}:
         raise MessageError(f"{what} is damaged: its header must have exactly kind, header and arrays.")
@@ -151,18 +171,23 @@ def _entry(entry: Any, what: str) -> tuple[str, str, tuple[int, ...], int]:
         raise MessageError(f"{what} is damaged: an array has a wrong name or type.")
     if not isinstance(shape, list) or len(shape) > 8 or any(type(k) is not int or not 0 <= k < 2**40 for k in shape):
         raise MessageError(f"{what} is damaged: array {name!r} has no usable shape.")
+    # An axis of length nothing hides the others from the product, but not from the array library.
+    if math.prod(max(k, 1) for k in shape) >= 2**40:
+        raise MessageError(f"{what} is damaged: array {name!r} has no usable shape.")
     return name, code, tuple(shape), math.prod(shape) * int(code[1])
 
 
 def unpack(
-    source: bytes | bytearray | memoryview | str | os.PathLike[str], kind: str, *, limit: int = MAX_BYTES
+    source: bytes | bytearray | memoryview | str | os.PathLike[str], kind: str, *, limit_bytes: int = MAX_BYTES
 ) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays (read-only views) of a message of this kind; MessageError on anything else.
 
+    `limit_bytes` bounds the memory that reading takes: the file itself, and what its header becomes.
+
     Float arrays are finite, shapes fit the file exactly. What the header's fields mean is checked by the message types.
     """
-    data, what = _read(source, limit)
-    found, header, entries, start = _parse(data, what)
+    data, what = _read(source, limit_bytes)
+    found, header, entries, start = _parse(data, what, limit_bytes)
     if found != kind:
         raise MessageError(f"{what} is a {found!r} message, a {kind!r} message was expected.")
     if len(entries) > MAX_ARRAYS:
@@ -177,13 +202,19 @@ def unpack(
     arrays: Arrays = {}
     for name, code, shape, size in claims:
         array = np.frombuffer(data, dtype=_DTYPES[code], count=size // int(code[1]), offset=start).reshape(shape)
-        if code[0] == "f" and not np.isfinite(array).all():
+        if code[0] == "f" and not _finite(array):
             raise MessageError(f"{what}: array {name!r} holds values that are not finite. Ask the sender for it again.")
         arrays[name] = array
         start += size + _padding(size)
     return header, arrays
 
 
-def kind_of(source: bytes | bytearray | memoryview | str | os.PathLike[str], *, limit: int = MAX_BYTES) -> str:
+def _finite(array: np.ndarray) -> bool:
+    """Block by block: the answer for each number is not held for all of them at once."""
+    flat = array.reshape(-1)
+    return all(bool(np.isfinite(flat[i : i + _FINITE_BLOCK]).all()) for i in range(0, flat.size, _FINITE_BLOCK))
+
+
+def kind_of(source: bytes | bytearray | memoryview | str | os.PathLike[str], *, limit_bytes: int = MAX_BYTES) -> str:
     """What kind of message this is (the digest is checked, the content is not)."""
-    return _parse(*_read(source, limit))[0]
+    return _parse(*_read(source, limit_bytes), limit_bytes)[0]

@@ -1,6 +1,7 @@
 """What crosses a site's wall: `Sketch`, and how the server joins the sketches of all sites.
 
-A sketch holds Φ times the site's scaled columns. It never holds Φ, the key, Φ1, means, scales, ids or their order.
+A sketch holds Φ times the site's scaled columns: features, responses and covariates. It never holds Φ, the
+key, Φ1, means, scales, ids or their order.
 """
 
 import os
@@ -15,16 +16,17 @@ import numpy as np
 from intarsia.errors import MessageError
 from intarsia.wire.container import MAX_BYTES, pack, unpack, write
 
-SCHEMA = 1
+SCHEMA = 2
 KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
 MAX_LABEL = 200
 _HEX = re.compile(r"[0-9a-f]{16,128}")
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FIELDS = {
-    "schema", "site", "features", "responses", "n", "m", "kind", "precision",
+    "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
     "study_hash", "key_fingerprint", "order_mac", "noise",
 }  # fmt: skip
+_ROLES = ("features", "responses", "covariates")
 
 
 def check_labels(labels: Any, what: str) -> tuple[str, ...]:
@@ -49,7 +51,9 @@ def _text(value: Any, what: str, form: re.Pattern[str], expected: str) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """One site's sketch (paper, §2.1): X = ΦX_k (m × P_k), Y = ΦY_k (m × Q_k), labelled; either may have no columns.
+    """One site's sketch (paper, §2.1): X = ΦX_k (m × P_k), Y = ΦY_k (m × Q_k), Z = ΦZ_k (m × c_k); any may have no columns.
+
+    Z are covariates: adjusted for, never shrunk or selected.
 
     `precision` says to what type the values were rounded before they left; in memory they are float64 again.
     `order_mac` is the keyed digest of the agreed cohort and order (empty when the sites agreed on it by hand).
@@ -69,16 +73,20 @@ class Sketch:
     key_fingerprint: str
     order_mac: str = ""
     noise: float = 0.0
+    covariates: tuple[str, ...] = ()
+    Z: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _text(self.site, "site", _SITE, "a name of letters, digits, '_', '.' and '-', at most 64")
         set_ = object.__setattr__
         set_(self, "features", check_labels(self.features, "feature"))
         set_(self, "responses", check_labels(self.responses, "response"))
-        if both := set(self.features) & set(self.responses):
-            raise MessageError(f"Site {self.site!r}: {', '.join(sorted(both)[:5])} is both a feature and a response.")
-        if not self.features and not self.responses:
-            raise MessageError(f"Site {self.site!r} sends neither a feature nor a response.")
+        set_(self, "covariates", check_labels(self.covariates, "covariate"))
+        labels = Counter((*self.features, *self.responses, *self.covariates))
+        if both := sorted(label for label, count in labels.items() if count > 1):
+            raise MessageError(f"Site {self.site!r}: {', '.join(both[:5])} has two roles; a column has one.")
+        if not labels:
+            raise MessageError(f"Site {self.site!r} sends neither a feature nor a response nor a covariate.")
         if type(self.n) is not int or type(self.m) is not int or not 2 <= self.m < self.n < 2**48:
             raise MessageError(f"Site {self.site!r}: a sketch needs 2 ≤ m < n, whole numbers.")
         if self.kind not in KINDS or self.precision not in PRECISIONS:
@@ -89,12 +97,14 @@ class Sketch:
             _text(self.order_mac, "order digest", _HEX, "hexadecimal or empty")
         if type(self.noise) not in (int, float) or not 0 <= self.noise < 1e12:
             raise MessageError(f"Site {self.site!r}: noise must be a number, 0 or more.")
-        for name, labels in (("X", self.features), ("Y", self.responses)):
+        if self.Z is None:
+            set_(self, "Z", np.empty((self.m, 0)))
+        for name, columns in (("X", self.features), ("Y", self.responses), ("Z", self.covariates)):
             array = np.asarray(getattr(self, name))
-            if array.dtype.kind != "f" or array.shape != (self.m, len(labels)):
+            if array.dtype.kind != "f" or array.shape != (self.m, len(columns)):
                 raise MessageError(
                     f"Site {self.site!r}: {name} has shape {array.shape} and type {array.dtype}, "
-                    f"expected ({self.m}, {len(labels)}) of floating numbers."
+                    f"expected ({self.m}, {len(columns)}) of floating numbers."
                 )
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
                 array = np.array(array.astype(self.precision), dtype=np.float64)
@@ -104,9 +114,9 @@ class Sketch:
             set_(self, name, array)
 
     def to_bytes(self) -> bytes:
-        header = {name: getattr(self, name) for name in _FIELDS - {"schema", "features", "responses"}}
-        header |= {"schema": SCHEMA, "features": list(self.features), "responses": list(self.responses)}
-        return pack("sketch", header, {"X": self.X.astype(self.precision), "Y": self.Y.astype(self.precision)})
+        header = {name: getattr(self, name) for name in _FIELDS - {"schema", *_ROLES}}
+        header |= {"schema": SCHEMA} | {role: list(getattr(self, role)) for role in _ROLES}
+        return pack("sketch", header, {name: getattr(self, name).astype(self.precision) for name in "XYZ"})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write(path, self.to_bytes())
@@ -114,12 +124,12 @@ class Sketch:
     @classmethod
     def load(cls, source: bytes | str | os.PathLike[str], *, limit: int = MAX_BYTES) -> "Sketch":
         """Read and validate a sketch from a file or from bytes; MessageError when anything about it is wrong."""
-        header, arrays = unpack(source, "sketch", limit=limit)
+        header, arrays = unpack(source, "sketch", limit_bytes=limit)
         if type(header.get("schema")) is not int or header["schema"] != SCHEMA:
             raise MessageError(
                 f"The sketch has another schema than {SCHEMA}, the one this intarsia reads. Use the same intarsia at all sites."
             )
-        if set(header) != _FIELDS or set(arrays) != {"X", "Y"}:
+        if set(header) != _FIELDS or set(arrays) != set("XYZ"):
             raise MessageError("The sketch does not have exactly the fields of its schema: it is damaged or not ours.")
         precision = header["precision"]
         if any(array.dtype.name != precision for array in arrays.values()):
@@ -131,7 +141,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Joined:
-    """The global sketch X_Φ (m × P), Y_Φ (m × Q): the sites' columns side by side, in the order the sketches came."""
+    """The global sketch X_Φ (m × P), Y_Φ (m × Q), Z_Φ (m × c): the sites' columns side by side, in the order of the sketches."""
 
     X: np.ndarray = field(repr=False)
     Y: np.ndarray = field(repr=False)
@@ -148,6 +158,13 @@ class Joined:
     order_mac: str = ""
     feature_noise: tuple[float, ...] = ()
     response_noise: tuple[float, ...] = ()
+    covariates: tuple[str, ...] = ()
+    covariate_sites: tuple[str, ...] = ()
+    Z: np.ndarray | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.Z is None:
+            object.__setattr__(self, "Z", np.empty((self.m, 0)))
 
 
 _SAME = {
@@ -179,7 +196,7 @@ def join(sketches: Sequence[Sketch]) -> Joined:
                 raise MessageError(f"The sketches of sites {first.site!r} and {other.site!r} {text}.")
     owner: dict[str, str] = {}
     for sketch in sketches:
-        for label in (*sketch.features, *sketch.responses):
+        for label in (*sketch.features, *sketch.responses, *sketch.covariates):
             if label in owner:
                 raise MessageError(
                     f"Column {label!r} comes from site {owner[label]!r} and from site {sketch.site!r}: "
@@ -197,6 +214,9 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         key_fingerprint=first.key_fingerprint, order_mac=first.order_mac,
         feature_noise=tuple(s.noise for s in sketches for _ in s.features),
         response_noise=tuple(s.noise for s in sketches for _ in s.responses),
+        covariates=tuple(label for s in sketches for label in s.covariates),
+        covariate_sites=tuple(s.site for s in sketches for _ in s.covariates),
+        Z=np.concatenate([s.Z for s in sketches if s.Z is not None], axis=1),
     )  # fmt: skip
     if not joined.features or not joined.responses:
         lacking = "feature" if not joined.features else "response"

@@ -3,8 +3,12 @@
 Parts are fixed-point numbers modulo 2⁶⁴ under pairwise masks; addition is exact, so masks cancel without a trace. The
 owner of a response keeps its own part and its own masks back: the server's sum is still masked, and only the owner can
 lift that mask. Neither sees another site's part (with two sites, the owner's sum is of course the other's part).
+
+Masks come from the digest of the whole request. Parts made for another fit, other subjects or other owners never cancel.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,64 +23,131 @@ from intarsia.wire.schema import check_name
 
 Fixed = NDArray[np.uint64]
 _TO = "to."
+_BOUND = ("request", "fit_digest", "order_mac", "n", "digest")
 
 
 @dataclass(frozen=True)
-class PartialPrediction:
-    """One site's masked part for each response owner: (1 + draws, subjects, responses of that owner) modulo 2⁶⁴.
+class Request:
+    """All that a prediction is about; its digest decides the masks and is answered once."""
 
-    Slice 0 belongs to the posterior mean, the others to the joint draws. From the server to an owner, the same message
-    with `site` = the owner and one entry is the sum.
+    study_hash: str
+    request: str
+    owners: Mapping[str, str]  # response -> the site study.toml gives it to
+    fit_digest: str
+    order_mac: str
+    n: int
+
+    def digest(self) -> str:
+        content = [
+            "intarsia prediction 2",
+            self.study_hash,
+            self.request,
+            dict(self.owners),
+            self.fit_digest,
+            self.order_mac,
+            self.n,
+        ]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def responses_of(self, owner: str) -> list[str]:
+        return [response for response, site in self.owners.items() if site == owner]
+
+
+@dataclass(frozen=True)
+class PredictionPart:
+    """One site's masked part for each other owner: (slices, subjects, responses of that owner) modulo 2⁶⁴.
+
+    The first half of the slices are values: the mean and, where the fit delivers draws, the spread of this site's part. The
+    second half are the values times secret factors all sites know, which show the owner a sum that was altered on its way.
     """
 
     site: str
     study_hash: str
     request: str
-    n: int
+    fit_digest: str
     order_mac: str
+    n: int
+    digest: str
     parts: Mapping[str, Fixed] = field(repr=False)
 
     def to_bytes(self) -> bytes:
-        header = {
-            "site": self.site,
-            "study_hash": self.study_hash,
-            "request": self.request,
-            "n": self.n,
-            "order_mac": self.order_mac,
-        }
         # The container has no unsigned 64-bit type: the same bits as signed.
-        return pack("prediction", header, {_TO + name: p.view(np.int64) for name, p in self.parts.items()})
+        return pack("part", _header(self), {_TO + name: part.view(np.int64) for name, part in self.parts.items()})
 
     @classmethod
-    def from_bytes(cls, raw: Any) -> "PartialPrediction":
-        header, arrays = unpack(raw, "prediction")
-        site, study_hash = checked(header, "prediction", ("request", "n", "order_mac"))
-        request, n, mac = header["request"], header["n"], header["order_mac"]
-        if not check_name(request) or type(n) is not int or n < 1 or not is_digest(mac):
-            raise MessageError(f"The prediction of site {site!r} has entries of the wrong kind.")
+    def from_bytes(cls, raw: Any) -> "PredictionPart":
+        fields, arrays = _read(raw, "part")
         for name, part in arrays.items():
-            named = name.startswith(_TO) and check_name(name.removeprefix(_TO))
-            if part.dtype != np.int64 or part.ndim != 3 or part.shape[1] != n or not named:
-                raise MessageError(f"A part of the prediction of site {site!r} has the wrong shape or type.")
+            if not name.startswith(_TO) or not check_name(name.removeprefix(_TO)):
+                raise MessageError("A part of a prediction is addressed to no site.")
+            _check_shape(part, fields["n"])
         parts = {name.removeprefix(_TO): part.view(np.uint64) for name, part in arrays.items()}
-        return cls(site, study_hash, request, n, mac, parts)
+        return cls(**fields, parts=parts)
 
 
-def add_parts(messages: Mapping[str, PartialPrediction], owner: str) -> PartialPrediction:
+@dataclass(frozen=True)
+class PredictionSum:
+    """From the server to the owner of responses: the sum of all other sites' parts, still under the owner's masks."""
+
+    site: str
+    study_hash: str
+    request: str
+    fit_digest: str
+    order_mac: str
+    n: int
+    digest: str
+    total: Fixed | None = field(repr=False)  # None in a study of one site
+
+    def to_bytes(self) -> bytes:
+        return pack("sum", _header(self), {} if self.total is None else {"total": self.total.view(np.int64)})
+
+    @classmethod
+    def from_bytes(cls, raw: Any) -> "PredictionSum":
+        fields, arrays = _read(raw, "sum")
+        if set(arrays) - {"total"}:
+            raise MessageError("The sum of a prediction does not hold the arrays it should.")
+        total = arrays.get("total")
+        if total is not None:
+            _check_shape(total, fields["n"])
+        return cls(**fields, total=None if total is None else total.view(np.uint64))
+
+
+def add_parts(messages: Mapping[str, PredictionPart], owner: str) -> PredictionSum:
     """The server's step: the sum of what all other sites sent for this owner's responses."""
-    others = {name: message for name, message in messages.items() if name != owner}
-    first = next(iter(others.values()))
+    first = next(iter(messages.values()))
     total: Fixed | None = None
-    for name, message in others.items():
+    for name, message in messages.items():
+        for what, words in (
+            ("order_mac", "for different subjects"),
+            ("fit_digest", "from different fits"),
+            ("digest", "other things"),
+        ):
+            if getattr(message, what) != getattr(first, what):
+                raise FederationError(f"Sites {first.site!r} and {name!r} predict {words}; nothing is added.")
+        if name == owner:
+            continue
         if owner not in message.parts:
             raise FederationError(f"Site {name!r} sent no part for the responses of {owner!r}.")
-        if (message.request, message.order_mac) != (first.request, first.order_mac):
-            raise FederationError(
-                f"Sites {first.site!r} and {name!r} predict for different subjects or requests; nothing is added."
-            )
         part = message.parts[owner]
         if total is not None and part.shape != total.shape:
             raise FederationError(f"The part of site {name!r} has shape {part.shape}, expected {total.shape}.")
         total = part.copy() if total is None else total + part
-    assert total is not None
-    return PartialPrediction(owner, first.study_hash, first.request, first.n, first.order_mac, {owner: total})
+    return PredictionSum(owner, first.study_hash, **{name: getattr(first, name) for name in _BOUND}, total=total)
+
+
+def _header(message: PredictionPart | PredictionSum) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in ("site", "study_hash", *_BOUND)}
+
+
+def _read(raw: Any, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    header, arrays = unpack(raw, kind)
+    site, _ = checked(header, kind, _BOUND)
+    digests = all(is_digest(header[name]) for name in ("fit_digest", "order_mac", "digest"))
+    if not check_name(header["request"]) or type(header["n"]) is not int or header["n"] < 1 or not digests:
+        raise MessageError(f"The prediction of site {site!r} has entries of the wrong kind.")
+    return header, arrays
+
+
+def _check_shape(part: NDArray[Any], n: int) -> None:
+    if part.dtype != np.int64 or part.ndim != 3 or part.shape[1] != n or part.shape[0] % 2:
+        raise MessageError("A part of a prediction has the wrong shape or type.")

@@ -31,12 +31,45 @@ def decode(text: object, size: int | None, what: str) -> bytes:
 
 
 @dataclass(frozen=True)
+class KeyOffer:
+    """The public half of a site's X25519 key for one run, signed by the site's pinned key."""
+
+    site: str
+    study_hash: str
+    public: bytes
+    signature: bytes = b""
+
+    def body(self) -> bytes:
+        """The bytes the signature covers."""
+        return _canonical({"kind": "offer", "site": self.site, "study_hash": self.study_hash, "public": encode(self.public)})
+
+    def to_bytes(self) -> bytes:
+        return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "KeyOffer":
+        outer = _object(raw, ("body", "signature"))
+        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "public"))
+        if body["kind"] != "offer" or not check_name(body["site"]):
+            raise MessageError("This is not an offer of a key for one run.")
+        public, signature = decode(body["public"], 32, "public key"), decode(outer["signature"], 64, "signature")
+        found = cls(body["site"], _hash(body["study_hash"]), public, signature)
+        if found.body() != _text(outer["body"]):
+            raise MessageError(f"The offer of site {found.site!r} is not in its canonical form.")
+        return found
+
+
+@dataclass(frozen=True)
 class ShareBundle:
-    """A site's share of the study key, sealed to each peer, with a commitment to it, signed by the site."""
+    """A site's share of the study key, sealed to each peer's key of the run, with a commitment to it, signed by the site.
+
+    `offers` is the digest of all the offers it rests on: sites that were shown different keys find out here.
+    """
 
     site: str
     study_hash: str
     commitment: bytes
+    offers: bytes
     sealed: dict[str, bytes]
     signature: bytes = b""
 
@@ -48,6 +81,7 @@ class ShareBundle:
                 "site": self.site,
                 "study_hash": self.study_hash,
                 "commitment": encode(self.commitment),
+                "offers": encode(self.offers),
                 "sealed": {peer: encode(raw) for peer, raw in sorted(self.sealed.items())},
             }
         )
@@ -58,17 +92,18 @@ class ShareBundle:
     @classmethod
     def from_bytes(cls, raw: bytes) -> "ShareBundle":
         outer = _object(raw, ("body", "signature"))
-        body = _object(str(outer["body"]).encode(), ("kind", "site", "study_hash", "commitment", "sealed"))
+        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "commitment", "offers", "sealed"))
         if body["kind"] != "share" or not isinstance(body["sealed"], dict) or not check_name(body["site"]):
             raise MessageError("This is not a share of a study key.")
         bundle = cls(
             site=body["site"],
             study_hash=_hash(body["study_hash"]),
             commitment=decode(body["commitment"], 32, "commitment"),
+            offers=decode(body["offers"], 32, "digest of the offers"),
             sealed={str(peer): decode(text, None, "sealed share") for peer, text in body["sealed"].items()},
             signature=decode(outer["signature"], 64, "signature"),
         )
-        if bundle.body() != str(outer["body"]).encode():
+        if bundle.body() != _text(outer["body"]):
             raise MessageError(f"The share of site {bundle.site!r} is not in its canonical form.")
         return bundle
 
@@ -99,7 +134,10 @@ class Confirmation:
         if body["kind"] != "confirmation" or not check_name(body["site"]):
             raise MessageError("This is not a confirmation of a study key.")
         mac = decode(body["mac"], 32, "confirmation")
-        return cls(body["site"], _hash(body["study_hash"]), mac, str(body["fingerprint"])[:128])
+        fingerprint = body["fingerprint"]
+        if not isinstance(fingerprint, str) or len(fingerprint) not in (0, 32) or set(fingerprint) - set("0123456789abcdef"):
+            raise MessageError("The key fingerprint of a confirmation is not 32 hexadecimal digits.")
+        return cls(body["site"], _hash(body["study_hash"]), mac, fingerprint)
 
 
 @dataclass(frozen=True)
@@ -121,11 +159,11 @@ class FileSignature:
     @classmethod
     def from_bytes(cls, raw: bytes) -> "FileSignature":
         outer = _object(raw, ("body", "signature"))
-        body = _object(str(outer["body"]).encode(), ("kind", "site", "study_hash", "digest"))
+        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "digest"))
         if body["kind"] != "file" or not check_name(body["site"]):
             raise MessageError("This is not a signature of a file.")
         found = cls(body["site"], _hash(body["study_hash"]), _hash(body["digest"]), decode(outer["signature"], 64, "signature"))
-        if found.body() != str(outer["body"]).encode():
+        if found.body() != _text(outer["body"]):
             raise MessageError("The signature is not in its canonical form.")
         return found
 
@@ -156,6 +194,13 @@ def _object(raw: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) != set(keys):
         raise MessageError("A key agreement message does not have the expected entries.")
     return value
+
+
+def _text(value: object) -> bytes:
+    try:
+        return value.encode() if isinstance(value, str) else b""
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
+        return b""
 
 
 def _hash(value: object) -> str:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +20,8 @@ from intarsia.wire.schema import Checker, check_name
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
+TRANSFORMS = ("rank-normal",)
+MAX_LIST_RATIO = 10
 CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
 
 
@@ -34,10 +36,15 @@ class SketchPlan:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How the sites find the same subjects; `canonical` lists the rules applied to every id, in order."""
+    """How the sites find the same subjects; `canonical` lists the rules applied to every id, in order.
+
+    `max_subjects` caps the list a site may bring to an intersection: whoever lists a population finds out who of it is at the
+    other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own.
+    """
 
     mode: str = "strict"
     canonical: tuple[str, ...] = ("strip", "nfc")
+    max_subjects: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,17 @@ class Delivery:
 
 
 @dataclass(frozen=True)
+class Predict:
+    """Limits of joint prediction: how few new subjects are still answered, and how much of a part one column may explain (R²)."""
+
+    min_subjects: int = 20
+    max_column_share: float = 0.95
+
+
+@dataclass(frozen=True)
 class Privacy:
-    """The study's policy. A site may tighten it; loosening is explicit at the site and recorded there.
+    """The study's limits. They may only tighten the defaults: a looser one counts for nothing unless a site overrides the rule
+    in its own site.toml, with a reason.
 
     `row_bound`, `centres` and `scales` are public constants for differential privacy: by site, and for the last two
     by column label within the site ("*" for all its other columns).
@@ -79,6 +95,8 @@ class Privacy:
     max_ratio: float = 0.25
     max_auc: float = 0.6
     min_level: int = 10
+    max_blind: float = 1.0
+    max_epsilon: float = 10.0
     self_attack: bool = True
     epsilon: float | None = None
     delta: float | None = None
@@ -89,19 +107,48 @@ class Privacy:
 
 @dataclass(frozen=True)
 class SiteEntry:
-    """One site of the roster. `features` and `responses` are labels or patterns with `*`."""
+    """One site of the roster. `features`, `responses` and `covariates` are labels or patterns with `*`.
+
+    `columns` is how many columns the site brings in all (indicators counted one by one), `transform = "rank-normal"` turns its
+    continuous features into normal scores before they are sketched.
+    """
 
     name: str
     features: tuple[str, ...] = ()
     responses: tuple[str, ...] = ()
+    covariates: tuple[str, ...] = ()
+    columns: int | None = None
+    transform: str | None = None
     exchange_key: str | None = None
     signing_key: str | None = None
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels and patterns of the site."""
+        return (*self.features, *self.responses, *self.covariates)
+
     def claims_feature(self, label: str) -> bool:
-        return _claims(self.features, label) and not _names(self.responses, label)
+        return _claims(self.features, label) and not _names(self.responses, label) and not self.claims_covariate(label)
 
     def claims_response(self, label: str) -> bool:
         return _claims(self.responses, label)
+
+    def claims_covariate(self, label: str) -> bool:
+        return _claims(self.covariates, label)
+
+    def foreign(
+        self, features: Iterable[str], responses: Iterable[str], covariates: Iterable[str]
+    ) -> tuple[str, list[str]] | None:
+        """The first role with labels that the study does not give to this site, and those labels."""
+        roles = (
+            ("feature", features, self.claims_feature),
+            ("response", responses, self.claims_response),
+            ("covariate", covariates, self.claims_covariate),
+        )
+        for role, labels, claims in roles:
+            if outside := [label for label in labels if not claims(label)]:
+                return role, outside
+        return None
 
 
 def _claims(patterns: tuple[str, ...], label: str) -> bool:
@@ -124,8 +171,8 @@ class Study:
     alignment: Alignment = Alignment()
     fit: Fit = Fit()
     deliver: Delivery = Delivery()
+    predict: Predict = Predict()
     privacy: Privacy = field(default_factory=Privacy)
-    terms: str = ""  # the hash that sketches made without a study file carry; empty for a study of study.toml
 
     @classmethod
     def load(cls, path: str | Path) -> "Study":
@@ -162,10 +209,9 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The canonical content: plain values, defaults filled in, nothing that is absent."""
         out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
-        for name in ("title", "terms"):
-            if getattr(self, name):
-                out[name] = getattr(self, name)
-        for name in ("sketch", "alignment", "fit", "deliver", "privacy"):
+        if self.title:
+            out["title"] = self.title
+        for name in ("sketch", "alignment", "fit", "deliver", "predict", "privacy"):
             out[name] = _plain(getattr(self, name))
         out["site"] = [_plain(site) for site in self.sites]
         return out
@@ -173,10 +219,23 @@ class Study:
     @property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical content."""
-        if self.terms:
-            return self.terms
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(b"intarsia study 1\n" + text.encode()).hexdigest()
+
+    @property
+    def folder_name(self) -> str:
+        """What a folder or file of this study and run is called, at the server and at every site."""
+        return f"{self.id}-{self.hash[:16]}"
+
+    def owner(self, response: str) -> str:
+        """The one site that study.toml gives this response to, by name: prediction takes nobody else's word for it."""
+        owners = [site.name for site in self.sites if response in site.responses]
+        if len(owners) != 1:
+            raise StudyError(
+                "A response of this fit is not listed by name for one site in study.toml. Prediction needs the owner of each "
+                "response from the study file: name the responses there, without patterns."
+            )
+        return owners[0]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -187,6 +246,11 @@ class Study:
             if entry.name == name:
                 return entry
         raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
+        return all(site.exchange_key is not None for site in self.sites)
 
     def again(self, run: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
@@ -214,7 +278,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     if schema != SCHEMA:
         check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
         check.finish()
-    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "privacy", "site", "terms")
+    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "predict", "privacy", "site")
     check.known(content, (), known)
     study = Study(
         id=check.label(content, (), "id"),
@@ -225,8 +289,8 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         alignment=_alignment(content, check),
         fit=_fit(content, check),
         deliver=_deliver(content, check),
+        predict=_predict(content, check),
         privacy=Privacy(),
-        terms=_terms(content, check),
     )
     study = replace(study, privacy=_privacy(content, check, study))
     check.finish()
@@ -238,13 +302,6 @@ def _run(content: dict[str, Any], check: Checker) -> str:
     if run and (len(run) < 16 or len(run) > 64 or any(c not in "0123456789abcdef" for c in run)):
         check.fail(("run",), "run must be 16 to 64 hexadecimal digits; `intarsia study new` makes one")
     return run
-
-
-def _terms(content: dict[str, Any], check: Checker) -> str:
-    terms = check.text(content, (), "terms", default="")
-    if terms and (len(terms) != 64 or any(c not in "0123456789abcdef" for c in terms)):
-        check.fail(("terms",), "terms must be 64 hexadecimal digits")
-    return terms
 
 
 def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
@@ -259,14 +316,15 @@ def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
 
 def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
     table, at = check.table(content, "alignment"), ("alignment",)
-    check.known(table, at, ("mode", "canonical"))
+    check.known(table, at, ("mode", "canonical", "max_subjects"))
     rules = check.strings(table, at, "canonical", default=Alignment().canonical)
     for rule in rules:
         if rule not in CANONICAL_RULES:
             check.fail((*at, "canonical"), f"unknown rule {rule!r}; the rules are {', '.join(CANONICAL_RULES)}")
     if "lower" in rules and "upper" in rules:
         check.fail((*at, "canonical"), "'lower' and 'upper' exclude each other")
-    return Alignment(check.choice(table, at, "mode", ("strict", "intersect"), "strict"), rules)
+    most = check.integer(table, at, "max_subjects", low=1, high=2**40) if "max_subjects" in table else None
+    return Alignment(check.choice(table, at, "mode", ("strict", "intersect"), "strict"), rules, most)
 
 
 def _fit(content: dict[str, Any], check: Checker) -> Fit:
@@ -298,6 +356,16 @@ def _deliver(content: dict[str, Any], check: Checker) -> Delivery:
     )
 
 
+def _predict(content: dict[str, Any], check: Checker) -> Predict:
+    """The defaults are the floor: a study may be stricter, never looser."""
+    table, at, d = check.table(content, "predict"), ("predict",), Predict()
+    check.known(table, at, tuple(f.name for f in fields(Predict)))
+    return Predict(
+        check.integer(table, at, "min_subjects", default=d.min_subjects, low=d.min_subjects, high=10**9),
+        check.number(table, at, "max_column_share", default=d.max_column_share, low=0.0, high=d.max_column_share, open_low=True),
+    )
+
+
 def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     table, at, d = check.table(content, "privacy"), ("privacy",), Privacy()
     check.known(table, at, tuple(f.name for f in fields(Privacy)))
@@ -308,6 +376,8 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
         max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, low=0.0, open_low=True),
         max_auc=check.number(table, at, "max_auc", default=d.max_auc, low=0.5, high=1.0),
         min_level=check.integer(table, at, "min_level", default=d.min_level, low=0),
+        max_blind=check.number(table, at, "max_blind", default=d.max_blind, low=0.0),
+        max_epsilon=check.number(table, at, "max_epsilon", default=d.max_epsilon, low=0.0, open_low=True),
         self_attack=check.boolean(table, at, "self_attack", default=d.self_attack),
         epsilon=epsilon,
         delta=delta,
@@ -324,6 +394,11 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     if epsilon is not None:
         if study.sketch.kind != "gaussian":
             check.fail((*at, "epsilon"), 'differential privacy needs [sketch] kind = "gaussian"')
+        if any(site.covariates for site in study.sites):
+            # Projecting on noisy covariates would leave confounding behind and say nothing about it.
+            check.fail((*at, "epsilon"), "differential privacy does not cover covariates yet: leave one of the two out")
+        if any(site.transform for site in study.sites):
+            check.fail((*at, "epsilon"), "differential privacy does not cover transform: ranks depend on everybody's values")
         missing = [name for name in study.names if name not in policy.row_bound]
         if missing:
             check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")
@@ -343,11 +418,14 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
             name=check.label(table, at, "name"),
             features=check.strings(table, at, "features", default=()),
             responses=check.strings(table, at, "responses", default=()),
+            covariates=check.strings(table, at, "covariates", default=()),
+            columns=check.integer(table, at, "columns", low=1, high=10**9) if "columns" in table else None,
+            transform=check.choice(table, at, "transform", TRANSFORMS, "") if "transform" in table else None,
             exchange_key=check.key(table, at, "exchange_key"),
             signing_key=check.key(table, at, "signing_key"),
         )
-        if not entry.features and not entry.responses:
-            check.fail(at, f"site {entry.name!r} brings nothing: give it features, responses or both")
+        if not entry.features and not entry.responses and not entry.covariates:
+            check.fail(at, f"site {entry.name!r} brings nothing: give it features, responses or covariates")
         if (entry.exchange_key is None) != (entry.signing_key is None):
             check.fail(at, f"site {entry.name!r}: exchange_key and signing_key are pinned together or not at all")
         entries.append(entry)
@@ -367,8 +445,8 @@ def _roster(entries: list[SiteEntry], check: Checker) -> None:
                 check.fail(("site", i, what), f"sites {seen[value] + 1} and {i + 1} have the same {what}")
             elif value is not None:
                 seen[value] = i
-    for what in ("features", "responses"):
-        if entries and not any(getattr(e, what) for e in entries):
+    for what in ("features", "responses", "covariates"):
+        if entries and what != "covariates" and not any(getattr(e, what) for e in entries):
             check.fail(("site",), f"no site brings {what}")
         owner: dict[str, int] = {}
         for i, entry in enumerate(entries):
@@ -384,6 +462,7 @@ __all__ = [
     "Alignment",
     "Delivery",
     "Fit",
+    "Predict",
     "Privacy",
     "SiteEntry",
     "SketchPlan",

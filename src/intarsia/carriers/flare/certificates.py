@@ -5,43 +5,33 @@ engine's defaults are tightened: a job may name our one class and nothing else, 
 commands, and no log is streamed out.
 """
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import intarsia
+from intarsia.carriers.flare.hardening import check_version, harden_server, harden_site
+from intarsia.carriers.flare.requests import SUFFIX, CertificateRequest, read_request
 from intarsia.errors import FederationError
 from intarsia.wire.schema import check_name
+from intarsia.wire.words import from_words, to_words
 
+APPROVALS = "approvals.jsonl"
 PROJECT = "intarsia"
 OPERATOR = "operator@intarsia.local"
-EXECUTOR = "intarsia.carriers.flare.site_side.StudyExecutor"
-CONTROLLER = "intarsia.carriers.flare.server_side.StudyController"
-
-# Whoever asks: look at the state, submit jobs without code. The rest is nobody's right.
-_RIGHTS = {
-    "submit_job": "any",
-    "clone_job": "none",
-    "manage_job": "any",
-    "download_job": "none",
-    "view": "any",
-    "operate": "none",
-    "shell_commands": "none",
-    "byoc": "none",
-    "server-predeployed-flwr": "none",
-}
 
 
 def require_engine() -> None:
-    try:
-        import nvflare  # noqa: F401
-    except ImportError:
-        raise FederationError(
-            "The networked carrier needs NVIDIA FLARE: pip install 'intarsia[federation]'. Studies by files do not."
-        ) from None
+    check_version()
 
 
 def server_init(folder: Path, host: str, port: int, admin_port: int, extra_hosts: tuple[str, ...] = ()) -> str:
@@ -59,16 +49,18 @@ def server_init(folder: Path, host: str, port: int, admin_port: int, extra_hosts
     digest = ""
     for name, kind, extra in ((host, "server", entries), (OPERATOR, "admin", "    role: lead\n")):
         request = _request(folder, name, kind, extra)
-        signed, digest = approve(folder, request)
+        signed, digest = _sign(folder, request, name)
         package(folder, signed, digest, folder / kind)
     harden_server(folder)
     return digest
 
 
 def join_request(folder: Path, name: str) -> Path:
-    """The site's TLS key (stays here) and the request to send to the server's operator."""
+    """The site's TLS key (stays here) and the request to send to the server's operator; `read_request` gives its words."""
     require_engine()
-    return _request(folder / "network-request", name, "client", "")
+    path = _request(folder / "network-request", name, "client", "")
+    read_request(path)
+    return path
 
 
 def join_finish(folder: Path, signed: Path, fingerprint: str) -> Path:
@@ -76,7 +68,7 @@ def join_finish(folder: Path, signed: Path, fingerprint: str) -> Path:
     require_engine()
     if (folder / "network").exists():
         raise FederationError(f"{folder / 'network'} exists already; this site has joined. Move it away to join again.")
-    package(folder / "network-request", signed.resolve(), fingerprint, folder / "network")
+    package(folder / "network-request", signed.resolve(), authority(fingerprint), folder / "network")
     harden_site(folder)
     return folder / "network"
 
@@ -95,13 +87,81 @@ def _request(folder: Path, name: str, kind: str, extra: str) -> Path:
     return found[0].resolve()
 
 
-def approve(folder: Path, request: Path) -> tuple[Path, str]:
-    """The operator's step: sign a request. Returns the signed file and the authority's fingerprint."""
+def approve(folder: Path, request: CertificateRequest) -> tuple[Path, str]:
+    """The operator has compared the words with the site: sign. Returns the signed file and the authority's fingerprint.
+
+    One certificate per name and per key; a name that differs only in its capitals is the same name.
+    """
     require_engine()
-    name = request.name.removesuffix(".request.zip")
+    for line in approvals(folder):
+        if line["name"].lower() == request.name.lower():
+            raise FederationError(
+                f"{line['name']} was approved before ({folder / 'approved'}). One certificate per site: send that file again, or "
+                "let the site choose another name."
+            )
+        if line["key_sha256"] == request.key_sha256:
+            raise FederationError(f"The key in this request was approved before, for {line['name']}. One key per site. Refused.")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".approving-") as private:
+        # The bytes that were read and shown, not the file that may have been changed since.
+        copy = Path(private) / f"{request.name}{SUFFIX}"
+        copy.write_bytes(request.raw)
+        signed, digest = _sign(folder, copy, request.name)
+    try:
+        _check_signed(signed, request)
+    except Exception:
+        signed.unlink(missing_ok=True)
+        raise
+    with (folder / "approved" / APPROVALS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"name": request.name, "words": request.words, "key_sha256": request.key_sha256}) + "\n")
+    return signed, digest
+
+
+def approvals(folder: Path) -> list[dict[str, str]]:
+    """The names and keys this authority has approved; a signed file that is not on the list (the server's, the operator's)
+    counts by its name."""
+    found: list[dict[str, str]] = []
+    with suppress(FileNotFoundError):
+        found = [json.loads(line) for line in (folder / "approved" / APPROVALS).read_text(encoding="utf-8").splitlines()]
+    names = {line["name"] for line in found}
+    for path in (folder / "approved").glob("*.signed.zip"):
+        if (name := path.name.removesuffix(".signed.zip")) not in names:
+            found.append({"name": name, "words": "", "key_sha256": ""})
+    return found
+
+
+def _check_signed(signed: Path, request: CertificateRequest) -> None:
+    """What the tool signed is what was asked: this name, this key, and the role of a client."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.x509.oid import NameOID
+
+    with zipfile.ZipFile(signed) as archive:
+        certificate = x509.load_pem_x509_certificate(archive.read(f"{request.name}.crt"))
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    found = [
+        [str(a.value) for a in certificate.subject.get_attributes_for_oid(oid)]
+        for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME)
+    ]
+    if found != [[request.name], ["client"]] or hashlib.sha256(key).hexdigest() != request.key_sha256:
+        raise FederationError("The engine's tool signed something else than the request that was shown. The file is deleted.")
+
+
+def authority(told: str) -> str:
+    """The authority's fingerprint as the engine writes it, from what the operator told: words, or SHA256:…"""
+    if ":" in told or len(told.strip()) == 64:
+        return told
+    return "SHA256:" + ":".join(f"{byte:02X}" for byte in from_words(told))
+
+
+def authority_words(fingerprint: str) -> str:
+    return to_words(bytes.fromhex(fingerprint.removeprefix("SHA256:").replace(":", "")))
+
+
+def _sign(folder: Path, request: Path, name: str) -> tuple[Path, str]:
+    """Let the engine's tool sign a request, whatever it holds: for our own two requests and for those read by us."""
     signed = (folder / "approved" / f"{name}.signed.zip").resolve()
     if signed.exists():
-        raise FederationError(f"{name} was approved before ({signed}). One certificate a site; send that file.")
+        raise FederationError(f"{name} was approved before ({signed}). One certificate per site; send that file.")
     signed.parent.mkdir(exist_ok=True)
     arguments = (
         "cert",
@@ -132,53 +192,15 @@ def package(folder: Path, signed: Path, fingerprint: str, target: Path) -> None:
         key.unlink()
 
 
-def harden_site(folder: Path) -> None:
-    local = folder / "network" / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-    resources["class_list_enforcement_mode"] = "enforce"
-    resources["class_allow_list"] = [EXECUTOR]
-    resources["allow_log_streaming"] = False
-    # Sketches are noise to a compressor.
-    resources["client"]["compression"] = "None"
-    resources["components"] = [c for c in resources["components"] if "log_streamer" not in c["id"]]
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", _authorization())
-
-
-def harden_server(folder: Path) -> None:
-    local = folder / "server" / "local"
-    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-    resources["class_list_enforcement_mode"] = "enforce"
-    resources["class_allow_list"] = [CONTROLLER]
-    # The engine's defaults lie in the temporary folder, where others may read and a restart may delete.
-    storage = folder.resolve() / "engine"
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
-    for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(storage / "jobs")
-    resources["components"] = [c for c in resources["components"] if c["id"] != "log_receiver"]
-    resources["servers"][0]["heart_beat_timeout"] = 30
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", _authorization())
-    storage.mkdir(mode=0o700, exist_ok=True)
-    (folder / "studies").mkdir(exist_ok=True)
-
-
-def _authorization() -> dict[str, Any]:
-    return {
-        "format_version": "1.0",
-        "permissions": {role: dict(_RIGHTS) for role in ("project_admin", "org_admin", "lead", "member")},
-    }
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def environment(**extra: str) -> dict[str, str]:
     """What an engine process may see of the surroundings."""
     kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VIRTUAL_ENV")
-    return {k: os.environ[k] for k in kept if k in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"} | extra
+    found = {k: os.environ[k] for k in kept if k in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    # An engine process runs the same intarsia as the command that starts it, also when that is not an installed one.
+    home = Path(intarsia.__file__).resolve().parents[1]
+    if home not in {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}:
+        found["PYTHONPATH"] = str(home)
+    return found | extra
 
 
 def _nvflare(folder: Path, *arguments: str) -> dict[str, Any]:

@@ -17,12 +17,15 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from intarsia.carriers.flare.certificates import CONTROLLER, EXECUTOR, OPERATOR, environment, require_engine
+from intarsia.carriers.flare.certificates import OPERATOR, environment, require_engine
+from intarsia.carriers.flare.hardening import check_server, check_site
+from intarsia.carriers.flare.jobs import ACTIONS, write_job
 from intarsia.errors import FederationError
 from intarsia.server.study.folder import StudyFolder
 
-_SERVER = "nvflare.private.fed.app.server.server_train"
-_CLIENT = "nvflare.private.fed.app.client.client_train"
+# Our own ways in: they try the safeguards again, put the guard around the engine, and start it.
+_SERVER = "intarsia.carriers.flare.start_server"
+_CLIENT = "intarsia.carriers.flare.start_site"
 
 
 def server_command(folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -30,6 +33,7 @@ def server_command(folder: Path) -> tuple[list[str], dict[str, str]]:
     kit = folder.resolve() / "server"
     if not (kit / "startup" / "fed_server.json").is_file():
         raise FederationError(f"{folder} is not a server's folder; make one with `intarsia server init`.")
+    check_server(folder)
     options = ["-m", str(kit), "-s", "fed_server.json", "--set", "secure_train=true", "org=server", "config_folder="]
     extra = {"INTARSIA_STUDIES": str(folder.resolve() / "studies"), "HOME": str(folder.resolve() / "engine-home")}
     return [sys.executable, "-u", "-m", _SERVER, *options], environment(**extra)
@@ -40,6 +44,7 @@ def site_command(folder: Path, name: str) -> tuple[list[str], dict[str, str]]:
     kit = folder.resolve() / "network"
     if not (kit / "startup" / "fed_client.json").is_file():
         raise FederationError(f"Site {name!r} has not joined a server yet; run `intarsia site join`.")
+    check_site(folder)
     org = name.replace("-", "_")
     options = ["-m", str(kit), "-s", "fed_client.json", "--set", "secure_train=true", f"uid={name}", f"org={org}"]
     extra = {"INTARSIA_SITE": str(folder.resolve()), "HOME": str(kit)}
@@ -173,6 +178,8 @@ def run_job(
 ) -> dict[str, Any]:
     """Submit one short job and wait for its outcome in the study folder."""
     names = folder.study.names
+    if action not in ACTIONS:
+        raise FederationError(f"A job is one of {', '.join(ACTIONS)}.")
     wait_for_sites(opened, names, wait)
     ticket = uuid.uuid4().hex
     outcome = folder.path / "outcomes" / f"{ticket}.json"
@@ -225,37 +232,3 @@ def _settle(opened: Any, number: str, wait: float = 20.0) -> None:
         if str(opened.get_job_meta(number).get("status", "")).startswith("FINISHED"):
             return
         time.sleep(0.3)
-
-
-def write_job(where: Path, names: tuple[str, ...], arguments: dict[str, Any]) -> Path:
-    """A job: two class names that are installed at both ends, and the study's name. No code."""
-    job = where / f"intarsia-{arguments['action']}"
-    config = job / "app" / "config"
-    config.mkdir(parents=True)
-    meta = {
-        "name": job.name,
-        "resource_spec": {},
-        "deploy_map": {"app": ["@ALL"]} if not names else {"app": ["server", *names]},
-        "min_clients": len(names),
-        "mandatory_clients": list(names),
-    }
-    server = {
-        "format_version": 2,
-        # The engine's sites ask for work every 2 s by default; a study has few, short rounds.
-        "server": {"task_request_interval": 0.2},
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-        "workflows": [{"id": "study", "path": CONTROLLER, "args": arguments}],
-    }
-    client = {
-        "format_version": 2,
-        "executors": [{"tasks": ["intarsia"], "executor": {"path": EXECUTOR, "args": {}}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-    }
-    (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
-    (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
-    return job

@@ -22,11 +22,13 @@ def pack_payload(payload: Mapping[str, bytes | Path]) -> bytes:
     return pack("payload", {"names": names}, {f"a{i}": np.frombuffer(raw, np.uint8) for i, raw in enumerate(raws)})
 
 
-def unpack_payload(raw: bytes) -> dict[str, bytes]:
-    header, arrays = unpack(raw, "payload")
+def unpack_payload(raw: bytes, limit_bytes: int = LIMIT) -> dict[str, bytes]:
+    header, arrays = unpack(raw, "payload", limit_bytes=limit_bytes)
     names = header.get("names")
-    if not isinstance(names, list) or len(names) != len(arrays) or not all(isinstance(n, str) for n in names):
-        raise MessageError("The server's message is damaged.")
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
+        raise MessageError("The server's message is damaged: its parts have no names.")
+    if set(arrays) != {f"a{i}" for i in range(len(names))} or any(a.dtype != np.uint8 for a in arrays.values()):
+        raise MessageError("The server's message is damaged: its parts are not those it names.")
     return {name: arrays[f"a{i}"].tobytes() for i, name in enumerate(names)}
 
 
@@ -56,20 +58,23 @@ class Assembly:
     """Puts pieces together, in order, into a file or memory; refuses anything that does not fit."""
 
     sink: IO[bytes]
+    limit_bytes: int = LIMIT
     size: int = -1
     whole: str = ""
     received: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
 
-    def add(self, piece: Mapping[str, Any]) -> bool:
+    def add(self, piece: Mapping[str, Any] | Any) -> bool:
         """Take the next piece; True when the message is complete and whole."""
+        if not isinstance(piece, Mapping):
+            raise MessageError("A piece of a message is missing.")
         index, size, data = piece.get("index"), piece.get("size"), piece.get("data")
         if type(index) is not int or type(size) is not int or not isinstance(data, bytes | bytearray):
             raise MessageError("A piece of a message has entries of the wrong kind.")
         if self.size < 0:
             whole = piece.get("whole")
-            if not 0 <= size <= LIMIT or not isinstance(whole, str):
-                raise MessageError(f"A message of {size} bytes is announced; at most {LIMIT} are accepted.")
+            if not 0 <= size <= self.limit_bytes or not isinstance(whole, str):
+                raise MessageError(f"A message of {size:,} bytes is announced; at most {self.limit_bytes:,} are accepted.")
             self.size, self.whole = size, whole
         expected = min(PIECE, self.size - self.received)
         if size != self.size or index * PIECE != self.received or len(data) != expected:

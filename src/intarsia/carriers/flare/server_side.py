@@ -20,6 +20,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from intarsia.carriers.flare.jobs import ACTIONS, TASK
 from intarsia.carriers.flare.pieces import Assembly, all_pieces, count, pack_payload
 from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study import protocol
@@ -27,15 +28,13 @@ from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.schema import check_name
 
-TASK = "intarsia"
-
 
 class StudyController(Controller):
     """Runs `collect`, `deliver` or `predict` of one study and writes the outcome into its folder."""
 
     def __init__(self, study: str, action: str, ticket: str, request: str = "", timeout: int = 600):
         super().__init__(task_check_period=0.05)
-        if not all(check_name(text) for text in (study, ticket)) or action not in ("collect", "deliver", "predict"):
+        if not all(check_name(text) for text in (study, ticket)) or action not in ACTIONS:
             raise FederationError("The job names no study, action or ticket of ours.")
         self._names = (study, action, ticket, request)
         self._timeout = max(1, int(timeout))

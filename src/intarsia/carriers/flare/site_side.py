@@ -15,13 +15,20 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from intarsia.carriers.flare.jobs import TASK
 from intarsia.carriers.flare.pieces import Assembly, count, cut, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
 from intarsia.site.answer import answer, scrub
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.steps import STEPS
 
-TASK = "intarsia"
+# What the server may send for a step. Coefficients, with draws, are the largest; a cohort has one bit per subject or so.
+_MOST_BYTES = {"receive": 4 * 2**30, "finish": 2**30, "sketch": 2**28}
+_MOST_BYTES_ELSE = 2**24
+
+
+def most_bytes(step: str) -> int:
+    return _MOST_BYTES.get(step, _MOST_BYTES_ELSE)
 
 
 class StudyExecutor(Executor):
@@ -52,12 +59,13 @@ class StudyExecutor(Executor):
         if operation != "put" or step not in STEPS:
             raise MessageError("The server asks for a step this site does not know.")
         if call not in self._incoming:
-            self._incoming = {call: (buffer := io.BytesIO(), Assembly(buffer))}
+            self._incoming = {call: (buffer := io.BytesIO(), Assembly(buffer, most_bytes(step)))}
         buffer, assembly = self._incoming[call]
-        if not assembly.add(request["piece"]):
+        if not assembly.add(request.get("piece")):
             return {"more": True}
         self._incoming = {}
-        return self._do(call, step, study_hash, unpack_payload(buffer.getvalue()))
+        # Reading takes the message and what its header becomes, beside the buffer it came into.
+        return self._do(call, step, study_hash, unpack_payload(buffer.getvalue(), 2 * most_bytes(step)))
 
     def _do(self, call: str, step: str, study_hash: str, payload: dict[str, bytes]) -> dict[str, Any]:
         if self._site_folder is None:
@@ -86,6 +94,5 @@ def _reply(data: dict[str, Any]) -> Shareable:
 
 def _scrub(site_folder: SiteFolder | None, study: Any, error: Exception) -> str:
     if site_folder is not None:
-        site_folder.note_problem(error)
         return scrub(site_folder.site(), study, error)
     return f"{type(error).__name__}: the site refused." if isinstance(error, IntarsiaError) else "Error: the site refused."

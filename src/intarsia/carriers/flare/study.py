@@ -12,14 +12,14 @@ from intarsia.carriers.flare.engine import run_job, session
 from intarsia.errors import FederationError
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
-from intarsia.server.study.protocol import status
+from intarsia.server.study.status import status
 from intarsia.wire.study import Study
 
 Say = Callable[[str], None]
 
 
 def study_folder(server: Path, study: Study) -> Path:
-    return server / "studies" / f"{study.id}-{study.hash[:12]}"
+    return server / "studies" / study.folder_name
 
 
 def run_study(

@@ -72,11 +72,6 @@ def elbo(q: Variational, h: Hyper, rss: Array, n: int) -> float:
     return float(likelihood + slab + labels + entropy + tau + sigma + omega)
 
 
-def expected_rss(X: Array, Y: Array, q: Variational) -> Array:
-    """E‖y_t − Xβ_t‖² under q, for features whose squared length is n − 1."""
-    return ((Y - X @ q.mean) ** 2).sum(axis=0) + (len(X) - 1.0) * (q.second - q.mean**2).sum(axis=0)
-
-
 def _gamma_prior(shape, rate, mean, log_mean):  # type: ignore[no-untyped-def]
     return shape * np.log(rate) - gammaln(shape) + (shape - 1) * log_mean - rate * mean
 

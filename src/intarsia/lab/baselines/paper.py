@@ -101,13 +101,13 @@ class Posterior(Baseline):
 
 
 class Ours(Posterior):
-    """The product's default: orthonormal sketch, one local scale a feature, half-Cauchy noise, Bayesian FDR."""
+    """The product's default: orthonormal sketch, one local scale per feature, half-Cauchy noise, Bayesian FDR."""
 
     name = "intarsia"
 
 
 class PaperVFL(Posterior):
-    """BayesVFLReg: Φ of iid N(0, 1/n) on plain columns, a local scale an entry, Jeffreys' prior, Algorithm 3."""
+    """BayesVFLReg: Φ of iid N(0, 1/n) on plain columns, a local scale per entry, Jeffreys' prior, Algorithm 3."""
 
     name = "BayesVFLReg"
     kind = "gaussian"

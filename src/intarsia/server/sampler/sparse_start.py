@@ -58,7 +58,7 @@ def sparse_start(X: Array, Y: Array) -> SparseStart:
         if value < best:
             best, chosen = value, active
     features = seen[chosen].astype(np.int64)
-    C = np.linalg.lstsq(X[:, features], Y, rcond=None)[0] if features.size else np.zeros((0, Q))
+    C: Array = np.asarray(np.linalg.lstsq(X[:, features], Y, rcond=None)[0], dtype=float) if features.size else np.zeros((0, Q))
     left = Y - X[:, features] @ C
     return SparseStart(features, C, left.T @ left / max(1, m - features.size))
 

@@ -20,7 +20,7 @@ from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.coefficients import Coefficients, OwnGroup
+from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined, join
 from intarsia.wire.study import Study
 
@@ -43,7 +43,7 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         posterior.save(temporary)
         os.replace(temporary, target)
     messages, summary = coefficients(study, posterior, judgement)
-    for name, message in messages.items():
+    for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())
     folder.note("fit done", verdict=summary["verdict"])

@@ -4,11 +4,12 @@ The folder is the truth about a study, not the engine: after a crash anywhere th
 Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
-    share/ confirmation/ alignment/ sketch/     one file a site, as it came
+    offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
-    coefficients/                               one file a site, only its own rows
-    predictions/<request>/…                     masked parts and sums
+    coefficients/                               one file per site, only its own rows
+    receipt/                                    one file per site: it has its coefficients
+    predictions/<request>/                      masked parts, one file per site
     events.jsonl                                what came, what was refused and why
 """
 
@@ -22,11 +23,14 @@ from typing import Any
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
+from intarsia.wire.announcement import Announcement
+from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.messages import Sketch
-from intarsia.wire.signed import Confirmation, ShareBundle
+from intarsia.wire.receipt import Receipt
+from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
-KINDS = ("share", "confirmation", "alignment", "sketch")
+KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt")
 
 
 class StudyFolder:
@@ -139,7 +143,7 @@ class StudyFolder:
             return _facts(Sketch.load(self.file("sketch", name)))
 
     def note(self, event: str, **what: Any) -> None:
-        """Append to the event log; one line an event."""
+        """Append to the event log; one line per event."""
         line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **what})
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -154,6 +158,11 @@ class StudyFolder:
             )
 
 
+def _check_offer(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    offer = KeyOffer.from_bytes(_bytes(raw))
+    folder.same_hash("offer", sender, offer.study_hash, offer.site)
+
+
 def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     bundle = ShareBundle.from_bytes(_bytes(raw))
     folder.same_hash("share", sender, bundle.study_hash, bundle.site)
@@ -164,11 +173,33 @@ def _check_confirmation(folder: StudyFolder, sender: str, raw: bytes | Path) -> 
     folder.same_hash("confirmation", sender, confirmation.study_hash, confirmation.site)
 
 
+def _check_announcement(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    told = Announcement.from_bytes(raw)
+    folder.same_hash("announcement", sender, told.study_hash, told.site)
+    most = folder.study.alignment.max_subjects
+    if most is not None and told.n > most:
+        raise FederationError(f"Site {sender!r} announces more subjects than [alignment] max_subjects of study.toml allows.")
+
+
+def _check_receipt(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    receipt = Receipt.from_bytes(_bytes(raw))
+    folder.same_hash("receipt", sender, receipt.study_hash, receipt.site)
+    sent = folder.file("coefficients", sender)
+    if not sent.is_file() or Coefficients.from_bytes(sent).fit_digest != receipt.fit_digest:
+        raise FederationError(f"Site {sender!r} acknowledges the coefficients of another fit. Refused.")
+    key = folder.study.site(sender).signing_key
+    if key is not None and not verify(key, receipt.signature, receipt.body()):
+        raise FederationError(f"The receipt of site {sender!r} is not signed with its key in study.toml. Refused.")
+
+
 def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     report = AlignmentReport.from_bytes(raw)
     folder.same_hash("alignment", sender, report.study_hash, report.site)
     if report.mode != folder.study.alignment.mode:
         raise FederationError(f"Site {sender!r} aligns in mode {report.mode!r}, the study in {folder.study.alignment.mode!r}.")
+    announced = folder.file("announcement", sender)
+    if announced.is_file() and Announcement.from_bytes(announced).n != report.n:
+        raise FederationError(f"Site {sender!r} aligns another number of subjects than it announced. Refused.")
 
 
 def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
@@ -182,18 +213,13 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     ):
         if found != expected:
             raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
-    entry = study.site(sender)
-    for what, labels, claims in (
-        ("feature", sketch.features, entry.claims_feature),
-        ("response", sketch.responses, entry.claims_response),
-    ):
-        foreign = [label for label in labels if not claims(label)]
-        if foreign:
-            raise FederationError(
-                f"Site {sender!r} sent {len(foreign)} {what}(s) that study.toml does not list for it, "
-                f"the first is {foreign[0]!r}."
-            )
-    if not sketch.order_mac and len(study.names) > 1 and not study.terms:
+    foreign = study.site(sender).foreign(sketch.features, sketch.responses, sketch.covariates)
+    if foreign is not None:
+        what, labels = foreign
+        raise FederationError(
+            f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
+        )
+    if not sketch.order_mac and len(study.names) > 1:
         raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
     if not folder.missing("alignment"):
         n = folder.cohorts()[sender].n
@@ -220,10 +246,13 @@ def _facts(sketch: Sketch) -> dict[str, Any]:
 
 
 _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
+    "offer": _check_offer,
     "share": _check_share,
     "confirmation": _check_confirmation,
+    "announcement": _check_announcement,
     "alignment": _check_alignment,
     "sketch": _check_sketch,
+    "receipt": _check_receipt,
 }
 
 

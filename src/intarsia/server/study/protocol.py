@@ -2,6 +2,7 @@
 
 The server drives: `collect`, the fit (outside any carrier), `deliver`, and later `predict`. Each looks into the
 study folder first and asks only for what is missing, so any of them can be run again after a crash or a site's absence.
+docs/protocol.md lists every message: who makes it, what it is bound to, what its receiver checks.
 
 A carrier is a function `ask(step, {site: {name: bytes}}) -> {site: Reply}`; a site that did not answer is left out.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.prediction import PartialPrediction, add_parts
+from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name
 
 Payload = Mapping[str, bytes | Path]
@@ -29,59 +30,64 @@ class Reply:
 Ask = Callable[[str, Mapping[str, Payload]], Mapping[str, Reply]]
 
 
-def agrees(folder: StudyFolder) -> bool:
-    """Whether the sites agree on the key through this server (all keys pinned) or have exchanged a file."""
-    return all(site.exchange_key is not None for site in folder.study.sites)
-
-
 def collect(folder: StudyFolder, ask: Ask) -> None:
-    """Key agreement (if the study pins keys), alignment and sketches; fails closed and by name, keeping what came."""
-    align: dict[str, bytes | Path] = {}
+    """Key agreement (if the study pins keys), counts, alignment and sketches; fails closed and by name, keeping what came."""
     if not folder.missing("sketch"):
         return
-    if agrees(folder):
-        _gather(folder, ask, "share", "offer", {name: {} for name in folder.study.names})
-        bundles = {name: folder.read("share", name) for name in folder.study.names}
-        _gather(folder, ask, "confirmation", "combine", dict.fromkeys(folder.study.names, bundles))
-        align = {name: folder.read("confirmation", name) for name in folder.study.names}
-    _gather(folder, ask, "alignment", "align", dict.fromkeys(folder.study.names, align))
-    cohorts = folder.cohorts()
-    _gather(folder, ask, "sketch", "sketch", {name: {"cohort": c.to_bytes()} for name, c in cohorts.items()})
+    names, confirmations = folder.study.names, {}
+    if folder.study.agrees:
+        _gather(folder, ask, "offer", "offer", {name: {} for name in names})
+        _gather(folder, ask, "share", "share", dict.fromkeys(names, _all(folder, "offer")))
+        _gather(folder, ask, "confirmation", "combine", dict.fromkeys(names, _all(folder, "share")))
+        confirmations = _all(folder, "confirmation")
+    _gather(folder, ask, "announcement", "announce", dict.fromkeys(names, confirmations))
+    _gather(folder, ask, "alignment", "align", dict.fromkeys(names, _all(folder, "announcement")))
+    collect_sketches(folder, ask, {name: {"cohort": cohort.to_bytes()} for name, cohort in folder.cohorts().items()})
+
+
+def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:
+    """The sketches alone: sites that exchange files have agreed and aligned without this server."""
+    _gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.study.names})
+
+
+def align(folder: StudyFolder, ask: Ask) -> dict[str, bytes]:
+    """The cohort of each site, from the sites' alignment reports."""
+    _gather(folder, ask, "alignment", "align", {name: {} for name in folder.study.names})
+    return {name: cohort.to_bytes() for name, cohort in folder.cohorts().items()}
 
 
 def deliver(folder: StudyFolder, ask: Ask) -> None:
-    """Hand each site its own coefficients and note its receipt."""
+    """Hand each site its own coefficients and keep its receipt."""
     if not (folder.path / "fit.json").is_file():
         raise FederationError(f"Study {folder.study.id!r} is not fitted yet; there is nothing to deliver.")
-    waiting = [name for name in folder.study.names if not _receipt(folder, name).is_file()]
-    replies = ask("receive", {name: {"coefficients": folder.file("coefficients", name)} for name in waiting})
-    for name in waiting:
-        reply = replies.get(name)
-        if reply is not None and reply.error is None:
-            write_atomic(_receipt(folder, name), b"received\n")
-            folder.note("delivered", site=name)
-    late = [name for name in waiting if not _receipt(folder, name).is_file()]
-    if late:
-        raise FederationError(
-            f"The coefficients of {', '.join(late)} are not delivered: {_why(replies, late)}. "
-            "They are kept; run the same command again."
-        )
+    payloads = {name: {"coefficients": folder.file("coefficients", name)} for name in folder.study.names}
+    _gather(folder, ask, "receipt", "receive", payloads)
 
 
 def predict(folder: StudyFolder, request: str, ask: Ask) -> None:
     """Joint prediction for the new subjects that each site has under this request's name."""
+    sums = collect_parts(folder, request, ask)
+    payloads = {owner: {"request": request.encode(), "sum": total.to_bytes()} for owner, total in sums.items()}
+    done = ask("finish", payloads)
+    late = [owner for owner in payloads if done.get(owner) is None or done[owner].error is not None]
+    if late:
+        raise FederationError(f"Prediction {request!r} is not finished at {', '.join(late)}: {_why(done, late)}.")
+    folder.note("predicted", request=request)
+
+
+def collect_parts(folder: StudyFolder, request: str, ask: Ask) -> dict[str, PredictionSum]:
+    """Every site's masked part, and their sum for each site that owns a response."""
     if not check_name(request):
         raise FederationError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
     study, where = folder.study, folder.path / "predictions" / request
-    named = {"request": request.encode()}
     waiting = [name for name in study.names if not (where / f"{name}.part").is_file()]
-    replies = ask("predict", dict.fromkeys(waiting, named))
+    replies = ask("predict", {name: {"request": request.encode()} for name in waiting}) if waiting else {}
     for name in waiting:
         reply = replies.get(name)
         if reply is None or reply.error is not None or reply.message is None:
             continue
         raw = reply.message.read_bytes() if isinstance(reply.message, Path) else reply.message
-        message = PartialPrediction.from_bytes(raw)
+        message = PredictionPart.from_bytes(raw)
         folder.same_hash("prediction", name, message.study_hash, message.site)
         if message.request != request:
             raise FederationError(f"Site {name!r} answered another prediction than {request!r}. Refused.")
@@ -92,14 +98,12 @@ def predict(folder: StudyFolder, request: str, ask: Ask) -> None:
             f"Prediction {request!r} lacks the part of {', '.join(late)}: {_why(replies, late)}. Masked parts are no "
             "use unless all are there; run the same command again."
         )
-    parts = {name: PartialPrediction.from_bytes((where / f"{name}.part").read_bytes()) for name in study.names}
-    owners = sorted({owner for part in parts.values() for owner in part.parts})
-    sums = {owner: {**named, "sum": add_parts(parts, owner).to_bytes()} for owner in owners if owner in parts}
-    done = ask("finish", sums)
-    late = [owner for owner in sums if done.get(owner) is None or done[owner].error is not None]
-    if late:
-        raise FederationError(f"Prediction {request!r} is not finished at {', '.join(late)}: {_why(done, late)}.")
-    folder.note("predicted", request=request)
+    parts = {name: PredictionPart.from_bytes((where / f"{name}.part").read_bytes()) for name in study.names}
+    return {site.name: add_parts(parts, site.name) for site in study.sites if site.responses}
+
+
+def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
+    return {name: folder.read(kind, name) for name in folder.study.names}
 
 
 def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
@@ -128,33 +132,5 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
     folder.require(kind)
 
 
-def _receipt(folder: StudyFolder, name: str) -> Path:
-    return folder.path / "coefficients" / f"{name}.received"
-
-
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:
     return "; ".join(f"{name}: {replies[name].error if name in replies else 'no answer in time'}" for name in names)
-
-
-def status(folder: StudyFolder) -> list[dict[str, object]]:
-    """Every step of the study: done, waiting for whom, or not begun."""
-    study = folder.study
-    rows: list[dict[str, object]] = []
-    kinds = (["share", "confirmation"] if agrees(folder) else []) + ["alignment", "sketch"]
-    for kind in kinds:
-        present, missing = folder.present(kind), folder.missing(kind)
-        rows.append({"step": kind, "done": not missing, "present": list(present), "missing": list(missing)})
-    if not folder.missing("sketch") and folder.missing("alignment"):
-        # Sketches that came as files prove the alignment themselves.
-        rows = [row for row in rows if row["step"] == "sketch"]
-    fitted = (folder.path / "fit.json").is_file()
-    begun = (folder.path / "checkpoint").exists()
-    rows.append({"step": "fit", "done": fitted, "present": ["checkpoint"] if begun else [], "missing": []})
-    received = [name for name in study.names if _receipt(folder, name).is_file()]
-    waiting = [name for name in study.names if name not in received]
-    rows.append({"step": "deliver", "done": not waiting, "present": received, "missing": waiting})
-    for where in sorted((folder.path / "predictions").glob("*")):
-        parts = [name for name in study.names if (where / f"{name}.part").is_file()]
-        lacking = [name for name in study.names if name not in parts]
-        rows.append({"step": f"predict {where.name}", "done": not lacking, "present": parts, "missing": lacking})
-    return rows

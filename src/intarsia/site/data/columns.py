@@ -1,23 +1,26 @@
-"""What a site finds out about its own columns before they are sketched: levels, rare values, dominant subjects,
-duplicates.
+"""What a site finds out about its own columns before they are sketched: levels, rare values, dominant subjects, shape,
+duplicates and near-duplicates.
 
-Two passes over the table in row blocks; memory is a few numbers a column. Nothing of it leaves the site except, by
-name, on the site's own card.
+Two passes over the table in row blocks (a third over columns that look alike); memory is a few hundred numbers per column.
+Nothing of it leaves the site except, by name, on the site's own card.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.privacy.decode import Levels
-from intarsia.privacy.gate import ColumnFacts
+from intarsia.privacy.facts import ColumnFacts
+from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
+from intarsia.site.near_duplicates import Fingerprints, columns_of
 
 Array = NDArray[np.float64]
 MOST_LEVELS = 12
+LARGEST_COMPARED_VALUES = 20_000_000  # held while columns that look alike are compared
 _PROBES = 3
 
 
@@ -31,8 +34,16 @@ class Profile:
     scale: dict[str, float] = field(default_factory=dict)
 
 
-def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable[[bytes], None] | None = None) -> Profile:
-    """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content)."""
+def profile(
+    table: Table,
+    order: NDArray[np.int64] | None = None,
+    feed: Callable[[bytes], None] | None = None,
+    level: int = Policy.min_level,
+) -> Profile:
+    """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content).
+
+    `level` is the smallest allowed level: columns that differ in fewer subjects are near-duplicates.
+    """
     names = tuple(table.labels)
     counts: list[dict[float, int] | None] = [{} for _ in names]
     medians: list[Array] = []
@@ -55,9 +66,13 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
     common = np.array([_most_common(column) for column in np.array(medians).T])
     rng = np.random.default_rng(20240229)
     farthest, at_common, probes = np.zeros(len(names)), np.zeros(len(names), np.int64), np.zeros((_PROBES, len(names)))
-    rest_sum = rest_square = np.zeros(len(names))
+    rest_sum = rest_square = cubes = fourths = np.zeros(len(names))
+    prints = Fingerprints(n, len(names), level)
     for Z in _rows(table, order):
         D = Z - mean
+        prints.add(D)
+        E = D * D
+        cubes, fourths = cubes + (E * D).sum(axis=0), fourths + (E * E).sum(axis=0)
         farthest = np.maximum(farthest, np.abs(D).max(axis=0))
         same = common == Z
         at_common += same.sum(axis=0)
@@ -66,6 +81,9 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
         probes += rng.standard_normal((_PROBES, len(Z))) @ D
     sd = np.sqrt(variance / n)
     twins = _twins(probes / np.where(sd > 0, sd, 1.0), sd > 0, n)
+    safe = np.where(sd > 0, sd, 1.0)
+    skewness, kurtosis = cubes / n / safe**3, np.where(sd > 0, fourths / n / safe**4 - 3, 0.0)
+    near = _near(table, order, prints, level, twins) if level > 1 else {}
     out = Profile(names, [])
     for j, name in enumerate(names):
         levels = counts[j]
@@ -75,9 +93,11 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
             continue  # it will not leave, so there is nothing to judge
         smallest = None if levels is None else min(levels.values())
         share = float(farthest[j] ** 2 / variance[j]) if variance[j] > 0 else 0.0
-        out.facts.append(
-            ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
-        )
+        fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
+        other, people = near.get(j, (None, None))
+        twin = None if other is None else names[other]
+        fact = replace(fact, near_people=people, near_duplicate_of=twin)
+        out.facts.append(replace(fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j])))
         out.scale[name] = float(sd[j])
         if levels is not None and len(levels) > 1:
             values = np.array(sorted(levels))
@@ -94,6 +114,21 @@ def profile(table: Table, order: NDArray[np.int64] | None = None, feed: Callable
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
     for parts in table.blocks(order=order):
         yield np.hstack(parts)
+
+
+def _near(
+    table: Table, order: NDArray[np.int64] | None, prints: Fingerprints, level: int, twins: dict[int, int]
+) -> dict[int, tuple[int, int]]:
+    """Columns that are another one but for fewer than `level` subjects: the other one, and how many subjects."""
+    pairs = {pair: where for pair, where in prints.pairs().items() if twins.get(pair[1]) != pair[0]}
+    most = max(LARGEST_COMPARED_VALUES // prints.n, 2)
+    chosen = set(columns_of(list(pairs))[:most])
+    pairs = {pair: where for pair, where in pairs.items() if chosen.issuperset(pair)}
+    if not pairs:
+        return {}
+    at = columns_of(list(pairs))
+    values = dict(zip(at, np.concatenate([Z[:, at] for Z in _rows(table, order)]).T))
+    return {found.b: (found.a, found.people) for found in prints.compare(pairs, values, level)}
 
 
 def _count(ordered: Array, counts: list[dict[float, int] | None]) -> None:

@@ -13,7 +13,8 @@ from intarsia.site.data.table import Table
 class Bound:
     """Rows centred and scaled by public constants, then shortened to a norm of at most `bound`: for a private sketch.
 
-    `center` and `scale` have one number a column, features first; a missing value counts as the public centre.
+    `center` and `scale` have one number for each column, features first; a missing or infinite value counts as the public
+    centre.
     """
 
     center: np.ndarray
@@ -28,16 +29,18 @@ class Bound:
     @classmethod
     def of(cls, table: Table, centers: Mapping[str, float], scales: Mapping[str, float], bound: float) -> "Bound":
         """From the study's public constants by column; a column without one has centre 0 and scale 1."""
-        names = (*table.features, *table.responses)
+        names = table.labels
         center = np.array([float(centers.get(name, 0.0)) for name in names])
         return cls(center, np.array([float(scales.get(name, 1.0)) for name in names]), float(bound))
 
-    def apply(self, Z: np.ndarray, missing: str) -> np.ndarray:
+    def apply(self, Z: np.ndarray) -> np.ndarray:
         if Z.shape[1] != len(self.center) or Z.shape[1] != len(self.scale):
-            raise InputError(f"{Z.shape[1]} columns, {len(self.center)} public centres. Give one a column.")
+            raise InputError(f"{Z.shape[1]} columns, {len(self.center)} public centres. Give one for each column.")
         out = (Z - self.center) / self.scale
-        if missing == "mean":
-            out[np.isnan(out)] = 0.0
-        norm = np.sqrt(np.einsum("ij,ij->i", out, out))
-        out *= np.minimum(1.0, self.bound / np.maximum(norm, self.bound))[:, None]
+        # Missing or infinite: at the public centre, always. Refusing them would tell that they are there.
+        out[~np.isfinite(out)] = 0.0
+        largest = np.maximum(np.abs(out).max(axis=1, initial=0.0), 1.0)
+        norm = largest * np.sqrt(np.einsum("ij,ij->i", out / largest[:, None], out / largest[:, None]))
+        # A hair below the bound, so that rounding never leaves a row longer than it.
+        out *= np.minimum(1.0, self.bound * (1 - 1e-12) / np.maximum(norm, self.bound * (1 - 1e-12)))[:, None]
         return out

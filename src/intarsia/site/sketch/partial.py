@@ -1,8 +1,8 @@
 """Partial sums of a sketch, additive over rows: over blocks, files, stores and machines of one site, in any order.
 
-With G (m × n) the keyed stream, Z = [X Y] the site's columns and p a pilot row, the sums over the rows seen so far are
-S = G(Z − 1pᵀ), g = G1, K = GGᵀ, the columns' moments, and H = G·(missing) where values are missing. They are secret
-and stay with the site: together with the finished sketch they give away means and scales.
+With G (m × n) the keyed stream, Z the site's columns (features, responses, covariates) and p a pilot row, the sums
+over the rows seen so far are S = G(Z − 1pᵀ), g = G1, K = GGᵀ, the columns' moments, and H = G·(missing) where values are
+missing. They are secret and stay with the site: together with the finished sketch they give away means and scales.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from intarsia.wire.messages import KINDS, check_labels
 
 Progress = Callable[[int, int], None]
 Blocks = Iterable[tuple[np.ndarray, Any]]
+Labels = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]  # features, responses, covariates
 _LOCK, _SCRATCH = Lock(), local()
 
 
@@ -64,6 +65,7 @@ class Partial:
     tag: str
     features: tuple[str, ...]
     responses: tuple[str, ...]
+    covariates: tuple[str, ...]
     S: np.ndarray
     g: np.ndarray
     K: np.ndarray | None
@@ -74,11 +76,15 @@ class Partial:
     def __repr__(self) -> str:
         return f"Partial({self.moments.rows} of {len(self.covered)} subjects)"
 
+    @property
+    def labels(self) -> Labels:
+        return self.features, self.responses, self.covariates
+
     def merge(self, other: "Partial") -> "Partial":
         """The sums over both sets of rows. Same Φ, same columns, no subject twice."""
         if self.tag != other.tag:
             raise InputError("The partial sums belong to different sketches (key, study, run, n, m or kind differ).")
-        if (self.features, self.responses) != (other.features, other.responses):
+        if self.labels != other.labels:
             raise InputError(
                 "The partial sums have different columns. Open every store with the same roles and, for categorical "
                 "columns, the same levels=…"
@@ -103,7 +109,7 @@ class Partial:
                   "total": mo.total, "square": mo.square, "covered": np.packbits(self.covered)}  # fmt: skip
         arrays |= {name: a for name, a in (("K", self.K), ("H", self.H)) if a is not None}
         header = {"schema": 1, "tag": self.tag, "features": list(self.features), "responses": list(self.responses),
-                  "rows": mo.rows, "n": len(self.covered)}  # fmt: skip
+                  "covariates": list(self.covariates), "rows": mo.rows, "n": len(self.covered)}  # fmt: skip
         write(path, pack("partial", header, arrays), mode=0o600)
 
     @classmethod
@@ -112,17 +118,18 @@ class Partial:
         try:
             features = check_labels(header["features"], "feature")
             responses = check_labels(header["responses"], "response")
+            covariates = check_labels(header["covariates"], "covariate")
             n, rows, tag = header["n"], header["rows"], header["tag"]
             m, c = a["S"].shape
             shapes = {"S": (m, c), "g": (m,), "K": (m, m), "H": (m, c), "covered": (-(-n // 8),)}
             fits = all(x.shape == shapes.get(name, (c,)) for name, x in a.items())
-            if header["schema"] != 1 or not fits or c != len(features) + len(responses):
+            if header["schema"] != 1 or not fits or c != len(features) + len(responses) + len(covariates):
                 raise ValueError
             covered = np.unpackbits(a["covered"], count=n).astype(bool)
             if covered.sum() != rows:
                 raise ValueError
             moments = Moments(a["pilot"], rows, a["missing"], a["infinite"], a["total"], a["square"])
-            return cls(tag, features, responses, a["S"], a["g"], a.get("K"), a.get("H"), moments, covered)
+            return cls(tag, features, responses, covariates, a["S"], a["g"], a.get("K"), a.get("H"), moments, covered)
         except (KeyError, TypeError, ValueError):
             raise MessageError(f"{path} does not hold intact partial sums of a sketch. Make them again.") from None
 
@@ -136,8 +143,7 @@ def default_threads() -> int:
 def accumulate(
     blocks: Blocks,
     design: Design,
-    features: Iterable[str],
-    responses: Iterable[str],
+    labels: Iterable[Iterable[str]],
     *,
     gram: bool = True,
     threads: int | None = None,
@@ -148,9 +154,9 @@ def accumulate(
     While a block is multiplied, panel by panel of its columns, the next one is read and its columns of G are made, so
     the threads never wait for one another. Memory: two blocks of Z, two of G (m × rows), S and K.
     """
-    features, responses = tuple(features), tuple(responses)
+    features, responses, covariates = (tuple(names) for names in labels)
     threads = threads or default_threads()
-    m, width = design.m, len(features) + len(responses)
+    m, width = design.m, len(features) + len(responses) + len(covariates)
     covered = np.zeros(design.n, dtype=bool)
     sums: Partial | None = None
     iterator = _placed(blocks, covered)
@@ -165,7 +171,7 @@ def accumulate(
             if sums is None:
                 empty = np.zeros((m, m)) if gram else None
                 moments = Moments.empty(pilot_of(Z))
-                sums = Partial(design.tag, features, responses, np.zeros((m, width)), np.zeros(m), empty, None,
+                sums = Partial(design.tag, features, responses, covariates, np.zeros((m, width)), np.zeros(m), empty, None,
                                moments, covered)  # fmt: skip
             coming = pool.submit(next, iterator, None)
             work = [pool.submit(_gram, sums, G)]

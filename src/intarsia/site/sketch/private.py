@@ -2,7 +2,8 @@
 
 Nothing here may depend on the data but through the clipped rows: centres, scales and the bound are public constants
 of the study; a missing value becomes the public centre; columns are neither centred nor scaled by what they hold. The
-noise comes from the operating system's generator, never from the key the sites share.
+noise comes from the operating system's generator, never from the key the sites share, and lies on a grid together with the
+sketch (`intarsia.privacy.grid`), so that the spacing of floating-point numbers tells nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError, PrivacyError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.local import Local
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.partial import Design
 from intarsia.site.sketch.sketch import design, sketch
 from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 
 Array = NDArray[np.float64]
@@ -60,7 +61,7 @@ class PrivateResult:
     """
 
     message: Sketch
-    local: Local
+    units: Units
     shortened: float
     offsets: Array
     longest: float
@@ -80,7 +81,7 @@ def private_sketch(
     n = table.n if order is None else len(order)
     shortened, offsets = clipping(table, clip, order)
     phi = design(key, study=study, run=run, n=n, m=m, kind="gaussian", cohort=order_mac)
-    return PrivateResult(result.message, result.local, shortened, offsets, longest_column(phi))
+    return PrivateResult(result.message, result.units, shortened, offsets, longest_column(phi))
 
 
 def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array]:
@@ -91,7 +92,7 @@ def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array
     for Z in table.raw_blocks():
         rows = Z[chosen[at : at + len(Z)]]
         at += len(Z)
-        D = clip.apply(rows, "mean")
+        D = clip.apply(rows)
         cut += int((np.linalg.norm(D, axis=1) >= clip.bound * (1 - 1e-12)).sum())
         total = total + D.sum(axis=0)
     n = int(chosen.sum())

@@ -12,9 +12,8 @@ all sites have the same.
 
 import hashlib
 import json
-import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,14 +23,15 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from intarsia.errors import InputError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.local import Local
 from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.grid_noise import snap
 from intarsia.site.sketch.partial import Design, Partial, Progress, accumulate, default_threads
 from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 
 __all__ = [
-    "Bound", "Local", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch",
+    "Bound", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch",
 ]  # fmt: skip
 
 _FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few designs, by tag
@@ -39,10 +39,10 @@ _FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few desi
 
 @dataclass(frozen=True)
 class SketchResult:
-    """`message` goes to the server; `local` stays."""
+    """`message` goes to the server; `units` stay."""
 
     message: Sketch
-    local: Local
+    units: Units
 
 
 @runtime_checkable
@@ -81,30 +81,25 @@ def partial(
         raise InputError(
             "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
         )
-    strict = np.array([table.missing_rules[label] == "error" for label in table.labels])
-    rows = rows or min(block_rows(len(table.features) + len(table.responses)), block_rows(design.m))
+    rows = rows or min(block_rows(len(table.labels)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
         for Z in table.raw_blocks(rows):
             here = slice(at, at + len(Z))
-            if bound is not None:
-                if table.missing == "mean" and np.isnan(Z[:, strict]).any():
-                    raise InputError(
-                        "Missing values in a column whose rule is missing = 'error'. Fill them, or give it another rule."
-                    )
-                Z = bound.apply(Z, table.missing)
+            Z = Z if bound is None else bound.apply(Z)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
             at += len(Z)
 
-    return accumulate(blocks(), design, table.features, table.responses, gram=gram, threads=threads, progress=progress)
+    labels = (table.features, table.responses, table.covariates)
+    return accumulate(blocks(), design, labels, gram=gram, threads=threads, progress=progress)
 
 
 def _whole(design: Design, threads: int | None) -> Partial:
     """The sums over all n subjects without any data: K and g."""
     step = block_rows(design.m)
     spans = [range(a, min(a + step, design.n)) for a in range(0, design.n, step)]
-    return accumulate(((np.empty((len(span), 0)), span) for span in spans), design, (), (), threads=threads)
+    return accumulate(((np.empty((len(span), 0)), span) for span in spans), design, ((), (), ()), threads=threads)
 
 
 def factor(design: Design, sums: Partial | None = None, *, threads: int | None = None) -> np.ndarray:
@@ -146,8 +141,7 @@ def finish(
     site: str = "site",
     precision: str = "float64",
     order_mac: str = "",
-    labels: str = "names",
-    missing: str | Mapping[str, str] = "error",
+    missing: str = "error",
     constant: str = "error",
     center: bool = True,
     scale: bool = True,
@@ -166,9 +160,11 @@ def finish(
     if noise and design.kind != "gaussian":
         raise InputError('Noise is added to a gaussian sketch only. Set kind = "gaussian" in the study.')
     center, scale = center and bound is None, scale and bound is None
-    names, mo, P = (*sums.features, *sums.responses), sums.moments, len(sums.features)
-    mo.check(names, missing=missing, constant=constant)
-    flat = mo.constant()
+    names, mo, P = (*sums.features, *sums.responses, *sums.covariates), sums.moments, len(sums.features)
+    if bound is None:
+        mo.check(names, missing=missing, constant=constant)
+    # Of a private sketch every column leaves, whatever it holds: leaving one out would tell that it was constant.
+    flat = mo.constant() if bound is None else np.zeros(len(names), bool)
     kept = np.flatnonzero(~flat)
     if not len(kept):
         raise InputError("Every column is constant: nothing is left to sketch.")
@@ -184,34 +180,23 @@ def finish(
     if bound is not None:
         means, scales = bound.center[kept], bound.scale[kept]
     if noise:
-        # From a key of this moment, known to nobody: noise the peers could recompute would protect nothing.
-        C += gaussian_columns(secrets.token_bytes(32), design.m, 0, C.shape[1]) * (noise / np.sqrt(design.n))
+        # From the operating system, known to nobody: noise the peers could recompute would protect nothing.
+        C = snap(C, noise / np.sqrt(design.n))
+    last = len(names) - len(sums.covariates)
     own_x = tuple(names[j] for j in kept if j < P)
-    own_y = tuple(names[j] for j in kept if j >= P)
-    p = len(own_x)
-    sent_x, sent_y = _travelling(site, own_x, own_y, labels)
+    own_y = tuple(names[j] for j in kept if P <= j < last)
+    own_z = tuple(names[j] for j in kept if j >= last)
+    x, y, z = np.split(np.arange(len(kept)), [len(own_x), len(own_x) + len(own_y)])
     message = Sketch(
-        site=site, features=sent_x, responses=sent_y, X=C[:, :p], Y=C[:, p:], n=design.n, m=design.m, kind=design.kind,
-        precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
+        site=site, features=own_x, responses=own_y, covariates=own_z, X=C[:, x], Y=C[:, y], Z=C[:, z], n=design.n, m=design.m,
+        kind=design.kind, precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
         noise=float(noise),
     )  # fmt: skip
-    local = Local(
-        site=site, features=own_x, responses=own_y, x_mean=means[:p], x_scale=scales[:p],
-        y_mean=means[p:], y_scale=scales[p:], labels=dict(zip(own_x + own_y, sent_x + sent_y)),
-        dropped=tuple(names[j] for j in np.flatnonzero(flat)), n=design.n, study_hash=study_hash,
+    units = Units(
+        own_x, own_y, means[x], scales[x], means[y], scales[y], own_z, means[z], scales[z],
+        tuple(names[j] for j in np.flatnonzero(flat)),
     )  # fmt: skip
-    return SketchResult(message, local)
-
-
-def _travelling(
-    site: str, features: tuple[str, ...], responses: tuple[str, ...], labels: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if labels == "names":
-        return features, responses
-    if labels != "opaque":
-        raise InputError(f"labels={labels!r} is not one of names, opaque.")
-    return (tuple(f"{site}.x{j + 1}" for j in range(len(features))),
-            tuple(f"{site}.y{j + 1}" for j in range(len(responses))))  # fmt: skip
+    return SketchResult(message, units)
 
 
 def study_digest(study: str, run: str, m: int, kind: str, precision: str) -> str:
@@ -232,7 +217,6 @@ def sketch(
     precision: str = "float64",
     study_hash: str | None = None,
     order_mac: str = "",
-    labels: str = "names",
     center: bool = True,
     scale: bool = True,
     bound: Bound | None = None,
@@ -244,10 +228,9 @@ def sketch(
     """Sketch a site's table in one pass over its row blocks.
 
     `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
-    are left out); without it the table's own order is the agreed one. `labels="opaque"` sends numbered labels in place
-    of column names. `center=False`, `scale=False` give the plain ΦX of the paper (an orthonormal sketch is centred by
-    nature). `bound` and `noise` make a differentially private gaussian sketch. Anything `Table.open` takes is a table;
-    one of Dask is sketched where its partitions lie, and only their sums travel.
+    are left out); without it the table's own order is the agreed one. `center=False`, `scale=False` give the plain ΦX
+    of the paper (an orthonormal sketch is centred by nature). `bound` and `noise` make a differentially private gaussian
+    sketch. Anything `Table.open` takes is a table; one of Dask is sketched where its partitions lie, and only their sums travel.
     """
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
@@ -268,7 +251,7 @@ def sketch(
                        bound=bound)  # fmt: skip
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
-        sums, phi, key_fingerprint=key.fingerprint, study_hash=study_hash,
-        site=site, precision=precision, order_mac=order_mac, labels=labels, missing=table.missing_rules,
+        sums, phi, key_fingerprint=key.study_fingerprint(study_hash), study_hash=study_hash,
+        site=site, precision=precision, order_mac=order_mac, missing=table.missing,
         constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip

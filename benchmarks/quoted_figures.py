@@ -1,0 +1,277 @@
+"""Which figure of which document comes from which kept result.
+
+python -m benchmarks.quoted_figures            # what differs; exit code 1 where anything does
+python -m benchmarks.quoted_figures --write    # `make figures`: write the kept figures into the documents
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences, fixed, kept, short, write
+from intarsia.lab.runner import read_rows
+
+README, PERFORMANCE, SKETCH = "README.md", "docs/performance.md", "docs/sketch.md"
+SIZES = ("sim1_m50", "sim1_m100", "sim1_m250", "sim2_m200")
+CURVES = {"sketch": "sketching", "row": "sampling, row scales", "element": "sampling, element scales"}
+RIVALS = ("ours", "paper", "nuts", "elastic_net", "locus")
+
+
+def gpu(case: str) -> dict[str, Any]:
+    return next(row for row in kept("gpu") if row["case"] == case)
+
+
+def storage(what: str, **wanted: Any) -> dict[str, Any]:
+    rows = (row for row in kept("storage")["rows"] if row["what"] == what)
+    return next(row for row in rows if all(row.get(key) == value for key, value in wanted.items()))
+
+
+def growth_rows() -> Iterator[list[str]]:
+    for curve in kept("growth")["curves"]:
+        first, last = curve["points"][0], curve["points"][-1]
+        key, unit = ("seconds", "s") if curve["what"] == "sketch" else ("ms_per_sweep", "ms")
+        others = sorted(curve["fixed"].items(), key=lambda pair: "nPmQ".index(pair[0]))
+        against = curve["against"]
+        span = f"{first[against]:,} – {last[against]:,}"
+        cost = f"{short(first[key])} – {short(last[key])} {unit}"
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in others)
+        exponents = [exponent(curve["time"]), curve["theory"], exponent(curve["memory"])]
+        yield [CURVES[curve["what"]], against, sizes, span, cost, *exponents, f"{last['mb']:.0f} MB"]
+
+
+def exponent(fit: dict[str, float] | None) -> str:
+    return "levels off" if fit is None else f"{fit['k']:.2f} ± {fit['se']:.2f}"
+
+
+def comparison_rows() -> Iterator[list[str]]:
+    rows = kept("growth")["comparison"]
+    for size in dict.fromkeys((row["rows"], row["P"], row["Q"]) for row in rows):
+        mine = {row["method"]: row for row in rows if (row["rows"], row["P"], row["Q"]) == size}
+        yield [" × ".join(f"{value:,}" for value in size), *(outcome(mine[name]) for name in RIVALS)]
+
+
+def outcome(row: dict[str, Any]) -> str:
+    """`0.1 s; slowest 1.0 s`, with R̂ where the chains had not settled; seconds per fit; or that nothing came of it."""
+    if "s_per_1000_worst" in row:
+        doubt = "" if row["settled"] else f" (R̂ {row['rhat_max']:.2f})"
+        each, worst = row["s_per_1000_median"], row["s_per_1000_worst"]
+        return f"{fixed(each, 0 if each >= 10 else 1)} s; slowest {fixed(worst, 0 if worst >= 10 else 1)} s{doubt}"
+    if "seconds" in row:
+        return f"{fixed(row['seconds'], 3 if row['seconds'] < 0.01 else 2)} s"
+    return f"nothing in {row['budget_s']:.0f} s ({row['ms_per_sweep']:,.0f} ms per draw)"
+
+
+def cpu_rows() -> Iterator[list[str]]:
+    for row in kept("cpu"):
+        over = f"{row['ratio']:.2f} (processor time {row['ratio_cpu']:.2f})"
+        over_full = f"{row['ratio_full']:.2f} ({row['ratio_full_cpu']:.2f})"
+        device, each, full = row["device"].removeprefix("cpu: "), fixed(row["ms_per_sweep"]), fixed(row["ms_full_sweep"])
+        yield [device, each, over, full, over_full, fixed(row["ms_dsyrk"])]
+
+
+def gpu_rows() -> Iterator[list[str]]:
+    for row in kept("gpu"):
+        full = "–" if row["ms_full_sweep"] is None else fixed(row["ms_full_sweep"], 1)
+        yield [
+            fixed(row["P"]),
+            str(row["m"]),
+            str(row["Q"]),
+            row["local"],
+            str(row["chains"]),
+            fixed(row["ms_per_sweep"], 1),
+            full,
+        ]
+
+
+def parquet_rows() -> Iterator[list[str]]:
+    for row in kept("storage")["rows"]:
+        if row["what"].startswith("parquet: "):
+            over = f"{row['over_reading']:.2f}" if "over_reading" in row else ""
+            speed = row["gib_per_s"]
+            yield [row["what"].removeprefix("parquet: "), str(row["m"] or ""), fixed(row["seconds"], 1), f"{speed:.2f}", over]
+
+
+def dask_rows() -> Iterator[list[str]]:
+    for kind in ("array", "dataframe"):
+        one, two = (storage(f"dask {kind}", workers=count) for count in (1, 2))
+        yield [kind, f"{one['seconds']:.1f} s", f"{two['seconds']:.1f} s", f"{two['speed_up']:.2f}"]
+
+
+def sketch_rows() -> Iterator[list[str]]:
+    found = kept("sketch")
+    rounds = found["time_over_gemm_rounds"]
+    error = max(found["orthonormality_error"], found["phi_one"])
+    digits, power = f"{error:.1e}".split("e")
+    label = "time over a plain product with Φ in memory, median of"
+    yield [f"{label} {len(rounds)} rounds ({min(rounds):.2f} to {max(rounds):.2f})", f"{found['time_over_gemm']:.2f}"]
+    yield ["the same in processor seconds, one thread each", f"{found['cpu_over_gemm']:.2f}"]
+    yield ["largest entry of ΦΦᵀ − I and of Φ1", f"{digits}·10{raised(int(power))}"]
+    sizes = (
+        f"the imports of {found['imports_mb']:.0f} MB (the table has {found['table_mb']:,} MB, Φ would have {found['phi_mb']} MB)"
+    )
+    yield [f"memory above {sizes}", f"{found['peak_mb']:.0f} MB"]
+
+
+def raised(power: int) -> str:
+    return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def ratios(key: str) -> list[str]:
+    return [f"{kept('sampler')[key][size]:.0f}" for size in SIZES]
+
+
+def shortcut_rows() -> Iterator[list[str]]:
+    for row in kept("shortcuts")["rows"]:
+        kind, bar = row["what"].removesuffix(" of the trace").rsplit(" ", 1)
+        power = f"10{raised(round(math.log10(float(bar))))}"
+        if "features" in row:
+            share = 100 * row["features"]
+            error = row["largest_error_sd"]
+            cells = [
+                f"{bare(share, 1) if share < 1 else fixed(share)} %",
+                fixed(error) if error > 1 else bare(error, 3 if error < 0.01 else 2),
+                "",
+            ]
+            name = f"{kind} {power}" + (" of the trace of G" if "0.01" in row["what"] else "")
+        else:
+            cells = ["", "", fixed(row["iterations"])]
+            name = f"{kind.replace(' to', ', residual')} {power}"
+        over = row["over_product"]
+        yield [name, *cells, fixed(over) if over > 1 else bare(over, 2)]
+
+
+def simulation2() -> list[str]:
+    """Our default, stated design: data sets per cell, most false discoveries, fewest signals found, coverage from and to."""
+    rows = [row for row in read_rows(RESULTS / "sim2" / "full.csv") if row["method"] == "intarsia" and row["design"] == "stated"]
+    cells: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        cells.setdefault(row["cell"], []).append(row)
+
+    def means(key: str) -> list[float]:
+        return [statistics.fmean(float(row[key]) for row in cell) for cell in cells.values()]
+
+    sets = {len(cell) for cell in cells.values()}
+    found = [bare(math.ceil(1000 * max(means("fdr"))) / 10, 1), fixed(math.floor(1000 * min(means("power"))) / 10, 1)]
+    return [str(min(sets)), *found, bare(min(means("coverage_nz")), 3), bare(max(means("coverage_nz")), 3)]
+
+
+def normals(threads: int) -> float:
+    row = storage("stream", device=f"cpu: {threads} threads")
+    return float(row["million_normals_per_s"])
+
+
+def numpy_normals() -> float:
+    row = storage("stream", device="cpu: 1 threads")
+    return float(row["numpy_million_per_s_one_thread"])
+
+
+def demos() -> list[str]:
+    """Runs; true features found in the run that found fewest, of how many; false ones in the run with most."""
+    runs = kept("demo")["runs"]
+    there = runs[0]["right"] + runs[0]["missed"]
+    return [str(len(runs)), str(min(run["right"] for run in runs)), str(there), str(max(run["wrong"] for run in runs))]
+
+
+def demo_seconds() -> str:
+    return fixed(5 * round(statistics.median(run["cpu_s"] for run in kept("demo")["runs"]) / 5))
+
+
+def federation_rows() -> Iterator[list[str]]:
+    found = kept("federation")["study"]
+    sites = ("clinic", "mri", "lab")
+    yield ["bytes of numbers, 8·m·(P_k + Q_k)", "", *(fixed(found["bytes_of_numbers"][site]) for site in sites)]
+    yield ["bytes sent in messages", "", *(fixed(found["bytes_sent"][site]) for site in sites)]
+    yield ["ratio", "", *(fixed(found["ratio"][site], 3) for site in sites)]
+    for label, key in (("peak memory, all processes", "peak_memory_mb"), ("idle memory", "idle_memory_mb")):
+        yield [label, *(f"{found[key][party]:,} MB" for party in ("server", *sites))]
+
+
+def federation_seconds() -> Iterator[list[str]]:
+    found = kept("federation")["study"]
+    collect, deliver = found["seconds_in_controller"]["collect"], found["seconds_in_controller"]["deliver"]
+    yield ["certificates: authority, server, operator, three sites", short(found["provision_seconds"])]
+    yield ["start until all are connected", short(found["start_seconds"])]
+    yield ["the study outside sampling", short(found["seconds_outside_sampling"])]
+    yield ["– of which alignment, privacy check, sketch and transfer", short(collect)]
+    yield ["– of which delivery", short(deliver)]
+    yield ["– the rest: the engine starting and ending two jobs", short(found["seconds_outside_sampling"] - collect - deliver)]
+
+
+QUOTES: list[Quote] = [
+    Sentence(README, "(a new key each time; the worst of {} runs) | {} of {}, {} |", demos),
+    Sentence(README, "sampler and report | about {} s |", lambda: [demo_seconds()]),
+    Sentence(
+        README, "people and m = 160, with an AUC of {}.",
+        lambda: [bare(max(run["membership_auc"] for run in kept("demo")["runs"]), 2)],
+    ),
+    Sentence(
+        README, "bytes of its sketch's numbers | {} |",
+        lambda: [fixed(max(kept("federation")["study"]["ratio"].values()), 3)],
+    ),
+    Sentence(
+        README, "processor time, size | {} s, {} MB |",
+        lambda: [fixed(kept("demo")["report"]["cpu_s"]), fixed(kept("demo")["report"]["bytes"] / 1e6, 1)],
+    ),
+    Sentence(README, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Sentence(
+        README, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
+        lambda: [fixed(kept("cpu")[0]["ratio"], 1), fixed(kept("cpu")[0]["ratio_full"], 1)],
+    ),
+    Sentence(
+        README, "on one H200 | {} ms on average, {} ms for a full sweep",
+        lambda: [fixed(gpu("million")["ms_per_sweep"]), fixed(gpu("million")["ms_full_sweep"])],
+    ),
+    Sentence(
+        README, "all coefficients; the worst one | {}, {}, {}, {} ×; {}, {}, {}, {} ×",
+        lambda: ratios("ess_per_s_ratio") + ratios("min_ess_per_s_ratio"),
+    ),
+    Sentence(
+        README, "Simulation 2, {} data sets in each of nine cells: false discoveries, signals found, coverage | "
+        "at most {} %, {} % and more, {}–{} (",
+        simulation2,
+    ),
+    Rows("docs/federation.md", "federation", federation_rows),
+    Rows("docs/federation.md", "federation seconds", federation_seconds),
+    Rows(PERFORMANCE, "growth", growth_rows),
+    Rows(PERFORMANCE, "comparison", comparison_rows),
+    Rows(PERFORMANCE, "cpu", cpu_rows),
+    Rows(PERFORMANCE, "shortcuts", shortcut_rows),
+    Rows(PERFORMANCE, "gpu", gpu_rows),
+    Rows(PERFORMANCE, "parquet", parquet_rows),
+    Rows(PERFORMANCE, "dask", dask_rows),
+    Sentence(PERFORMANCE, "a million take {} ms,", lambda: [fixed(kept("cpu")[0]["ms_million_local_scales"])]),
+    Sentence(
+        PERFORMANCE, "Q = 10 take about {} s at {} ms per sweep",
+        lambda: [fixed(2 * gpu("million")["ms_per_sweep"]), fixed(gpu("million")["ms_per_sweep"])],
+    ),
+    Sentence(PERFORMANCE, "With every sweep full it is {} ms,", lambda: [fixed(gpu("million")["ms_full_sweep"])]),
+    Sentence(
+        PERFORMANCE,
+        "makes {} million normals per second with one thread and {} million with two (NumPy's generator, one thread: {} million)",
+        lambda: [fixed(normals(1)), fixed(normals(2)), fixed(numpy_normals())],
+    ),
+    Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Rows(SKETCH, "sketch", sketch_rows),
+    Sentence(
+        SKETCH, "result: {} of 2 for the product, {} for the sketch",
+        lambda: [fixed(kept("sketch")["cores_got"]["gemm"], 2), fixed(kept("sketch")["cores_got"]["orthonormal"], 2)],
+    ),
+]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the kept figures into the documents")
+    if parser.parse_args().write:
+        print(f"changed: {', '.join(write(QUOTES)) or 'nothing'}")
+        return 0
+    found = differences(QUOTES)
+    print("\n".join(found) if found else "every quoted figure is the kept one")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

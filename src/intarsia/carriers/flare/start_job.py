@@ -1,0 +1,24 @@
+"""The way into the process of one job at a site: safeguards tried out, guard in place, then the engine."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from intarsia.carriers.flare.guard import guard_site
+from intarsia.carriers.flare.hardening import check_site
+from intarsia.errors import FederationError
+
+
+def main() -> None:
+    check_site(Path(os.environ["INTARSIA_SITE"]))
+    guard_site()
+    runpy.run_module("nvflare.private.fed.app.client.worker_process", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FederationError as error:
+        print(f"intarsia: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

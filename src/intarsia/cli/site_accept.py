@@ -1,0 +1,65 @@
+"""`intarsia site accept`: what a study file means for this site, who its peers are, and a person's confirmation."""
+
+import argparse
+import sys
+from typing import Any
+
+from intarsia.cli.confirm import add_fingerprints, confirm
+from intarsia.cli.show import add_json, emit
+from intarsia.errors import IntarsiaError
+from intarsia.wire.plain import one_line, printable
+
+_COLUMNS_SHOWN = 8
+
+
+def add_accept(parser: argparse.ArgumentParser) -> None:
+    from pathlib import Path
+
+    parser.add_argument("study", type=Path, help="study.toml, as you have read it")
+    add_fingerprints(parser)
+    add_json(parser)
+    parser.set_defaults(run=run_accept)
+
+
+def run_accept(args: argparse.Namespace) -> None:
+    from intarsia.cli.study import explain
+    from intarsia.site.site_folder import SiteFolder
+
+    site_folder = SiteFolder.load(args.dir)
+    review = site_folder.review(args.study)
+    looser = _looser(site_folder, review.study)
+    # To the standard error: the standard output holds the answer, which a program may read.
+    for line in [*explain(review.study), *_leaving(site_folder), *looser]:
+        print(printable(line), file=sys.stderr)
+    if not review.peers:
+        print("No peer's key is pinned: the study key comes from a file the sites exchanged.", file=sys.stderr)
+    confirm(review.to_compare, args.fingerprints)
+    study = site_folder.accept(review)
+    data = {"study": study.id, "hash": study.hash, "hash_words": review.hash_words, "peers": review.peers, "looser": looser}
+    emit(args, data, [f"accepted {study.id}, hash {study.hash}"])
+
+
+def _looser(site_folder: Any, study: Any) -> list[str]:
+    """Every limit that the study sets looser than the defaults."""
+    from intarsia.privacy import policy
+
+    find = getattr(policy, "loosened", None)
+    if find is None:
+        return []
+    found = [one_line(str(item)) for item in find(study, site_folder.settings["policy"])]
+    return [f"LOOSER THAN THE DEFAULTS: {text}" for text in found]
+
+
+def _leaving(site_folder: Any) -> list[str]:
+    """How many subjects this site's table has, and which columns a sketch of it would carry."""
+    try:
+        table = site_folder.site().table()
+    except IntarsiaError as error:
+        return [f"This site's table cannot be read yet, so what would leave is not known: {one_line(str(error))}"]
+    lines = [f"This site's table has {table.n:,} subjects. Mixed into the sketch, these columns would leave:"]
+    for what in ("features", "responses", "covariates"):
+        labels = list(getattr(table, what, ()) or ())
+        if labels:
+            more = f" and {len(labels) - _COLUMNS_SHOWN:,} more" if len(labels) > _COLUMNS_SHOWN else ""
+            lines.append(f"  {len(labels):,} {what}: {', '.join(map(one_line, labels[:_COLUMNS_SHOWN]))}{more}")
+    return lines

@@ -1,0 +1,85 @@
+"""What the gate judges: facts about a cohort, a sketch and its columns, and what a rule says about them."""
+
+from dataclasses import dataclass
+
+from intarsia.privacy.blind import Shape
+from intarsia.privacy.leakage import Kind
+from intarsia.privacy.policy import Override
+
+OK, NOTE, WARN, REFUSE, OVERRIDDEN = "ok", "note", "warn", "refuse", "overridden"
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What the site found out about one column, by name; none of it leaves the site but on its own card."""
+
+    name: str
+    distinct: int  # capped: "more than a dozen" is all that matters
+    smallest_level: int | None  # subjects in the rarest level, of a column of few values
+    off_mode: int  # subjects who do not have the commonest value
+    dominance: float  # largest share of the column's variance that one subject carries
+    duplicate_of: str | None = None
+    theory_unknown: float | None = None  # share of variance left unknown if Φ leaks (state evolution)
+    attacked: str | None = None  # "exact", "partly", "no"
+    right: float | None = None
+    right_rare: float | None = None  # of the subjects who do not have the commonest value, how many were found
+    skewness: float = 0.0
+    kurtosis: float = 0.0  # excess over a normal column's
+    near_duplicate_of: str | None = None
+    near_people: int | None = None  # subjects in which it differs from that column
+
+    @property
+    def rarest(self) -> int:
+        return min(self.off_mode, self.smallest_level if self.smallest_level is not None else self.off_mode)
+
+    @property
+    def exposed(self) -> bool:
+        """A leaked key would give (much of) this column away: decoded by the self-attack, or by theory."""
+        return self.attacked in ("exact", "partly") or (self.theory_unknown is not None and self.theory_unknown < 0.5)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the gate judges.
+
+    `columns` counts all columns the server will hold for this cohort, as far as this site can know; with
+    `columns_known` false other sites bring an unknown number, and no figure that grows with it is stated.
+    """
+
+    n: int
+    m: int
+    kind: Kind
+    columns: int
+    columns_known: bool = True
+    own_columns: tuple[ColumnFacts, ...] = ()
+    history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
+    epsilon: float | None = None  # of this run, against the server
+    delta: float | None = None
+    earlier_budget: tuple[float, float] | None = (0.0, 0.0)  # Σε, Σδ of earlier runs; None: one of them had no noise
+    precision: str = "float64"
+    attack_complete: bool = True
+    attack_ran: bool = True
+    blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
+
+    @property
+    def differential_privacy(self) -> bool:
+        return self.epsilon is not None
+
+    @property
+    def shape(self) -> Shape:
+        """The columns' shape, the other sites' columns (where counted) taken to be like this site's."""
+        own = Shape.of([c.skewness for c in self.own_columns], [c.kurtosis for c in self.own_columns], self.n)
+        return own.scaled(max(self.columns, own.columns)) if own.columns else own
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says: its name, how grave it is, the number, the limit and the remedy."""
+
+    rule: str
+    level: str
+    text: str
+    number: float | None = None
+    limit: float | None = None
+    columns: tuple[str, ...] = ()
+    override: Override | None = None

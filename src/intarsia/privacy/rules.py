@@ -1,0 +1,203 @@
+"""The gate's rules, one function each: facts and limits in, findings out."""
+
+from collections.abc import Iterable, Sequence
+from math import isinf
+
+from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
+from intarsia.privacy.leakage import Leakage
+from intarsia.privacy.membership import largest_ratio
+from intarsia.privacy.policy import Policy
+
+COUNTS = "State the number of columns of every site in study.toml (columns = …)"
+
+
+def ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
+    past = f" ({facts.history_m} rows from earlier runs)" if facts.history_m else ""
+    fits = int(policy.max_ratio * facts.n) - facts.history_m
+    if ratio > policy.max_ratio:
+        remedy = f"Use m of at most {fits}" if fits >= 2 else "This cohort's allowance is spent"
+        text = f"ratio: Σm/n = {ratio:.3f}{past} is above the limit {policy.max_ratio:g}. {remedy}, or override 'ratio'."
+        return [Finding("ratio", REFUSE, text, ratio, policy.max_ratio)]
+    if ratio > policy.warn_ratio:
+        text = (
+            f"ratio: Σm/n = {ratio:.3f}{past} is above {policy.warn_ratio:g}: a leaked key would expose more than rare columns."
+        )
+        return [Finding("ratio", WARN, text, ratio, policy.warn_ratio)]
+    return [Finding("ratio", OK, f"ratio: Σm/n = {ratio:.3f}{past}.", ratio, policy.warn_ratio)]
+
+
+def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
+    if facts.differential_privacy:
+        stated = "unknown" if auc is None else f"{auc:.3f}"
+        text = f"membership: AUC {stated} without noise; differential privacy bounds it further."
+        return [Finding("membership", OK, text, auc, policy.max_auc)]
+    if auc is None:
+        text = (
+            "membership: unknown, because the study does not say how many columns the other sites bring; all of them count. "
+            f"{COUNTS} to have it computed."
+        )
+        return [Finding("membership", WARN, text, None, policy.max_auc)]
+    if auc > policy.max_auc:
+        if 0.5 < policy.max_auc < 1:
+            needed = f"n of at least {int(facts.columns / largest_ratio(facts.m, policy.max_auc)) + 1} at this m"
+        else:
+            needed = "more subjects"
+        text = (
+            f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
+            f"person is in the cohort (limit {policy.max_auc:g}). Smaller m, fewer columns, {needed}, or differential "
+            "privacy lower it."
+        )
+        return [Finding("membership", WARN, text, auc, policy.max_auc)]
+    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
+
+
+def budget(facts: Facts, policy: Policy) -> list[Finding]:
+    """Σε and Σδ of this run and the earlier ones on these people (basic composition)."""
+    epsilon, delta = facts.epsilon or 0.0, facts.delta or 0.0
+    if facts.earlier_budget is None:
+        text = "budget: earlier runs on these people had no noise, so there is no total ε to state for them."
+        return [Finding("budget", WARN, text)]
+    total, slip = facts.earlier_budget[0] + epsilon, facts.earlier_budget[1] + delta
+    past = f" ({facts.earlier_budget[0]:g} from earlier runs)" if facts.earlier_budget[0] else ""
+    if total > policy.max_epsilon:
+        text = (
+            f"budget: Σε = {total:g}{past} over all runs on these people is above the limit {policy.max_epsilon:g}. "
+            "Use a smaller ε, or other subjects."
+        )
+        return [Finding("budget", REFUSE, text, total, policy.max_epsilon)]
+    if slip > policy.max_delta:
+        text = f"budget: Σδ = {slip:g} over all runs on these people is above the limit {policy.max_delta:g}. Use a smaller δ."
+        return [Finding("budget", REFUSE, text, slip, policy.max_delta)]
+    return [Finding("budget", OK, f"budget: Σε = {total:g}{past}, Σδ = {slip:g}.", total, policy.max_epsilon)]
+
+
+def columns(facts: Facts, policy: Policy) -> list[Finding]:
+    """Columns that give people, or columns of Φ, away by themselves or in pairs."""
+    own = facts.own_columns
+    out: list[Finding] = []
+    constant = _names(c for c in own if c.distinct < 2)
+    if constant:
+        text = f"constant: {_list(constant)} has one value only. Leave it out."
+        out.append(Finding("constant", REFUSE, text, columns=constant))
+    duplicate = _names(c for c in own if c.duplicate_of)
+    if duplicate:
+        text = f"duplicate: {_list(duplicate)} repeats another column, which helps whoever decodes it. Leave one of the two out."
+        out.append(Finding("duplicate", REFUSE, text, columns=duplicate))
+    near = [c for c in own if c.near_duplicate_of and (c.near_people or 0) < policy.min_level]
+    if near:
+        least = min(c.near_people or 0 for c in near)
+        pairs = [f"{c.name} and {c.near_duplicate_of}" for c in near]
+        text = (
+            f"near-duplicate: {_list(pairs)} differ in fewer than {policy.min_level} subjects (the least is {least}); the "
+            "difference of their sketches is those subjects' columns of Φ. Leave one of the two out."
+        )
+        out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
+    rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]
+    if rare:
+        least = min(c.rarest for c in rare)
+        text = (
+            f"rare-level: {_list(_names(rare))} has a value that fewer than {policy.min_level} subjects hold (or all but so "
+            f"few share one value; the least is {least}). Merge levels or leave the column out."
+        )
+        out.append(Finding("rare-level", REFUSE, text, least, policy.min_level, _names(rare)))
+    taken = set(_names(rare)) | set(constant)
+    dominant = [c for c in own if c.dominance > policy.max_dominance and c.name not in taken]
+    if dominant:
+        worst = max(c.dominance for c in dominant)
+        text = (
+            f"dominant: in {_list(_names(dominant))} one subject carries up to {worst:.0%} of the variance; its sketch is that "
+            'subject\'s column of Φ. Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
+        )
+        out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, _names(dominant)))
+    few = _names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
+    if few:
+        text = f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n is large."
+        out.append(Finding("few-values", WARN, text, columns=few))
+    return out
+
+
+def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
+    """Can Φ be found without the key, from the shape of so many columns?"""
+    who = f"{facts.columns} columns" if facts.columns_known else f"the {len(facts.own_columns)} columns of this site alone"
+    remedy = (
+        'Ask for transform = "rank-normal" for this site in study.toml (coefficients are then per standard deviation of the '
+        "normal score), fewer columns, or a smaller m."
+    )
+    if facts.blind_found:
+        text = (
+            f"blind: from this site's sketch alone, without the key, {facts.blind_found} of {facts.n} columns of Φ were found; "
+            f"each gives an estimate of one person's every value. {remedy}"
+        )
+        return [Finding("blind", REFUSE, text, float(facts.blind_found), 0)]
+    if danger > policy.max_blind:
+        text = (
+            f"blind: {who} of this shape give columns of Φ away without the key: the signal is {danger:.2f} of where that "
+            f"begins (limit {policy.max_blind:g}). {remedy}"
+        )
+        return [Finding("blind", REFUSE, text, danger, policy.max_blind)]
+    if danger > policy.warn_blind:
+        text = (
+            f"blind: the signal by which Φ can be found without the key, from {who}, is {danger:.2f} of where that begins "
+            f"(warning above {policy.warn_blind:g}). {remedy}"
+        )
+        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
+    if not facts.columns_known and len(facts.own_columns) > 1:
+        text = f"blind: {danger:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
+        return [Finding("blind", NOTE, text, danger, policy.warn_blind)]
+    return [
+        Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)
+    ]
+
+
+def attack(facts: Facts, policy: Policy) -> list[Finding]:
+    if not policy.self_attack or not facts.attack_ran:
+        text = "self-attack: switched off, so nobody knows which columns a leaked key would expose."
+        return [Finding("self-attack", WARN, text)]
+    out = []
+    decoded = tuple(c.name for c in facts.own_columns if c.attacked == "exact")
+    if decoded:
+        text = (
+            f"decodable: with this Φ every subject's value of {_list(decoded)} can be read from the sketch; any site that "
+            "talks to the server gives them away. Smaller m, or leave the column out, or differential privacy."
+        )
+        out.append(Finding("decodable", WARN, text, len(decoded), columns=decoded))
+    theory = tuple(
+        c.name for c in facts.own_columns
+        if c.attacked is None and c.theory_unknown is not None and c.theory_unknown < 0.01
+    )  # fmt: skip
+    if theory:
+        text = f"decodable: {_list(theory)} would be decoded by theory if Φ leaked (not tried here: time or size)."
+        out.append(Finding("decodable", WARN, text, len(theory), columns=theory))
+    if not facts.attack_complete:
+        text = f"self-attack: stopped after {policy.attack_seconds:g} s; the most exposed columns were tried first."
+        out.append(Finding("self-attack", NOTE, text, policy.attack_seconds))
+    return out or [Finding("self-attack", OK, "self-attack: no column was decoded, even with Φ known.")]
+
+
+def precision(facts: Facts) -> list[Finding]:
+    if facts.differential_privacy:
+        text = "precision: values lie on a public grid with noise on the same grid; rounding tells nothing more."
+        return [Finding("precision", OK, text)]
+    if facts.precision == "float64":
+        text = "precision: values leave in float64; float32 says the same about the regression and less about the rest."
+        return [Finding("precision", NOTE, text)]
+    return [Finding("precision", OK, f"precision: values are rounded to {facts.precision}.")]
+
+
+def information(facts: Facts, bits: Leakage | None) -> list[Finding]:
+    if bits is None or not isinf(bits.upper_bits):
+        return []
+    if facts.kind == "gaussian":
+        why = f"{facts.columns} columns are more than n = {facts.n}"
+    else:
+        why = f"m + columns = {facts.m + facts.columns} is more than n - 1 = {facts.n - 1}"
+    text = f"information: the mutual information of sketch and data is infinite ({why}), even with Φ secret."
+    return [Finding("information", NOTE, text)]
+
+
+def _names(chosen: Iterable[ColumnFacts]) -> tuple[str, ...]:
+    return tuple(c.name for c in chosen)
+
+
+def _list(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

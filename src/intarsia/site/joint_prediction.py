@@ -1,0 +1,208 @@
+"""A site's two steps of a joint prediction: its masked part of the sum, and the sum taken back to its own responses.
+
+What a request is about (study, run, owners from study.toml, fit, subjects, number of rows) is in one digest. Masks come from
+it, and a request's name is answered for one digest and one set of values only.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import FederationError, InputError, MessageError, PrivacyError
+from intarsia.site.align import Tokens, tokenise
+from intarsia.site.data.table import Table
+from intarsia.site.key import SketchKey
+from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
+from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.rank_normal import Scores
+from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
+from intarsia.wire.schema import check_name
+from intarsia.wire.study import Study
+
+if TYPE_CHECKING:
+    from intarsia.site.site import Site
+
+Array = NDArray[np.float64]
+# Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
+FIXED_BITS = 40
+
+
+@dataclass(frozen=True)
+class PredictRules:
+    """The site's own rules, from [predict] of its site.toml: how few subjects, and whether a part may be nearly one column."""
+
+    min_subjects: int = 0
+    one_column: str = "refuse"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "PredictRules":
+        unknown = sorted(set(given) - {"min_subjects", "one_column"})
+        rules = cls(**given) if not unknown else cls()
+        if unknown or type(rules.min_subjects) is not int or rules.one_column not in ("refuse", "allow"):
+            raise InputError('[predict] of site.toml knows min_subjects = N and one_column = "refuse" or "allow".')
+        return rules
+
+
+@dataclass(frozen=True)
+class NewSubjects:
+    """The new subjects at this site, in token order."""
+
+    X: Array
+    Z: Array
+    tokens: Tokens
+    table: Table
+
+
+def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
+    """This site's masked part for every other owner of responses."""
+    model = site.model(study)
+    new = _read(site, study, model, request, data, id)
+    asked = _request(study, model, request, new)
+    values = model.part(new.X, new.Z)
+    leaves = [owner for owner in dict.fromkeys(asked.owners.values()) if owner != site.name]
+    share = _largest_share(values, new, model, asked, leaves)
+    if share > _allow(site, study, asked, share):
+        note = {"rule": "one_column", "largest_share": round(share, 4), "allowed_by": "[predict] of site.toml"}
+        site.run_store(study).replace(f"request-{request}.override.json", json.dumps(note).encode())
+    once = f"{asked.digest()} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()}".encode()
+    if site.run_store(study).put(f"request-{request}", once) != once:
+        raise FederationError(
+            f"Prediction {request!r} was asked with other data before. Masks are used once: choose another name."
+        )
+    parts = {}
+    for owner in leaves:
+        fixed = _tagged(site, study, asked, owner, to_fixed(values[:, :, _at(asked, model, owner)], FIXED_BITS))
+        parts[owner] = fixed + total_mask(site.name, _pair_secrets(site, study, asked, owner), fixed.shape)
+    bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
+    message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
+    site.run_store(study).sent(f"prediction {request}", message)
+    return message
+
+
+def finish(site: "Site", study: Study, request: str, data: Any, total: bytes, id: Any) -> Prediction:
+    """Lift the masks, check the sum, add this site's own part; in the order of the site's own table."""
+    model, message = site.model(study), PredictionSum.from_bytes(total)
+    if (message.site, message.study_hash, message.request) != (site.name, study.hash, request):
+        raise MessageError(f"This sum is not for site {site.name!r} and prediction {request!r}.")
+    new = _read(site, study, model, request, data, id)
+    asked = _request(study, model, request, new)
+    if message.fit_digest != asked.fit_digest:
+        raise FederationError(f"The other sites predicted {request!r} from another fit than the one site {site.name!r} holds.")
+    if message.digest != asked.digest():
+        raise FederationError(f"The other sites predicted {request!r} for other subjects than site {site.name!r}.")
+    own = model.part(new.X, new.Z)[:, :, _at(asked, model, site.name)]
+    finished = model.finish(own + _others(site, study, asked, message, own.shape))
+    back = np.argsort(new.tokens.rows, kind="stable")  # from token order to the order of the site's own table
+    ordered = {
+        name: None if getattr(finished, name) is None else getattr(finished, name)[back]
+        for name in ("mean", "sd", "lower", "upper")
+    }
+    return Prediction(finished.responses, finished.interval, **ordered, ids=new.table.ids())  # type: ignore[arg-type]
+
+
+def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, shape: tuple[int, ...]) -> Array:
+    if len(study.names) == 1:
+        return np.zeros(shape)
+    slices = shape[0]
+    if message.total is None or message.total.shape != (2 * slices, *shape[1:]):
+        raise MessageError("The sum of the other sites' parts has the wrong shape.")
+    lifted = message.total + total_mask(site.name, _pair_secrets(site, study, asked, site.name), message.total.shape)
+    values = lifted[:slices]
+    if not np.array_equal(_tagged(site, study, asked, site.name, values), lifted):
+        raise FederationError(
+            "The sum of the other sites' parts was altered on its way, or lacks a site's part. Nothing is predicted."
+        )
+    return from_fixed(values, FIXED_BITS)
+
+
+def _tagged(site: "Site", study: Study, asked: Request, owner: str, values: Fixed) -> Fixed:
+    """The values, and after them the values times odd secret factors. Sums keep this relation; an altered sum does not."""
+    secret = site.key(study).derive("predict-tag", study.id, study.run, context=f"{asked.digest()}|{owner}")
+    factors = mask(secret, values.shape) | np.uint64(1)
+    return np.concatenate([values, values * factors])
+
+
+def _at(asked: Request, model: SiteModel, owner: str) -> list[int]:
+    return [q for q, response in enumerate(model.coefficients.responses) if asked.owners[response] == owner]
+
+
+def _request(study: Study, model: SiteModel, request: str, new: NewSubjects) -> Request:
+    """Owners come from the accepted study alone, never from a message."""
+    owners = {response: study.owner(response) for response in model.coefficients.responses}
+    return Request(study.hash, request, owners, model.coefficients.fit_digest, new.tokens.mac(), new.tokens.n)
+
+
+def _allow(site: "Site", study: Study, asked: Request, share: float) -> float:
+    """Refuse what may not be predicted; returns the share of one column above which the site's own permission was needed."""
+    fewest = max(study.predict.min_subjects, site.predict_rules.min_subjects)
+    if asked.n < fewest:
+        raise PrivacyError(
+            f"A joint prediction for {asked.n} subjects is refused: at least {fewest} are needed, "
+            "so that no sum is about a few people."
+        )
+    if share > study.predict.max_column_share and site.predict_rules.one_column == "refuse":
+        raise PrivacyError(
+            "This site's part of the prediction is nearly one of its own columns, so it would hand that column over "
+            f"(R² above {study.predict.max_column_share:g}). If the site agrees to that, set [predict] "
+            'one_column = "allow" in its site.toml.'
+        )
+    return study.predict.max_column_share
+
+
+def _largest_share(values: Array, new: NewSubjects, model: SiteModel, asked: Request, leaves: list[str]) -> float:
+    """How much of any slice that leaves the best single column explains (R²): a column itself for means, its size for spreads."""
+    columns = np.hstack([(new.X - model.units.x_mean) / model.units.x_scale, (new.Z - model.units.z_mean) / model.units.z_scale])
+    at = [q for owner in leaves for q in _at(asked, model, owner)]
+    found = 0.0
+    if not columns.shape[1] or not at:
+        return found
+    for parts, single in zip(values, (columns, np.abs(columns)), strict=False):
+        A, B = parts[:, at] - parts[:, at].mean(axis=0), single - single.mean(axis=0)
+        below = np.outer((A**2).sum(axis=0), (B**2).sum(axis=0))
+        found = max(found, float(np.max((A.T @ B) ** 2 / np.where(below > 0, below, np.inf))))
+    return found
+
+
+def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any, id: Any) -> NewSubjects:
+    if not check_name(request):
+        raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
+    kept = json.loads(site.run_store(study).need("columns.json", "Predict after the sketch."))
+    levels, units = kept["levels"], model.units
+    column = {f"{name}={text}": name for name, texts in levels.items() for text in texts}
+
+    def columns(labels: tuple[str, ...]) -> list[str]:
+        return list(dict.fromkeys(column.get(label, label) for label in labels))
+
+    table = Table.open(
+        data, id=id if id is not None else site.roles["id"], features=columns(units.features),
+        covariates=columns(units.covariates), levels=levels, reference=kept["reference"], missing=site.roles["missing"],
+        constant="drop",
+    )  # fmt: skip
+    tokens = tokenise(table.ids(), site.key(study), study, purpose=f"predict-{request}")
+    if not units.features and not units.covariates:
+        return NewSubjects(np.empty((tokens.n, 0)), np.empty((tokens.n, 0)), tokens, table)
+    at_x = [table.features.index(label) for label in units.features]
+    at_z = [table.covariates.index(label) for label in units.covariates]
+    blocks = [(X[:, at_x], Z[:, at_z]) for X, _, Z in table.blocks(order=tokens.rows)]
+    X, Z = np.concatenate([X for X, _ in blocks]), np.concatenate([Z for _, Z in blocks])
+    scores = site.run_store(study).get("scores.secret")
+    if scores is not None:
+        X = Scores.from_bytes(scores).apply(X, units.features)
+    return NewSubjects(X, Z, tokens, table)
+
+
+def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dict[str, bytes]:
+    """One secret per peer, for this one message: from the pair's keys of this run; else from the study key all sites share."""
+    agreed = json.loads(site.run_store(study).need("pairs.secret", "Agree on the study key first.")) if study.agrees else {}
+    out = {}
+    for peer in study.names:
+        if peer != site.name:
+            context = "|".join(["predict", asked.digest(), owner, *sorted((site.name, peer))])
+            key = SketchKey(bytes.fromhex(agreed[peer])) if study.agrees else site.key(study)
+            out[peer] = key.derive("mask", study.id, study.run, context=context)
+    return out

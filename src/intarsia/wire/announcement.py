@@ -1,0 +1,68 @@
+"""Before any token leaves: each site says how long its list of subjects is and how many columns it brings.
+
+The server relays the announcements. Each carries a MAC under a key the sites share, so that the server cannot alter one. A site
+refuses to align with a list that is longer than the study allows: in an intersection, whoever lists a population learns who of
+it is at the other sites. The counts of columns let every site's privacy check count all that the server will hold.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from intarsia.errors import AlignmentError, FederationError, MessageError
+from intarsia.wire.alignment import checked, is_digest, same
+from intarsia.wire.container import pack, unpack
+from intarsia.wire.study import MAX_LIST_RATIO, Study
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A site's count of subjects and of columns, with a MAC under a key the server does not have."""
+
+    site: str
+    study_hash: str
+    n: int
+    columns: int
+    mac: str = ""
+
+    def signed(self, key: bytes) -> "Announcement":
+        body = json.dumps(["announcement", self.site, self.study_hash, self.n, self.columns]).encode()
+        return replace(self, mac=hmac.digest(key, body, "sha256").hex())
+
+    def to_bytes(self) -> bytes:
+        header = {name: getattr(self, name) for name in ("site", "study_hash", "n", "columns", "mac")}
+        return pack("announcement", header, {})
+
+    @classmethod
+    def from_bytes(cls, raw: Any) -> "Announcement":
+        header, arrays = unpack(raw, "announcement")
+        site, study_hash = checked(header, "announcement", ("n", "columns", "mac"))
+        n, columns, mac = header["n"], header["columns"], header["mac"]
+        counts = all(type(value) is int and 0 < value < 2**40 for value in (n, columns))
+        if arrays or not counts or not is_digest(mac):
+            raise MessageError(f"The announcement of site {site!r} has entries of the wrong kind.")
+        return cls(site, study_hash, n, columns, mac)
+
+
+def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, bytes]) -> dict[str, Announcement]:
+    """All sites' announcements as `site` was shown them, genuine and within the study's cap; refused by name otherwise."""
+    missing = [name for name in study.names if name not in raw]
+    if missing:
+        raise FederationError(f"The counts of {', '.join(missing)} are not announced yet; no site aligns before all are.")
+    found = {name: Announcement.from_bytes(raw[name]) for name in study.names}
+    for name, told in found.items():
+        if (told.site, told.study_hash) != (name, study.hash) or not same(told.mac, told.signed(key).mac):
+            raise FederationError(f"The announcement of site {name!r} was not made by a site of this run. Refused.")
+    if study.alignment.mode == "intersect":
+        ratio = study.alignment.max_subjects is None
+        most = MAX_LIST_RATIO * found[site].n if study.alignment.max_subjects is None else study.alignment.max_subjects
+        long = [name for name, told in found.items() if told.n > most]
+        if long:
+            limit = f"{MAX_LIST_RATIO} times this site's own" if ratio else "[alignment] max_subjects of study.toml"
+            raise AlignmentError(
+                f"The list of subjects of {', '.join(long)} is longer than {limit}: an intersection would show who is here. "
+                "Shorten the list to the study's population, or agree on another max_subjects in study.toml."
+            )
+    return found

@@ -1,0 +1,44 @@
+"""Text of other parties made harmless before a person's terminal or spreadsheet sees it."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+# A spreadsheet takes a cell that begins with one of these for a formula and runs it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def printable(text: str) -> str:
+    """The text with control, escape and direction-changing characters written out (`\\x1b`), so that it moves no cursor.
+
+    A line break stays: our own messages have them, and a forged line is visible as what it is.
+    """
+    return "".join(c if c == "\n" or not _active(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same for text of another party inside a line of ours: line breaks are written out too."""
+    return printable(text).replace("\n", "\\n")
+
+
+def _active(character: str) -> bool:
+    # Cc: control; Cf: format, such as the marks that turn the direction of text; Cs, Co, Cn: no character; Zl, Zp: breaks.
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def cell(value: Any) -> Any:
+    """A value as a spreadsheet may read it: text that would be a formula gets an apostrophe before it; numbers stay."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    try:
+        float(text)
+        return text  # a number written as text, such as the id -12, is no formula
+    except ValueError:
+        pass
+    return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
+
+
+def cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of a table, every cell and heading harmless."""
+    return {str(cell(name)): cell(value) for name, value in row.items()}

@@ -1,0 +1,210 @@
+"""A server with altered software against real sites on loopback. One federation for all attacks.
+
+What must hold: refused in fixed words, nothing of the site's in the answer, settings in place, and the honest study still runs.
+"""
+
+import json
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
+
+from tests.federation import FIT, NAMES, RESPONSES, frames
+from tests.network import Network, wait_until
+
+from intarsia.carriers.flare.engine import server_command, session, wait_for_sites
+from intarsia.carriers.flare.jobs import write_job
+from intarsia.errors import InputError
+from intarsia.server.study.folder import dump
+from intarsia.site.identity import Identity
+from intarsia.wire.steps import STEPS
+from intarsia.wire.study import Study
+
+pytestmark = pytest.mark.network
+CANARY = "CANARYrarediagnosis"
+REPOSITORY = Path(__file__).parents[3]
+
+
+class Rogue(Network):
+    """A federation whose server is the attacker's: its own engine process, any class allowed, any right granted."""
+
+    def __init__(self, root: Path):
+        self.tables = frames()
+        # A column outside the study, with a text that nobody else may read.
+        levels = ["none", CANARY]
+        self.tables["mri"]["finding"] = [levels[i % 40 == 0] for i in range(len(self.tables["mri"]))]
+        super().__init__(root, self.tables, preshared=False)
+        self.study = self.new_study("a")
+        self.accept(self.study)
+        command, env = server_command(self.server)
+        ours, engine = "intarsia.carriers.flare.start_server", "nvflare.private.fed.app.server.server_train"
+        command = [engine if word == ours else word for word in command]
+        env["PYTHONPATH"] = f"{REPOSITORY}:{env.get('PYTHONPATH', '')}"
+        self._take_over()
+        self.processes["server"] = subprocess.Popen(
+            command, env=env, stdout=(root / "server.log").open("wb"), stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self.start(*NAMES)
+        self.opened: Any = None
+
+    def _take_over(self) -> None:
+        local = self.server / "server" / "local"
+        resources = json.loads((local / "resources.json").read_text())
+        (local / "resources.json").write_text(json.dumps(resources | {"class_allow_list": ["*"]}))
+        anything = {"format_version": "1.0", "permissions": dict.fromkeys(("lead", "project_admin"), "any")}
+        (local / "authorization.json").write_text(json.dumps(anything))
+
+    def new_study(self, run: str, **more: Any) -> Study:
+        roster = []
+        for name in NAMES:
+            own = Identity.load(self.root / name)
+            entry = {"name": name, "features": [f"{name}_*"], "exchange_key": own.exchange_key, "signing_key": own.signing_key}
+            roster.append(entry | ({"responses": RESPONSES[name]} if RESPONSES[name] else {}))
+        content = {"id": "liver", "run": run * 32, "sketch": {"m": 20}, "fit": FIT, "site": roster}
+        return Study.from_dict(content | more)
+
+    def attack(self, name: str, **options: Any) -> dict[str, Any]:
+        """Run one attack inside the server and read what it got."""
+        out = self.root / f"{name}-{uuid.uuid4().hex[:8]}.json"
+        job = write_job(self.root / f"job-{out.stem}", NAMES, {"study": "x", "action": "collect", "ticket": "t"})
+        config = job / "app" / "config" / "config_fed_server.json"
+        content = json.loads(config.read_text())
+        arguments = {"attack": name, "out": str(out), "options": options}
+        content["workflows"] = [{"id": "rogue", "path": "tests.adversary.live.rogue_server.RogueController", "args": arguments}]
+        config.write_text(json.dumps(content))
+        with session(self.server) as opened:
+            wait_for_sites(opened, NAMES, 90)
+            number = opened.submit_job(str(job))
+            wait_until(out.exists, 150)
+            wait_until(lambda: str(opened.get_job_meta(number).get("status", "")).startswith("FINISHED"), 60)
+        found: dict[str, Any] = json.loads(out.read_text())
+        assert "failed" not in found, found["failed"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def rogue(tmp_path_factory):  # type: ignore[no-untyped-def]
+    made = Rogue(tmp_path_factory.mktemp("rogue"))
+    yield made
+    made.stop()
+
+
+def secrets_of(rogue: Rogue) -> list[str]:
+    """Texts that must be in no answer: keys, ids, cells, labels outside the study, what else was accepted."""
+    own = [json.loads((rogue.root / name / "identity.key").read_text()) for name in NAMES]
+    ids = list(rogue.tables["mri"]["id"][:50])
+    return [CANARY, "finding", *(o["exchange"] for o in own), *(o["signing"] for o in own), *ids, str(rogue.root)]
+
+
+def assert_tells_nothing(rogue: Rogue, found: object) -> None:
+    text = json.dumps(found)
+    assert not [secret for secret in secrets_of(rogue) if secret in text]
+
+
+def test_an_unknown_study_gets_one_fixed_answer(rogue: Rogue) -> None:
+    found = rogue.attack("unknown_hashes", steps=["offer", "sketch", "receive"])
+    answers = {text for row in found.values() for text in row.values()}
+    assert len(answers) == 1
+    assert "has not accepted that study" in answers.pop()
+    assert_tells_nothing(rogue, found)
+
+
+def test_a_server_in_the_middle_of_the_key_agreement_is_refused(rogue: Rogue) -> None:
+    found = rogue.attack("middle", study=rogue.study.to_dict())
+    for how in ("unsigned", "own signature", "old signature", "another site's"):
+        assert all("bytes>" not in text for text in found[how].values()), how
+        assert set(found[how]) == {"clinic", "mri"}
+    # The refusals changed nothing: the genuine offers still get the clinic's share.
+    assert "bytes>" in found["genuine"]["clinic"]
+    assert_tells_nothing(rogue, found)
+
+
+def test_a_key_put_into_the_study_file_is_found_at_the_desk(rogue: Rogue) -> None:
+    """The file the server hands out pins its own key as the laboratory's; the clinic's list was made by telephone."""
+    own = {name: Identity.load(rogue.root / name).words for name in NAMES}
+    evil = rogue.new_study("b").to_dict()
+    eve = Identity.new("lab")
+    evil["site"][2] |= {"exchange_key": eve.exchange_key, "signing_key": eve.signing_key}
+    path = rogue.root / "evil.toml"
+    path.write_text(dump(Study.from_dict(evil)))
+    shown = rogue.command("study", "check", path).stdout.split()
+    hash_words = [word for word in shown if len(word) == 5 and word.isalpha() and word.islower()][-16:]
+    told = rogue.root / "told-by-telephone.txt"
+    told.write_text("".join(f"{name} {words}\n" for name, words in own.items()) + f"study.toml {'-'.join(hash_words)}\n")
+    done = rogue.command("site", "accept", rogue.root / "clinic", path, "--fingerprints", told, check=False)
+    assert done.returncode == InputError.exit_code
+    assert "The fingerprint of lab" in done.stderr
+    assert not list((rogue.root / "clinic" / "accepted").glob(f"*{Study.from_dict(evil).hash[:16]}*"))
+
+
+def test_a_sites_request_becomes_nobody_elses_certificate(rogue: Rogue, tmp_path: Path) -> None:
+    """The genuine kit of the clinic, asking to be the operator, the server and a second laboratory."""
+    from tests.contract.test_certificates import OTHER, csr, request
+
+    approved = sorted(path.name for path in (rogue.server / "approved").iterdir())
+    for file, name, inside, meta in (
+        ("newsite", "newsite", csr("newsite", "lead", OTHER), {"kind": "user", "cert_type": "lead", "cert_role": "lead"}),
+        ("newsite", "operator@intarsia.local", csr("operator@intarsia.local", "lead", OTHER), {}),
+        ("localhost", "localhost", csr("localhost", "server", OTHER), {"kind": "server", "cert_type": "server"}),
+        ("newsite", "newsite", csr("lab", "client", OTHER), {}),
+        ("lab", "lab", csr("lab", "client", OTHER), {}),
+        ("LAB", "LAB", csr("LAB", "client", OTHER), {}),
+    ):
+        path = request(tmp_path, file, name=name, inside=inside, **meta)
+        told = tmp_path / "told.txt"
+        told.write_text("\n".join(f"{n} {'lusab ' * 8}" for n in ("newsite", "lab", "LAB", "localhost")))
+        for more in (("--fingerprints", told), ()):
+            done = rogue.command("server", "approve", rogue.server, path, *more, check=False)
+            assert done.returncode != 0, done.stdout
+    assert sorted(path.name for path in (rogue.server / "approved").iterdir()) == approved
+
+
+def test_the_engines_commands_read_and_delete_nothing(rogue: Rogue, tmp_path: Path) -> None:
+    secret, marker = rogue.root / "clinic" / "identity.key", tmp_path / "marker"
+    (rogue.root / "clinic" / "predict").mkdir(exist_ok=True)
+    before = settings_of(rogue)
+    found = rogue.attack("commands", secret=str(secret), marker=str(marker))
+    assert len(found) == 12
+    assert all("does not take that command" in text for text in found.values()), found
+    assert_tells_nothing(rogue, found)
+    assert settings_of(rogue) == before
+    assert (rogue.root / "clinic" / "predict").is_dir()
+    assert not marker.exists()
+
+
+def test_jobs_that_are_not_ours_are_not_run(rogue: Rogue, tmp_path: Path) -> None:
+    marker, before = tmp_path / "marker", settings_of(rogue)
+    kit = next((rogue.server / "admin").rglob("client.key")).parent
+    found = rogue.attack("jobs", marker=str(marker), kit=str(kit))
+    for what in ("local", "startup", "up", "code", "class"):
+        assert "runs only jobs of intarsia" in found[what] or "number is not one" in found[what], found
+    assert settings_of(rogue) == before
+    assert not marker.exists()
+    assert_tells_nothing(rogue, found)
+
+
+def settings_of(rogue: Rogue) -> dict[str, bytes]:
+    kit = rogue.root / "clinic" / "network"
+    return {str(p): p.read_bytes() for name in ("local", "startup") for p in sorted((kit / name).rglob("*")) if p.is_file()}
+
+
+def test_no_refusal_carries_a_cell(rogue: Rogue) -> None:
+    """Every step out of turn; and the sketch of a site whose table has a text column that the study does not list."""
+    found = rogue.attack("every_step", study_hash=rogue.study.hash, steps=list(STEPS))
+    assert set(found) >= {f"{step} 0" for step in STEPS}
+    assert_tells_nothing(rogue, found)
+
+
+def test_the_honest_study_still_runs(rogue: Rogue) -> None:
+    """After all of it, the same sites with the same settings: only the column outside the study must be left out."""
+    toml = rogue.root / "mri" / "site.toml"
+    toml.write_text(toml.read_text().replace("ignore = []", 'ignore = ["finding"]'))
+    s = rogue.new_study("c")
+    path = rogue.accept(s)
+    done = rogue.command("study", "run", path, "--server", rogue.server, "--timeout", 60, "--wait", 90, "--json")
+    assert json.loads(done.stdout)["study"] == s.id
+    assert_tells_nothing(rogue, done.stdout + done.stderr.replace(str(rogue.root), ""))

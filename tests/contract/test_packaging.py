@@ -1,0 +1,149 @@
+"""What a release and an installation rest on: one version, a lock that fits pyproject.toml, the same checks everywhere."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import intarsia
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+TESTED_EXTRAS = ("dask", "federation", "gpu", "lab", "docs", "test")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def locked(name: str) -> dict[str, list[tuple[str, Requirement]]]:
+    """Package -> its lines `name==version ; marker` in a lock file."""
+    found: dict[str, list[tuple[str, Requirement]]] = {}
+    for line in text(f"requirements/{name}.txt").splitlines():
+        if "==" in line and not line.startswith((" ", "#")):
+            wanted = Requirement(line.rstrip("\\ "))
+            found.setdefault(canonicalize_name(wanted.name), []).append((next(iter(wanted.specifier)).version, wanted))
+    return found
+
+
+def direct(name: str) -> list[Requirement]:
+    """What pyproject.toml asks for: the product's own packages; for the tested set the extras' too."""
+    lines = list(PROJECT["dependencies"])
+    if name == "test":
+        lines += [line for extra in TESTED_EXTRAS for line in PROJECT["optional-dependencies"][extra]]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_the_lock_holds_every_package_within_its_range(name: str) -> None:
+    """A package added to pyproject.toml, or a range that left the lock behind, shows here: `make lock`."""
+    kept = locked(name)
+    for wanted in direct(name):
+        lines = kept.get(canonicalize_name(wanted.name))
+        assert lines, f"{wanted.name} is not in requirements/{name}.txt: run `make lock`"
+        assert all(found in wanted.specifier for found, _ in lines), (
+            f"{wanted} left requirements/{name}.txt behind: run `make lock`"
+        )
+
+
+@pytest.mark.parametrize("python", ["3.11.9", "3.12.9", "3.13.9"])
+def test_the_lock_has_one_version_for_each_python(python: str) -> None:
+    where = {"python_full_version": python, "python_version": python.rsplit(".", 1)[0], "sys_platform": "linux"}
+    for name, lines in locked("test").items():
+        taken = [found for found, line in lines if line.marker is None or line.marker.evaluate(where)]
+        assert len(taken) <= 1, f"{name}: {taken} on Python {python}"
+
+
+def test_both_locks_agree() -> None:
+    everything = locked("test")
+    assert all([found for found, _ in everything[name]] == [found for found, _ in lines] for name, lines in locked("run").items())
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_every_locked_package_has_hashes_and_no_address(name: str) -> None:
+    content = text(f"requirements/{name}.txt")
+    assert not re.search(r"https?://|file:|--(?:extra-)?index-url|--find-links", content)
+    for block in re.split(r"\n(?=\S)", content.strip()):
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), block.splitlines()[0]
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert "version" not in PROJECT
+    assert re.findall(r'__version__ = "', text("src/intarsia/__init__.py")) == ['__version__ = "']
+    Version(intarsia.__version__)
+
+
+def test_changelog_and_citation_follow_the_version() -> None:
+    """Sections newest first, each dated or unreleased; the first is of this version; the citation names the newest release."""
+    heads = re.findall(r"^## \[?(\d+\.\d+\.\d+)\]? – (unreleased|\d{4}-\d\d-\d\d)$", CHANGES, re.M)
+    assert len(heads) == len(re.findall(r"^## ", CHANGES, re.M)) >= 2
+    assert [Version(v) for v, _ in heads] == sorted((Version(v) for v, _ in heads), reverse=True)
+    assert heads[0][0] == Version(intarsia.__version__).base_version
+    assert (heads[0][1] == "unreleased") == Version(intarsia.__version__).is_devrelease
+    assert all(date != "unreleased" for _, date in heads[1:])
+    newest = next(v for v, date in heads if date != "unreleased")
+    assert f"\nversion: {newest}\n" in text("CITATION.cff")
+
+
+def test_make_test_installs_no_system_packages() -> None:
+    """Only `make system-packages` calls apt-get; CI calls it first, and nothing that `make test` needs does."""
+    rules = dict(re.findall(r"^([\w$()./-]+):[^=\n]*\n((?:\t.*\n|[ ]+.*\n)+)", MAKEFILE, re.M))
+    assert [name for name, recipe in rules.items() if "apt-get" in recipe] == ["system-packages"]
+    assert not re.search(r"^(?!\.PHONY)\S.*:.*\bsystem-packages\b", MAKEFILE.replace("system-packages:  ##", ""), re.M)
+    calls = re.findall(r"^make ([\w-]+)", text(".ci/run"), re.M)
+    assert calls == ["system-packages", "test"]
+
+
+def test_formatting_is_enforced_everywhere() -> None:
+    lint = MAKEFILE[MAKEFILE.index("\nlint:") : MAKEFILE.index("\nformat:")]
+    assert "ruff check" in lint
+    assert "ruff format --check" in lint
+    assert "ruff format" in text(".pre-commit-config.yaml")
+    workflow = text(".github/workflows/tests.yml")
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
+    called = set(re.findall(r"make (?:LOCKED=no )?([a-z-]+)", workflow))
+    assert {"test", "oldest", "system-packages"} <= called <= targets
+    assert re.search(r'python: \["3.11", "3.12", "3.13"\]', workflow)
+    assert {"oldest", "newest"} <= set(re.findall(r"packages: (\w+)", workflow))
+
+
+def test_the_quick_tests_exist() -> None:
+    """`make quick` names its files: one that was renamed would stop it."""
+    lines = MAKEFILE[MAKEFILE.index("QUICK :=") : MAKEFILE.index("\nquick:")]
+    named = [
+        (folder, name) for folder, names in re.findall(r"addprefix tests/(\w+)/test_,([^)]*)\)", lines) for name in names.split()
+    ]
+    assert len(named) > 10
+    assert [f"{folder}/test_{name}" for folder, name in named if not (ROOT / "tests" / folder / f"test_{name}").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "allowed"),
+    [
+        ("Skipped: Chromium is not installed (make system-packages)", True),
+        ("Skipped: needs intarsia[psi]", True),
+        ("Skipped: the networked carrier needs intarsia[federation]", False),
+        ("Skipped: could not import 'jax': No module named 'jax'", False),
+    ],
+)
+def test_a_skipped_test_of_the_default_path_fails_the_run(reason: str, allowed: bool, tmp_path: Path) -> None:
+    """A run of one skipped test under the suite's own conftest, as `make test` runs it."""
+    (tmp_path / "conftest.py").write_text(text("tests/conftest.py"), encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\ndef test_it():\n    pytest.skip({reason!r})\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    codes = []
+    for extras in ("0", "1"):
+        environment = os.environ | {"INTARSIA_ALL_EXTRAS": extras}
+        codes.append(subprocess.run(command, env=environment, capture_output=True, cwd=tmp_path).returncode)
+    assert codes == [0, 0 if allowed else 1]
+    assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest\n" in MAKEFILE

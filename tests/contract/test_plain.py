@@ -1,0 +1,55 @@
+"""Text of other parties on a person's screen and in a person's spreadsheet."""
+
+import argparse
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intarsia.cli.deliver import write_rows
+from intarsia.cli.show import emit, table
+from intarsia.wire.plain import cell, one_line, printable
+
+EVIL = "fine\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x00"
+
+
+@given(st.text())
+def test_nothing_active_is_left(text: str) -> None:
+    for shown in (printable(text).replace("\n", ""), one_line(text)):
+        assert shown.isprintable() or all(c.isspace() or c.isprintable() for c in shown)
+        assert not [c for c in shown if ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066\u2028\u2029"]
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    for text in ("größe ≥ 3 µg/l", "年齢", "a b\u00a0c", "x=1; y@2", "line 1\nline 2"):
+        assert printable(text) == text
+    assert one_line("a\nb") == "a\\nb"
+
+
+def test_commands_print_harmless_text(capsys) -> None:  # type: ignore[no-untyped-def]
+    emit(argparse.Namespace(json=False), {}, [EVIL])
+    table("t", ["verdict"], [{"verdict": EVIL + "\n[red]x[/red]"}])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x9b" not in out
+    assert "\\x1b" in out
+    assert "[red]x[/red]" in out
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", " =1", "\n=1", "＝1+1"])
+def test_a_label_is_no_formula(text: str, tmp_path: Path) -> None:
+    assert cell(text).startswith("'")
+    write_rows(tmp_path / "t.csv", [{"feature": text, "mean": -1.5, text: "x"}])
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[1][0].startswith("'")
+    assert rows[0][2].startswith("'")
+    assert rows[1][1] == "-1.5"
+
+
+def test_numbers_stay_numbers() -> None:
+    assert [cell(v) for v in (-1.5, 3, None, True, "-12", "+4.5e3", "S0001", "a=b")] == [
+        -1.5, 3, None, True, "-12", "+4.5e3", "S0001", "a=b",
+    ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Where trust begins: fingerprints in words, compared by a person or with a list, before anything is accepted."""
+
+import io
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.federation import NAMES, fingerprints, frames, sites, study
+
+from intarsia.cli import main
+from intarsia.errors import InputError, StudyError
+from intarsia.server.study.folder import dump
+from intarsia.site.identity import Identity, fingerprint_words
+from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.words import from_words, same_words, split_words, to_words
+
+
+@given(st.binary(max_size=64).filter(lambda raw: len(raw) % 2 == 0))
+def test_words_are_the_whole_digest(raw: bytes) -> None:
+    words = to_words(raw)
+    assert from_words(words) == raw
+    assert from_words(words.upper().replace("-", "  ")) == raw
+    assert len(split_words(words)) == len(raw) // 2
+
+
+def test_the_words_are_those_of_the_published_rule() -> None:
+    # 127.0.0.1 and 63.84.220.193 in the paper that proposes the rule.
+    assert to_words(bytes([127, 0, 0, 1])) == "lusab-babad"
+    assert to_words(bytes([63, 84, 220, 193])) == "gutih-tugad"
+    for bad in ("lusab-babax", "lusa", "lusab babadd", "lösab"):
+        with pytest.raises(InputError, match="not a fingerprint in words"):
+            from_words(bad)
+    assert same_words("lusab-babad", " LUSAB  babad")
+    assert not same_words("lusab-babad", "lusab")
+
+
+class Desk:
+    """The clinic's folder and a study file with three pinned sites, honest unless a test changes it."""
+
+    def __init__(self, root: Path):
+        self.parties = sites(frames(40), identities=True)
+        frames(40)["clinic"].to_csv(root / "clinic.csv", index=False)
+        self.folder = root / "clinic"
+        main(["site", "init", str(self.folder), "--name", "clinic", "--table", str(root / "clinic.csv"), "--id", "id"])
+        self.parties[0].identity = Identity.load(self.folder)
+        self.source = root / "study.toml"
+        self.write()
+
+    def write(self) -> None:
+        self.source.write_text(dump(study(self.parties)), encoding="utf-8")
+
+    def accept(self, *more: object) -> int:
+        return main(["site", "accept", str(self.folder), str(self.source), *map(str, more)])
+
+    def accepted(self) -> list[Path]:
+        return list((self.folder / "accepted").glob("*.toml"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_everything_is_shown_and_kept_as_it_was_checked(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
+    capsys.readouterr()
+    assert desk.accept("--fingerprints", fingerprints(desk.folder, desk.source)) == 0
+    out, told = capsys.readouterr()
+    s = study(desk.parties)
+    assert s.hash in out
+    for word in split_words(to_words(bytes.fromhex(s.hash))):
+        assert word in told
+    assert "40 subjects" in told
+    assert "clinic_0" in told
+    assert [path.read_bytes() for path in desk.accepted()] == [desk.source.read_bytes()]
+
+
+def test_a_key_put_in_the_middle_is_found(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
+    """Whoever writes study.toml pins a key of its own as the laboratory's; the list was made by telephone."""
+    by_telephone = fingerprints(desk.folder, desk.source)
+    desk.parties[2].identity = Identity.new("lab")
+    desk.write()
+    assert desk.accept("--fingerprints", by_telephone) == InputError.exit_code
+    told = capsys.readouterr().err
+    assert "The fingerprint of lab, study.toml is not the one in" in told
+    assert not desk.accepted()
+
+
+def test_every_peer_must_be_on_the_list(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
+    listed = fingerprints(desk.folder, desk.source)
+    listed.write_text("".join(line for line in listed.read_text().splitlines(True) if not line.startswith("mri")))
+    assert desk.accept("--fingerprints", listed) == InputError.exit_code
+    assert "no line for mri" in capsys.readouterr().err
+    listed.write_text("mri lusab\nmri lusab\n")
+    assert desk.accept("--fingerprints", listed) == InputError.exit_code
+    assert not desk.accepted()
+
+
+def test_a_person_types_the_last_word_of_each(desk: Desk, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    found = SiteFolder.load(desk.folder).review(desk.source).to_compare
+    assert list(found) == ["mri", "lab", "study.toml"]
+    lab = desk.parties[2].identity
+    assert lab is not None
+    assert found["lab"] == lab.words == fingerprint_words(lab.exchange_key, lab.signing_key)
+    last = [split_words(words)[-1] for words in found.values()]
+    for typed, code in ((["yes"], 2), ([last[0], "no"], 2), ([], 2), (last, 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{word}\n" for word in typed)))
+        assert desk.accept() == code
+        assert bool(desk.accepted()) == (code == 0)
+    told = capsys.readouterr().err
+    assert all(word in told for words in found.values() for word in split_words(words))
+
+
+def test_the_file_is_read_once(desk: Desk, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Swapped while a person compares: what is kept is what was shown."""
+    shown = desk.source.read_bytes()
+    review = SiteFolder.load(desk.folder).review(desk.source)
+    desk.source.write_text(desk.source.read_text().replace("m = 60", "m = 300"))
+    assert desk.source.read_bytes() != shown
+    SiteFolder.load(desk.folder).accept(review)
+    assert [path.read_bytes() for path in desk.accepted()] == [shown]
+    # A fifo can be read only once: a second reading would hang or find nothing.
+    fifo = desk.source.with_name("fifo.toml")
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(shown,))
+    writer.start()
+    SiteFolder.load(desk.folder).accept(fifo)
+    writer.join(timeout=20)
+    assert [path.read_bytes() for path in desk.accepted()] == [shown]
+
+
+def test_a_key_file_left_in_site_toml_is_refused(desk: Desk) -> None:
+    toml = (desk.folder / "site.toml").read_text().replace("# key =", "key =")
+    (desk.folder / "site.toml").write_text(toml)
+    with pytest.raises(StudyError, match=r"still names a key file\. Take the line"):
+        SiteFolder.load(desk.folder).review(desk.source)
+
+
+def test_an_unknown_hash_gets_the_same_answer_whatever_was_accepted(desk: Desk) -> None:
+    told = []
+    for _ in range(2):
+        with pytest.raises(StudyError) as caught:
+            SiteFolder.load(desk.folder).accepted("ab" * 32)
+        told.append(str(caught.value))
+        SiteFolder.load(desk.folder).accept(desk.source)
+    assert told[0] == told[1]
+    assert not [name for name in (*NAMES, "liver", "abab") if name in told[0]]
