@@ -33,11 +33,11 @@ def study(tmp_path_factory):
         "lab": pd.DataFrame(lab),
         "scanner": pd.DataFrame({"id": people, "twin": twin}),
     }
-    agreed = {"one_column": "allow"}  # sites of one column say so to take part in predictions
+    agreed = {"one_column": "allow"}  # a part that is nearly one column needs the site to say so
     sites = [
         intarsia.Site("ward", tables["ward"], id="id", responses=["y"], covariates=["age"], predict=agreed),
         intarsia.Site("registry", tables["registry"], id="id", covariates=["centre"], predict=agreed),
-        intarsia.Site("lab", tables["lab"], id="id"),
+        intarsia.Site("lab", tables["lab"], id="id", predict=agreed),
         intarsia.Site("scanner", tables["scanner"], id="id", predict=agreed),
     ]
     where = tmp_path_factory.mktemp("server") / "trial"
