@@ -17,7 +17,13 @@ PACKAGE = Path(intarsia.__file__).parent
 PLAIN = {"errors", "compiling", "inverse_normal"}  # hold nothing of anybody's; import nothing but each other
 SERVER_END = PLAIN | {"wire", "privacy", "server", "progress"}
 SITE_END = PLAIN | {"wire", "privacy", "site"}
-EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression"}
+EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression", "prepared"}
+# Modules that start, harden and certify the engine: they see configurations and certificates, nothing of a study.
+ENGINE = {
+    f"carriers.flare.{name}"
+    for name in ("pieces", "certificates", "requests", "hardening", "guard", "jobs", "launcher")
+    + ("start_job", "start_server", "start_site")
+}
 
 # Room -> the rooms its modules may import, beside their own. A module of carriers/ is a room of its own: each stands on one
 # side of the wall, or (in_process, pipes) runs both sides on the machine of somebody who has all the data.
@@ -34,13 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "carriers.in_process": SERVER_END | SITE_END,
     "carriers.pipes": SERVER_END | SITE_END,
     "carriers.flare": PLAIN,
-    "carriers.flare.pieces": PLAIN | {"wire"},
-    "carriers.flare.certificates": PLAIN | {"wire"},
-    "carriers.flare.engine": SERVER_END | {"carriers.flare.certificates"},
-    "carriers.flare.server_side": SERVER_END | {"carriers.flare.pieces"},
+    **dict.fromkeys(ENGINE, PLAIN | {"wire"} | ENGINE),
+    "carriers.flare.engine": SERVER_END | ENGINE,
+    "carriers.flare.server_side": SERVER_END | ENGINE,
     "carriers.flare.study": SERVER_END | {"carriers.flare.engine"},
-    "carriers.flare.site_side": SITE_END | {"carriers.flare.pieces"},
-    "regression": SERVER_END | SITE_END,
+    "carriers.flare.site_side": SITE_END | ENGINE,
+    "prepared": SERVER_END | SITE_END,
+    "regression": SERVER_END | SITE_END | {"prepared"},
     "lab": EVERYTHING,
     "demo": EVERYTHING | {"lab"},
     "cli": EVERYTHING | {"lab", "demo"},

@@ -90,7 +90,7 @@ def test_the_spread_of_a_prediction_is_at_least_the_pooled_one(result) -> None: 
     """The sum of the sites' standard deviations bounds that of their sum, and not by more than the number of sites allows."""
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(30, seed=6).items()}
     prediction = result.predict(new, "spread")["clinic"]
-    _mean, draws = pooled(result, new)
+    _, draws = pooled(result, new)
     responses = [str(q) for q in result.posterior.C.coords["response"].values]
     order = {i: k for k, i in enumerate(new["clinic"]["id"])}
     at = [order[i] for i in prediction.ids]
