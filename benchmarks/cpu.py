@@ -25,9 +25,10 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from benchmarks.one_chain import one_chain, period, sweep
-from intarsia.server.sampler import gibbs
-from intarsia.server.sampler.plan import part
+from benchmarks.one_chain import OneChain, period
+from intarsia.server.sampler import conditionals
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import draw_noise, part
 
 RESULT = Path(__file__).parent / "results" / "cpu.json"
 
@@ -50,18 +51,19 @@ def timed(function: Callable[[], object]) -> np.ndarray:
 def measure(P: int, m: int, Q: int, threads: int, repeats: int) -> dict[str, Any]:
     bare: list[np.ndarray] = []
     rounds: list[list[np.ndarray]] = []  # seconds of each sweep; the first of a round is full
-    with threadpool_limits(threads), one_chain(*problem(P, m, Q), warmup=1) as chain:
+    with threadpool_limits(threads):
+        chain = OneChain(*problem(P, m, Q), Model(), warmup=1)
         plan = chain.plan
         every = period(plan)
         warm = -(-10 // every)
         chain.warmup = warm * every
         for i in range(warm + repeats):
-            rounds.append([timed(lambda: sweep(chain)) for _ in range(every)])
+            rounds.append([timed(chain.sweep) for _ in range(every)])
             if i >= warm:
                 bare.append(timed(lambda: blas.dsyrk(1.0, chain.data.X, lower=1)))
-        state, noise = chain.state, part(gibbs.draw_noise(plan, chain.rng), "lam")
-        draw = gibbs.conditionals.draw_lam
-        lam = [timed(lambda: draw(chain.be, state.lam, state.B, state.tau, plan.local, noise)) for _ in range(5)]
+        state, noise = chain.state, part(draw_noise(plan, chain.rng), "lam")
+        draw = conditionals.draw_lam
+        lam = [timed(lambda: draw(chain.be, state.lam, state.B, state.tau, plan.laws.local, noise)) for _ in range(5)]
         pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
         pool = [f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in pools]
     del rounds[:warm]

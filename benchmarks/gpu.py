@@ -50,26 +50,27 @@ CASES = {
 
 def make(be: Any, case: Case, block: int) -> Any:
     """Data of the case, made on the device when they are large: a random design with 50 signals."""
-    from intarsia.server.sampler import gibbs
+    from intarsia.server.sampler.state import prepare
 
     if case.P * case.m < 2**25:
         rng = np.random.default_rng(0)
         X = rng.standard_normal((case.m, case.P))
         k = min(50, case.P)
         Y = X[:, :k] @ rng.standard_normal((k, case.Q)) / 5 + rng.standard_normal((case.m, case.Q))
-        return gibbs.prepare(be, X, Y, block=block)
+        return prepare(be, X, Y, block=block)
     return be.simulated(case.P, case.m, case.Q, block)
 
 
 def full_sweeps(plan: Any, data: Any, case: Case, be: Any) -> float:
     """Milliseconds of a sweep when every one is full."""
-    from intarsia.server.sampler import accelerated, gibbs
+    from intarsia.server.sampler import device
+    from intarsia.server.sampler.schedule import Plan
 
-    class Full(gibbs.Plan):
+    class Full(Plan):
         every = 1  # type: ignore[assignment]
 
     every = Full(**{f.name: getattr(plan, f.name) for f in fields(plan) if f.init})
-    runner = accelerated.Runner(every, data, keep_C=False, be=be)
+    runner = device.Runner(every, data, keep_C=False, be=be)
     chains, summary, times = runner.start(1, case.chains), runner.blank(case.chains), []
     for _ in range(6):
         begin = time.perf_counter()
@@ -79,15 +80,17 @@ def full_sweeps(plan: Any, data: Any, case: Case, be: Any) -> float:
 
 
 def measure(name: str, case: Case) -> dict[str, Any]:
-    from intarsia.server.sampler import accelerated, backend, gibbs
+    from intarsia.server.sampler import backends, device
+    from intarsia.server.sampler.model import Model
+    from intarsia.server.sampler.schedule import plan as make_plan
 
-    be = backend.get("jax")
+    be = backends.on_device()
     began = time.perf_counter()
     shape = np.broadcast_to(0.0, (case.m, case.P)), np.broadcast_to(0.0, (case.m, case.Q))
-    plan = accelerated.on_device(gibbs.plan(gibbs.Model(local=case.local), *shape), be.device())
+    plan = device.on_device(make_plan(Model(local=case.local), *shape), be.device())
     with be.precision():
         data = make(be, case, plan.block)
-    runner = accelerated.Runner(plan, data, keep_C=False, be=be)
+    runner = device.Runner(plan, data, keep_C=False, be=be)
     chains, summary = runner.start(1, case.chains), runner.blank(case.chains)
     ready = time.perf_counter()
     chains = runner.warm_up(chains, 0, case.warmup, case.warmup)

@@ -78,22 +78,23 @@ def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
 def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
     """Milliseconds per sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
     from benchmarks.cpu import problem
-    from benchmarks.one_chain import one_chain, period, sweep
+    from benchmarks.one_chain import OneChain, period
+    from intarsia.server.sampler.model import Model
 
-    with one_chain(*problem(30, 8, Q), warmup=1, local=local) as chain:  # what is compiled is no part of the problem's memory
-        for _ in range(period(chain.plan)):
-            sweep(chain)
+    chain = OneChain(*problem(30, 8, Q), Model(local=local), warmup=1)  # what is compiled is no part of the problem's memory
+    for _ in range(period(chain.plan)):
+        chain.sweep()
     imports, times, made, warmup = child.high_mb(), [], 0, 4  # warm-up in rounds
     began = time.perf_counter()
-    with one_chain(*problem(P, m, Q), warmup=1, local=local) as chain:
-        every = period(chain.plan)
-        chain.warmup = warmup * every
-        while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
-            begin = time.process_time()
-            for _ in range(every):
-                sweep(chain)
-            times.append((time.process_time() - begin) / every)
-            made += every
+    chain = OneChain(*problem(P, m, Q), Model(local=local), warmup=1)
+    every = period(chain.plan)
+    chain.warmup = warmup * every
+    while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
+        begin = time.process_time()
+        for _ in range(every):
+            chain.sweep()
+        times.append((time.process_time() - begin) / every)
+        made += every
     times = times[warmup:]
     return {"ms_per_sweep": 1e3 * median(times), "fastest": 1e3 * min(times), "sweeps": made, "every": every,
             "imports_mb": imports}  # fmt: skip

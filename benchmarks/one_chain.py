@@ -1,40 +1,51 @@
-"""One chain of the sampler as it really runs (`intarsia.server.sampler.chain`), sweep by sweep, for the benchmarks."""
+"""One chain of the sampler, sweep by sweep, for the benchmarks."""
 
-import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from intarsia.server.sampler import gibbs
-from intarsia.server.sampler.chain import Chain
+from intarsia.server.sampler import adapt, backends
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import Plan, draw_noise
+from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.state import prepare
+from intarsia.server.sampler.sweep import factored, strength, sweep
 
-NEVER = 10**9  # sweeps between kept draws: none is kept here
-
-
-@contextmanager
-def one_chain(X: Any, Y: Any, *, warmup: int, seed: int = 1, local: str = "row", mixing: bool = True) -> Iterator[Chain]:
-    """A chain in a folder of its own; `sweep(chain)` makes its next sweep. X and Y may be dropped once it is there."""
-    model = {"local": local, "rank": None, "law": "horseshoe", "noise": "half-cauchy", "alpha": 1.0}
-    run = {"model": model, "warmup": warmup, "thin": NEVER, "seed": seed, "chains": 1, "mixing": mixing}
-    with tempfile.TemporaryDirectory() as name, np.errstate(all="ignore"):
-        folder = Path(name)
-        (folder / "run.json").write_text(json.dumps(run))
-        np.save(folder / "X.npy", X)
-        np.save(folder / "Y.npy", Y)
-        np.save(folder / "C.npy", np.zeros((1, 0, X.shape[1], Y.shape[1])))
-        del X, Y
-        yield Chain(folder, 0)
+NEVER = float("inf")  # a uniform number above every acceptance probability
 
 
-def sweep(chain: Chain) -> None:
-    chain._sweep()
+class OneChain:
+    """A chain on the CPU; `left_out` names random numbers (`Plan.noise`) that are set so that their move is never accepted."""
+
+    def __init__(
+        self, X: Any, Y: Any, model: Model, *, warmup: int, seed: int = 1, mixing: bool = True, left_out: str = ""
+    ) -> None:
+        self.be = backends.get("numpy")
+        self.plan = make_plan(model, X, Y, mixing=mixing)
+        self.data, self.rng = prepare(self.be, X, Y), np.random.default_rng(seed)
+        self.state, self.tuning = initial(self.plan, self.data, self.rng), initial_tuning(self.plan)
+        self.memory, self.factor = adapt.start(self.plan), None
+        self.sweeps, self.warmup, self.left_out = 0, warmup, left_out
+
+    def sweep(self) -> None:
+        be, plan, kind = self.be, self.plan, self.plan.kind(self.sweeps)
+        noise = draw_noise(plan, self.rng, kind)
+        if self.left_out in noise:
+            noise[self.left_out] = np.full_like(noise[self.left_out], NEVER)
+        if kind.collapse or plan.element or plan.hold == 1:
+            factor = None
+        else:
+            factor = self.factor = factored(be, plan, self.data, self.state, self.factor)
+        with np.errstate(all="ignore"):
+            self.state, stats = sweep(be, plan, self.data, self.state, self.tuning, noise, kind, factor)
+            if self.sweeps < self.warmup:
+                seen = adapt.Seen(self.sweeps, self.warmup, kind, stats, strength(be, plan, self.data, self.state))
+                self.tuning, self.memory = adapt.adapt(be, plan, self.tuning, self.memory, seen)
+        self.sweeps += 1
 
 
-def period(plan: gibbs.Plan, longest: int = 64) -> int:
+def period(plan: Plan, longest: int = 64) -> int:
     """Sweeps after which the sequence of full and light sweeps comes round."""
     kinds = [plan.kind(i) for i in range(2 * longest)]
     return next(p for p in range(1, longest + 1) if all(kinds[i] == kinds[i % p] for i in range(2 * longest)))

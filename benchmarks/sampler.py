@@ -29,8 +29,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from intarsia.lab.baselines import paper_kron
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.diagnostics import entries
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import sketch

@@ -23,14 +23,16 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.one_chain import one_chain, sweep
+from benchmarks.one_chain import OneChain
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server.sampler import backend, conditionals
+from intarsia.server.sampler import backends, conditionals
+from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.model import Model
 
 RESULT = Path(__file__).parent / "results" / "shortcuts.json"
 SHARES, RESIDUALS = (1e-2, 1e-4, 1e-6), (1e-4, 1e-8)
-BE = backend.get("numpy")
+BE = backends.get("numpy")
 
 
 def clock(function: Any, rounds: int = 3) -> float:
@@ -60,8 +62,9 @@ def gradients(X: np.ndarray, lam: np.ndarray, d: np.ndarray, rhs: np.ndarray, sm
 
 def judge(chain: Any, sd: np.ndarray, rng: np.random.Generator) -> dict[str, dict[str, float]]:
     """Both shortcuts in the chain's present state."""
-    A, _, lam, tau, sigma2 = chain.state
-    data, s, P, m = chain.data, np.sqrt(sigma2), chain.plan.P, chain.plan.rows
+    lam, tau, data, P, m = chain.state.lam, chain.state.tau, chain.data, chain.plan.P, chain.plan.rows
+    rotation = chain.plan.covariance(data.noise_scale).rotation(BE, chain.state.Sigma)
+    A, Y, s = rotation.U.T @ chain.state.A, data.Y @ rotation.U, np.sqrt(rotation.variances)
     Z, E = rng.standard_normal((P, A.shape[1])), rng.standard_normal((m, A.shape[1]))
     U, d, _ = conditionals.whiten(BE, A, tau, s)
 
@@ -69,7 +72,7 @@ def judge(chain: Any, sd: np.ndarray, rng: np.random.Generator) -> dict[str, dic
         """C from the product over some features: the others' part of it is taken for zero."""
         G, _ = BE.weigh(data.X[:, which], lam[which], Z[which][:, :0])
         factor = BE.factor(G, data.X, lam, d[0] ** 2)
-        return conditionals.draw_B_row(BE, data.X, data.Y, A, lam, tau, s, Z, E, factor) @ A.T
+        return conditionals.draw_B_row(BE, data.X, Y, Given(A, lam, tau, s), Z, E, factor) @ A.T
 
     exact, product = draw(), clock(lambda: BE.weigh(data.X, lam, Z))
     weight = data.norm2 * lam**2
@@ -84,7 +87,7 @@ def judge(chain: Any, sd: np.ndarray, rng: np.random.Generator) -> dict[str, dic
         found[f"active set, all but {share:g} of the trace"] = {
             "features": which.size / P, "largest_error_sd": float(error.max()), "over_product": took / product
         }  # fmt: skip
-    rhs = (data.Y / s) @ U - d * BE.times(data.X, lam[:, None] * Z) - E
+    rhs = (Y / s) @ U - d * BE.times(data.X, lam[:, None] * Z) - E
     for small in RESIDUALS:
         begin = time.process_time()
         _, steps = gradients(data.X, lam, d, rhs, small)
@@ -96,17 +99,17 @@ def judge(chain: Any, sd: np.ndarray, rng: np.random.Generator) -> dict[str, dic
 def trial(P: int, m: int, warm: int, states: int, apart: int) -> list[dict[str, Any]]:
     X, Y = sketched(Scenario(n=2 * m, P=P, Q=5, s=30, rho=0.5), m, seed=7)
     found, rng = [], np.random.default_rng(2)
-    with one_chain(X, Y, warmup=warm, seed=1) as chain:
-        for _ in range(warm):
-            sweep(chain)
-        total, square, n = np.zeros((P, 5)), np.zeros((P, 5)), 0
-        for number in range(states):
-            for _ in range(apart):
-                sweep(chain)
-                C = chain.state.B @ chain.state.A.T
-                total, square, n = total + C, square + C**2, n + 1
-            found.append(judge(chain, np.sqrt(np.maximum(square / n - (total / n) ** 2, 1e-24)), rng))
-            print(f"state {number + 1} of {states}", flush=True)
+    chain = OneChain(X, Y, Model(), warmup=warm)
+    for _ in range(warm):
+        chain.sweep()
+    total, square, n = np.zeros((P, 5)), np.zeros((P, 5)), 0
+    for number in range(states):
+        for _ in range(apart):
+            chain.sweep()
+            C = chain.state.B @ chain.state.A.T
+            total, square, n = total + C, square + C**2, n + 1
+        found.append(judge(chain, np.sqrt(np.maximum(square / n - (total / n) ** 2, 1e-24)), rng))
+        print(f"state {number + 1} of {states}", flush=True)
     rows = []
     for name in found[0]:
         middle = {key: round(float(np.median([part[name][key] for part in found])), 4) for key in found[0][name]}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.sim2_gpu import RHO, SPARSE, judge, make, table
-from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.sample import sample
 
 RESULT = Path(__file__).parent / "results" / "sim2_default.json"
 

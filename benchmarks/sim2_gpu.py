@@ -70,15 +70,18 @@ def judge(job: tuple[str, int, int, dict[str, Any]]) -> dict[str, Any]:
 
 def fit(sets: list[dict[str, Any]], args: argparse.Namespace) -> tuple[np.ndarray, dict[str, float]]:
     """Draws (data set × chain, draw, P, Q), all chains of all data sets in one compiled run."""
-    from intarsia.server.sampler import accelerated, backend, gibbs
+    from intarsia.server.sampler import backends, device
+    from intarsia.server.sampler.model import Model
+    from intarsia.server.sampler.schedule import plan as make_plan
+    from intarsia.server.sampler.state import prepare
 
-    be = backend.get("jax")
-    plan = accelerated.on_device(gibbs.plan(gibbs.Model(), sets[0]["X"], sets[0]["Y"]), be.device())
+    be = backends.on_device()
+    plan = device.on_device(make_plan(Model(), sets[0]["X"], sets[0]["Y"]), be.device())
     with be.precision():
-        each = [gibbs.prepare(be, one["X"], one["Y"], block=plan.block) for one in sets]
+        each = [prepare(be, one["X"], one["Y"], block=plan.block) for one in sets]
         data = be.tree_map(lambda *x: be.xp.repeat(be.xp.stack(x), args.chains, axis=0), *each)
     number = len(sets) * args.chains
-    runner = accelerated.Runner(plan, data, own_data=True, be=be)
+    runner = device.Runner(plan, data, own_data=True, be=be)
     C = np.empty((number, args.draws, plan.P, plan.Q))
 
     def take(first: int, kept: Any) -> None:
@@ -94,13 +97,13 @@ def fit(sets: list[dict[str, Any]], args: argparse.Namespace) -> tuple[np.ndarra
     offset = 0
     began = time.perf_counter()
     chains = runner.start(args.seed, number)
-    chains, _, _ = accelerated.run(runner, chains, warmup=args.warmup, draws=0, thin=1, take=take, report=report)
+    chains, _, _ = device.run(runner, chains, warmup=args.warmup, draws=0, thin=1, take=take, report=report)
     steady = marks[1:] if len(marks) > 2 else marks
     pace = (steady[-1][1] - steady[0][1]) / max(1, steady[-1][0] - steady[0][0])
     thin = max(1, min(args.thin, int(args.limit / max(1e-9, pace) / args.draws)))
     print(f"  warm-up at {1e3 * pace:.2f} ms a sweep; thinning by {thin}", flush=True)
     offset = args.warmup
-    chains, _, _ = accelerated.run(runner, chains, warmup=0, draws=args.draws, thin=thin, take=take, report=report)
+    chains, _, _ = device.run(runner, chains, warmup=0, draws=args.draws, thin=thin, take=take, report=report)
     kept = [mark for mark in marks if mark[0] > args.warmup]
     steps = np.diff([t for _, t in kept]) / np.diff([k for k, _ in kept]) if len(kept) > 1 else [np.nan]
     seconds = time.perf_counter() - began
@@ -131,10 +134,10 @@ def main() -> None:
     args = parser.parse_args()
     cells = list(itertools.product(RHO, SPARSE))[: args.cells]
     jobs = [make(rho, min(s, args.P), seed, args.n, args.P, args.Q, args.m) for rho, s in cells for seed in range(args.sets)]
-    from intarsia.server.sampler import backend
+    from intarsia.server.sampler import backends
 
-    device = backend.get("jax").device()
-    print(f"{len(jobs)} data sets, {device}", flush=True)
+    machine = backends.on_device().device()
+    print(f"{len(jobs)} data sets, {machine}", flush=True)
     rows: list[dict[str, Any]] = []
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = "1"  # for the judging processes
@@ -151,7 +154,7 @@ def main() -> None:
             for i, one in enumerate(part):
                 asked.append((path, i * few, (i + 1) * few, {k: v for k, v in one.items() if k not in "XY"}))
             rows += [row | pace for row in pool.map(judge, asked)]
-            shape = {"n": args.n, "P": args.P, "m": args.m, "Q": args.Q, "device": device, "warmup": args.warmup}
+            shape = {"n": args.n, "P": args.P, "m": args.m, "Q": args.Q, "device": machine, "warmup": args.warmup}
             shape |= {"chains": args.chains, "draws": args.draws}
             args.out.write_text(json.dumps([row | shape for row in rows], indent=1) + "\n")
             pace_text = f"{pace['ms_per_sweep']:.2f} ms a sweep of {pace['chains_together']} chains"

@@ -29,6 +29,7 @@ from intarsia.server.results.judgement import judge
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.results.verdict import Diagnosis
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
 
 Array = NDArray[np.float64]
@@ -88,10 +89,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank: int | None = None,
         law: str = "horseshoe",
         power: float = 1.0,
-        draws: int = 1000,
-        warmup: int = 500,
-        chains: int = 4,
-        thin: int | None = None,
+        draws: int = DRAWS,
+        warmup: int = WARMUP,
+        chains: int = CHAINS,
+        thin: int = THIN,
         selection: str = "bfdr",
         n_jobs: int | None = None,
         progress: Callable[..., Any] | bool | None = None,
@@ -231,7 +232,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
-            if value is None and name in ("sketch", "rank", "thin"):
+            if value is None and name in ("sketch", "rank"):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
@@ -241,7 +242,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
     def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
-        from intarsia.server.sampler.chains import sample
+        from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
@@ -251,7 +252,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.sampler.errors_in_variables import sample
+        from intarsia.server.sampler.private import sample
 
         noise: dict[str, Any] = {
             "feature_noise": np.asarray(joined.feature_noise),
@@ -263,7 +264,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _run(self, seed: int, progress: Any) -> dict[str, Any]:
         """How long to sample, with what seed."""
         run = {"draws": self.draws, "warmup": self.warmup, "chains": self.chains, "seed": seed, "workers": self.n_jobs}
-        return run | {"progress": progress} | ({} if self.thin is None else {"thin": self.thin})
+        return run | {"progress": progress, "thin": self.thin}
 
     def _progress(self) -> AbstractContextManager[Any]:
         """The bar of a terminal, or the callback that was given."""
@@ -274,11 +275,11 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return nullcontext(self.progress if callable(self.progress) else None)
 
     def _model(self, Q: int) -> Any:
-        from intarsia.server.sampler.gibbs import Model
+        from intarsia.server.sampler.model import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
-        noise = "half-cauchy" if self.noise in ("correlated", "independent") else self.noise
-        return Model(local=self.local, rank=rank, law=self.law, noise=noise, alpha=self.power)
+        more: dict[str, Any] = {} if self.expected_features is None else {"expected_features": self.expected_features}
+        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, power=self.power, **more)
 
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.chains import Progress, Until, sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.launch import Progress
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import Until, sample
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))
@@ -21,7 +22,7 @@ SHORT = {"draws": 12, "warmup": 15, "chains": 3, "thin": 2, "seed": 5}
 
 
 def same(a, b):
-    return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("C", "sigma2", "tau", "shrinkage"))
+    return all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("C", "Sigma", "tau", "shrinkage"))
 
 
 def test_draws_do_not_depend_on_the_number_of_workers():
@@ -48,7 +49,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path):
 
 SCRIPT = """
 import sys, numpy as np
-from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.sample import sample
 d = np.load(sys.argv[1])
 sample(d["X"], d["Y"], draws=500, warmup=50, chains=2, thin=15, seed=3, workers=int(sys.argv[3]),
        checkpoint=sys.argv[2], every=0.05)

@@ -1,24 +1,20 @@
 """Compiling ahead: after it, a fit of another size compiles nothing more."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 
 import numpy as np
-import pytest
 
-from intarsia.server.sampler import backend
-from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler import kernels
 from intarsia.server.sampler.precompile import precompile
-
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
+from intarsia.server.sampler.sample import sample
 
 FIT = """
 import hashlib, sys
 import numpy as np
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.model import Model
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((12, 30)), rng.standard_normal((12, 2))
 for local in sys.argv[1:]:
@@ -41,13 +37,13 @@ def test_the_same_bits_whether_compiled_now_or_before_and_whatever_ran_first(tmp
 
 def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
     assert precompile() >= 0
-    kernels = [f for f in vars(backend.KERNELS).values() if hasattr(f, "signatures")]
-    before = {f.__name__: list(f.signatures) for f in kernels}
+    compiled = [f for f in vars(kernels).values() if hasattr(f, "signatures")]
+    before = {f.__name__: list(f.signatures) for f in compiled}
     rng = np.random.default_rng(1)
     for costly in (np.inf, 0):  # as small problems, then as large ones
-        monkeypatch.setattr("intarsia.server.sampler.plan.COSTLY", costly)
+        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", costly)
         for m, P, Q in ((30, 50, 3), (9, 40, 4), (40, 10, 2)):
             sample(rng.standard_normal((m, P)), rng.standard_normal((m, Q)), draws=8, warmup=8, chains=1, thin=1, workers=1)
-    after = {f.__name__: list(f.signatures) for f in kernels}
+    after = {f.__name__: list(f.signatures) for f in compiled}
     assert {name for name in after if after[name] != before[name]} == set()
     assert any(before.values())

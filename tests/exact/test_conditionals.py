@@ -3,11 +3,20 @@
 import numpy as np
 import pytest
 from scipy.integrate import cumulative_trapezoid
-from scipy.stats import kstest, multivariate_normal
+from scipy.stats import invwishart, ks_2samp, kstest, multivariate_normal
 
-from intarsia.server.sampler import backend, conditionals, gibbs, moves, priors
+from intarsia.server.sampler import backends, conditionals, integrated, kernels, moves, priors
+from intarsia.server.sampler import sweep as steps_of
+from intarsia.server.sampler.backends.numpy import STIFF
+from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.covariance import NU, Correlated, Independent
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import FULL, draw_noise
+from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.state import prepare
 
-BE = backend.get("numpy")
+BE = backends.get("numpy")
 RNG = np.random.default_rng
 
 
@@ -36,14 +45,15 @@ def test_B_has_the_textbook_mean_and_covariance(element, m, P, R):
     columns = A.shape[0] if element else R
     zero = np.zeros((P, R)), np.zeros((m, columns))
     mean, cov = dense_B(X, Y, A, lam, tau, s)
-    base = draw(BE, X, Y, A, lam, tau, s, *zero)
+    given = Given(A, lam, tau, s)
+    base = draw(BE, X, Y, given, *zero)
     np.testing.assert_allclose(base, mean, atol=1e-10)
     J = []
     for i in range(P * R + m * columns):
         noise = np.zeros(P * R + m * columns)
         noise[i] = 1.0
         Z, E = noise[: P * R].reshape(P, R), noise[P * R :].reshape(m, columns)
-        J.append((draw(BE, X, Y, A, lam, tau, s, Z, E) - base).ravel())
+        J.append((draw(BE, X, Y, given, Z, E) - base).ravel())
     np.testing.assert_allclose(np.array(J).T @ np.array(J), cov, atol=1e-10)
 
 
@@ -64,15 +74,14 @@ def test_A_has_the_textbook_mean_and_covariance():
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("s", [1e-3, 1e-6, 1e-10])
-def test_A_keeps_its_prior_where_a_response_without_noise_says_nothing(s, compiled, monkeypatch):
+def test_A_keeps_its_prior_where_a_response_without_noise_says_nothing(s, compiled):
     """F of rank one: FᵀF/s² swallows the identity in double precision, the law of A does not know that."""
-    if not compiled:
-        monkeypatch.setattr(BE, "kernels", None)
+    draw = (lambda F, Y, s, Z: kernels.draw_A(F, Y, s**2, Z)) if compiled else (lambda *a: conditionals.draw_A(BE, *a))
     rng = RNG(1)
     f, v = rng.standard_normal(20), rng.standard_normal(3)
     F, Y, s = np.outer(f, v), np.outer(f, [2.0, -1.0]), np.full(2, s)
-    base = conditionals.draw_A(BE, F, Y, s, np.zeros((2, 3)))
-    J = np.stack([conditionals.draw_A(BE, F, Y, s, np.outer(np.ones(2), e))[0] - base[0] for e in np.eye(3)], axis=1)
+    base = draw(F, Y, s, np.zeros((2, 3)))
+    J = np.stack([draw(F, Y, s, np.outer(np.ones(2), e))[0] - base[0] for e in np.eye(3)], axis=1)
     u = v / np.linalg.norm(v)
     np.testing.assert_allclose(base, np.outer([2.0, -1.0], u) / np.linalg.norm(v), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(J @ J.T, np.eye(3) - np.outer(u, u), atol=2e-3)
@@ -80,14 +89,14 @@ def test_A_keeps_its_prior_where_a_response_without_noise_says_nothing(s, compil
 
 def test_rotating_to_the_small_side_changes_no_conditional():
     X, Y, A, lam, tau, s = problem(m=11, P=4)
-    data = gibbs.prepare(BE, X, Y)
+    data = prepare(BE, X, Y)
     assert data.X.shape == (4, 4)
     whole, _ = dense_B(X, Y, A, lam, tau, s)
     small, _ = dense_B(data.X, data.Y, A, lam, tau, s)
     np.testing.assert_allclose(small, whole, atol=1e-10)
     B = RNG(3).standard_normal((4, 2))
-    rss = ((data.Y - data.X @ B @ A.T) ** 2).sum(axis=0) + data.rss0
-    np.testing.assert_allclose(rss, ((Y - X @ B @ A.T) ** 2).sum(axis=0), rtol=1e-12)
+    small, whole = data.Y - data.X @ B @ A.T, Y - X @ B @ A.T
+    np.testing.assert_allclose(small.T @ small + data.rss0, whole.T @ whole, rtol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5, 1e12])
@@ -106,71 +115,213 @@ def test_factor_solves_and_weighs_like_a_dense_matrix(scale, m):
         got = factor.unrotate(factor.solve(d, np.stack([rotated[:, :1], rotated[:, 1:]]))[j])[:, 0]
         # Rounding in G costs eps · condition at most; beyond STIFF singular values take over and nothing is lost.
         condition = d[j] ** 2 * sv[0] ** 2
-        lost = 1e-15 * condition if (d**2).max() * (sv**2).sum() < backend.STIFF else 1e-14
+        lost = 1e-15 * condition if (d**2).max() * (sv**2).sum() < STIFF else 1e-14
         np.testing.assert_allclose(got, exact, atol=1e-13 + 10 * lost)
     dense = sum(np.log(1 + d[j] ** 2 * sv**2).sum() + ((U.T @ V[:, j]) ** 2 / (1 + d[j] ** 2 * sv**2)).sum() for j in range(2))
     np.testing.assert_allclose(factor.log_marginal(d, rotated), dense, rtol=1e-7)
 
 
-def collapsed_density(X, Y, A, lam, tau, sigma2, alpha, noise_scale):
-    """log p(Y | A, lam, tau, sigma²)^alpha with B integrated out, plus the priors of log sigma and log tau, densely."""
+def random_Sigma(rng, Q, correlated):
+    L = rng.standard_normal((Q, Q)) + 2 * np.eye(Q)
+    return L @ L.T if correlated else np.diag(np.exp(rng.normal(size=Q)))
+
+
+def log_prior_Sigma(Sigma, scale, correlated):
+    """Of Sigma; independent noise: of the logarithms of its levels. Huang & Wand (2013), a integrated out numerically."""
+    if not correlated:
+        sigma = np.sqrt(np.diag(Sigma))
+        return (np.log(sigma) - np.log1p(sigma**2 / scale**2)).sum()
+    Q = len(Sigma)
+    t = np.linspace(-40, 40, 20_001)  # log a_q
+    precision = np.diag(np.linalg.inv(Sigma))
+    log_f = -t / 2 - np.exp(-t) / scale[:, None] ** 2  # a ~ IG(1/2, 1/scale²), as a density of t
+    log_f = log_f - (NU + Q - 1) / 2 * t - NU * precision[:, None] * np.exp(-t)  # IW(nu + Q - 1, 2 nu diag(1/a)) at Sigma
+    top = log_f.max(axis=1, keepdims=True)
+    marginal = top[:, 0] + np.log(np.exp(log_f - top).sum(axis=1))
+    return marginal.sum() - (NU + 2 * Q) / 2 * np.linalg.slogdet(Sigma)[1]
+
+
+def collapsed_density(X, Y, A, lam, tau, Sigma, power, scale, correlated):
+    """log p(Y | A, lam, tau, Sigma)^power with B integrated out, plus the priors of Sigma and log tau, densely."""
     m, Q = Y.shape
-    s2 = sigma2 / alpha
-    cov = np.kron((A * tau**2) @ A.T, (X * lam**2) @ X.T) + np.kron(np.diag(s2), np.eye(m))
+    cov = np.kron((A * tau**2) @ A.T, (X * lam**2) @ X.T) + np.kron(Sigma / power, np.eye(m))
     value = multivariate_normal(np.zeros(m * Q), cov, allow_singular=False).logpdf(Y.T.ravel())
-    value += (1 - alpha) * m / 2 * np.log(s2).sum()
-    value += (np.log(np.sqrt(sigma2)) - np.log1p(sigma2 / noise_scale**2)).sum()
-    return value + (np.log(tau) - np.log1p(tau**2)).sum()
+    value += (1 - power) * m / 2 * np.linalg.slogdet(Sigma)[1]
+    return value + log_prior_Sigma(Sigma, scale, correlated) + (np.log(tau) - np.log1p(tau**2)).sum()
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.6])
+@pytest.mark.parametrize("correlated", [True, False])
+@pytest.mark.parametrize("power", [1.0, 0.6])
 @pytest.mark.parametrize(("m", "P", "R"), [(5, 9, 3), (7, 4, 2)])
-def test_collapsed_steps_follow_the_marginal_likelihood(alpha, m, P, R):
+def test_collapsed_steps_follow_the_marginal_likelihood(power, m, P, R, correlated):
     """Every acceptance threshold equals the dense density ratio: accepted just below it, refused just above."""
-    X, Y, A, lam, tau, s = problem(m=m, P=P, R=R)
-    sigma2, scale = s**2, np.full(3, 1.3)
-    data = gibbs.prepare(BE, X, Y)
-    law = priors.HalfCauchy(scale)
+    X, Y, A, lam, tau, _ = problem(m=m, P=P, R=R)
+    rng, scale, Q = RNG(5), np.full(3, 1.3), 3
+    law = Correlated(scale) if correlated else Independent(priors.HalfCauchy(scale), scale)
+    Sigma, data = random_Sigma(rng, Q, correlated), prepare(BE, X, Y)
     factor = BE.factor(BE.gram(data.X * lam), data.X, lam, 1e3)
-    collapsed = moves.Collapsed(BE, factor, factor.rotate(data.Y), A, data.rss0, data.m, alpha, priors.HalfCauchy(), law)
-    for i in range(4):
-        steps = np.zeros(4)
-        steps[i] = 0.4
-        new_sigma2, new_tau = sigma2.copy(), tau.copy()
-        if i < 3:
-            new_sigma2[i] *= np.exp(0.8)
-        else:
-            new_tau = tau * np.exp(0.4)
-        log_ratio = collapsed_density(X, Y, A, lam, new_tau, new_sigma2, alpha, scale)
-        log_ratio -= collapsed_density(X, Y, A, lam, tau, sigma2, alpha, scale)
-        for margin, expected in ((-1e-7, True), (1e-7, False)):
-            u = np.ones(4)
-            u[i] = np.exp(log_ratio + margin)
-            *_, accepted = moves.collapsed_scales(BE, collapsed, sigma2, tau, steps, u)
-            if u[i] <= 1.5:  # a ratio far above one accepts whatever u is
-                assert bool(accepted[i]) is expected
+    at = law.rotation(BE, Sigma).root()
+    target = integrated.Collapsed(BE, factor, factor.rotate(data.Y), A, data.rss0, data.m, power, tau, priors.HalfCauchy(), law)
+    directions = law.directions(BE, rng.standard_normal((Q, Q)))
+    tried = 0
+    for i in range(Q + 1):
+        for size in (0.4, -0.4):
+            steps = np.zeros(Q + 1)
+            steps[i] = size
+            new, new_tau, volume = Sigma, tau * np.exp(size), 0.0
+            if i < Q:
+                root = np.linalg.inv(at.K)
+                new, new_tau = root @ (np.eye(Q) + np.expm1(size) * np.outer(directions[i], directions[i])) @ root.T, tau
+                volume = (Q + 1) / 2 * size if correlated else 0.0  # the measure that a stretch leaves alone: |Sigma|^(-(Q+1)/2)
+            log_ratio = collapsed_density(X, Y, A, lam, new_tau, new, power, scale, correlated) + volume
+            log_ratio -= collapsed_density(X, Y, A, lam, tau, Sigma, power, scale, correlated)
+            for margin, expected in ((-1e-6, True), (1e-6, False)):
+                u = np.ones(Q + 1)
+                u[i] = np.exp(log_ratio + margin)
+                if u[i] <= 1.5:  # a ratio far above one accepts whatever u is
+                    found, found_tau, accepted = integrated.collapsed_scales(BE, target, at, directions, steps, u)
+                    assert bool(accepted[i]) is expected
+                    after = np.linalg.inv(found.K.T @ found.K)
+                    np.testing.assert_allclose(after, new if expected else Sigma, rtol=1e-9, atol=1e-10)
+                    np.testing.assert_allclose(found_tau, new_tau if expected else tau)
+                    np.testing.assert_allclose(np.log(found.volume).sum(), np.linalg.slogdet(after)[1])
+                    tried += 1
+    assert tried >= 6
 
 
 def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     X, Y, *_ = problem(m=6, P=9, R=3, seed=8)
-    model = gibbs.Model()
-    plan, data, rng = gibbs.plan(model, X, Y, borderline=4), gibbs.prepare(BE, X, Y), RNG(9)
-    state = gibbs.initial(plan, data, rng)
+    plan, data, rng = make_plan(Model(), X, Y, borderline=4), prepare(BE, X, Y), RNG(9)
+    state = initial(plan, data, rng)._replace(Sigma=random_Sigma(rng, 3, True))
     chosen = np.array([1, 3, 4, 8])
-    tuning = gibbs.initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
-    noise = gibbs.draw_noise(plan, rng)
-    B, F, lam, tau, sigma2, *_ = gibbs._draw_B(BE, plan, data, state.A, state.lam, state.tau, state.sigma2, tuning, noise)
-    np.testing.assert_allclose(F, X @ B, atol=1e-10)
-    assert (lam[chosen] != state.lam[chosen]).any()
-    assert (np.delete(lam, chosen) == np.delete(state.lam, chosen)).all()
-    direct = conditionals.draw_B_row(BE, X, Y, state.A, lam, tau, np.sqrt(sigma2), noise["Z"], noise["E"])
-    np.testing.assert_allclose(B, direct, atol=1e-10)
+    tuning = initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
+    noise = draw_noise(plan, rng)
+    now = steps_of.Sweep(BE, plan, data, tuning, noise, FULL, None)
+    new, F, view, _ = steps_of.draw_without_B(now, state, None)
+    np.testing.assert_allclose(F, X @ new.B, atol=1e-10)
+    assert (new.lam[chosen] != state.lam[chosen]).any()
+    assert (np.delete(new.lam, chosen) == np.delete(state.lam, chosen)).all()
+    given = Given(view.A, new.lam, new.tau, view.deviation(1.0))
+    direct = conditionals.draw_B_row(BE, X, view.Y, given, noise["Z"], noise["E"])
+    np.testing.assert_allclose(new.B, direct, atol=1e-10)
+
+
+def test_steps_given_Sigma_have_the_textbook_mean_and_covariance():
+    """B and A by the rotation, against dense systems with the full Sigma."""
+    X, Y, A, lam, tau, _ = problem(m=6, P=4, R=2)
+    plan, data = make_plan(Model(rank=2), X, Y, mixing=False, compiled=False), prepare(BE, X, Y)._replace(X=X, Y=Y)
+    state = initial(plan, data, RNG(1))._replace(A=A, lam=lam, tau=tau, Sigma=random_Sigma(RNG(2), 3, True))
+    zero = {name: np.zeros(shape) for name, (_, shape, _) in plan.noise(steps_of.FULL).items()} | {"E": np.zeros((6, 2))}
+    white = np.linalg.inv(np.linalg.cholesky(state.Sigma))
+    design = np.kron(X, white @ A)
+    cov = np.linalg.inv(design.T @ design + np.diag(1 / (lam[:, None] * tau).ravel() ** 2))
+    mean = (cov @ design.T @ (Y @ white.T).ravel()).reshape(4, 2)
+
+    def draw_B(**noise):
+        return steps_of.draw_B(steps_of.Sweep(BE, plan, data, None, zero | noise, FULL, None), state)[0].B
+
+    np.testing.assert_allclose(draw_B(), mean, atol=1e-10)
+    J = [draw_B(Z=e.reshape(4, 2)) - mean for e in np.eye(8)] + [draw_B(E=e.reshape(6, 2)) - mean for e in np.eye(12)]
+    J = np.array(J).reshape(20, 8)
+    np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
+
+    F, view = X @ mean, steps_of.rotated(steps_of.Sweep(BE, plan, data, None, zero, FULL, None), state)
+    design = np.kron(F, white)  # vec of Aᵀ by columns of A
+    cov = np.linalg.inv(design.T @ design + np.eye(6))
+    expected = (cov @ design.T @ (Y @ white.T).ravel()).reshape(2, 3).T
+
+    def draw_A(**noise):
+        return steps_of.draw_A(steps_of.Sweep(BE, plan, data, None, zero | noise, FULL, None), state, F, view).A
+
+    np.testing.assert_allclose(draw_A(), expected, atol=1e-10)
+    J = np.array([(draw_A(A=e.reshape(3, 2)) - expected).T.ravel() for e in np.eye(6)])
+    np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
+
+
+def draws_of_Sigma(size, power=1.0, a=None, compiled=False):
+    """Sigma given one residual scatter, from one state; `a` fixes the auxiliary variables."""
+    rng, Q, rows = RNG(21), 3, 8.0
+    scale = np.array([1.0, 0.5, 2.0])
+    law, Sigma = Correlated(scale), random_Sigma(RNG(22), 3, True)
+    E = RNG(23).standard_normal((8, 3))
+    at, out = law.rotation(BE, Sigma), []
+    for _ in range(size):
+        noise = {}
+        for name, (kind, shape, parameter) in law.needs(power * rows, Q).items():
+            noise[name] = rng.standard_gamma(parameter, shape) if kind == "gamma" else rng.standard_normal(shape)
+        if a is not None:
+            noise["a"] = (NU * at.precision() + 1 / scale**2) / a
+        if compiled:
+            three = noise["a"], noise["normal"], noise["chi"]
+            out.append(kernels.draw_Sigma(at.U, at.variances, power * E.T @ E, power * rows, scale, True, three))
+        else:
+            out.append(law.draw(BE, at, power * E.T @ E, power * rows, noise))
+    return np.array(out), E, scale, Sigma
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_Sigma_given_a_is_inverse_wishart(power, compiled):
+    """Moments, and every random number in its place: draws of log det and of an entry against SciPy's law."""
+    a = np.array([0.7, 1.0, 3.0])
+    found, E, _, _ = draws_of_Sigma(4000, power, a, compiled)
+    degrees, psi = NU + 2 + power * 8, power * E.T @ E + 2 * NU * np.diag(1 / a)
+    law = invwishart(degrees, psi)
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(axis=0) - psi / (degrees - 4)) < 5 * error).all()
+    other = law.rvs(20_000, random_state=1)
+    for f in (lambda S: np.linalg.slogdet(S)[1], lambda S: S[..., 0, 0], lambda S: S[..., 0, 2], lambda S: S[..., 1, 2]):
+        assert ks_2samp(f(found), f(other)).pvalue > 1e-4
+
+
+def test_Sigma_and_a_keep_their_joint_law_for_the_scatter():
+    """Sigma from its density by importance weights (SciPy's inverse Wishart under a fixed a) is left alone by a draw."""
+    rng, scale, E = RNG(31), np.array([1.0, 0.5, 2.0]), RNG(23).standard_normal((8, 3))
+    law = Correlated(scale)
+    proposal = invwishart(NU + 2 + 8, E.T @ E + 2 * NU * np.eye(3))
+    some = proposal.rvs(40_000, random_state=2)
+    weight = np.array([log_prior_fast(S, scale) for S in some]) + invwishart_likelihood(some, E)
+    weight = weight - proposal.logpdf(np.moveaxis(some, 0, -1))
+    weight = np.exp(weight - weight.max())
+    before = some[rng.choice(len(some), 3000, p=weight / weight.sum())]
+    after = []
+    for S in before:
+        noise = {}
+        for name, (kind, shape, parameter) in law.needs(8.0, 3).items():
+            noise[name] = rng.standard_gamma(parameter, shape) if kind == "gamma" else rng.standard_normal(shape)
+        after.append(law.draw(BE, law.rotation(BE, S), E.T @ E, 8.0, noise))
+    for f in (lambda S: np.linalg.slogdet(S)[1], lambda S: S[:, 1, 1], lambda S: S[:, 0, 1] / np.sqrt(S[:, 0, 0] * S[:, 1, 1])):
+        assert ks_2samp(f(before), f(np.array(after))).pvalue > 1e-4
+
+
+def log_prior_fast(Sigma, scale):
+    """`log_prior_Sigma` in closed form; the test below holds them together."""
+    Q, precision = len(Sigma), np.diag(np.linalg.inv(Sigma))
+    return -(NU + 2 * Q) / 2 * np.linalg.slogdet(Sigma)[1] - (NU + Q) / 2 * np.log(NU * precision + 1 / scale**2).sum()
+
+
+def invwishart_likelihood(Sigma, E):
+    quad = np.einsum("sij,ji->s", np.linalg.inv(Sigma), E.T @ E)
+    return -len(E) / 2 * np.linalg.slogdet(Sigma)[1] - quad / 2
+
+
+def test_the_prior_of_Sigma_with_a_integrated_out():
+    scale = np.array([1.0, 0.5, 2.0])
+    values = []
+    for seed in range(4):
+        Sigma = random_Sigma(RNG(seed), 3, True)
+        law = Correlated(scale)
+        at = law.rotation(BE, Sigma).root()
+        ours = law.log_density(BE, at) - 2 * np.linalg.slogdet(Sigma)[1]  # (Q+1)/2: from the invariant measure to dSigma
+        values.append([ours, log_prior_fast(Sigma, scale), log_prior_Sigma(Sigma, scale, True)])
+    values = np.array(values)
+    np.testing.assert_allclose(values - values[0], np.tile((values - values[0])[:, :1], 3), atol=1e-6)
 
 
 def test_single_site_decisions_equal_a_loop_over_features():
     rng = RNG(10)
     X, Y = rng.standard_normal((7, 150)), rng.standard_normal((7, 3))
-    blocks = gibbs.prepare(BE, X, Y).blocks
+    blocks = prepare(BE, X, Y).blocks
     W, delta, u = rng.standard_normal((7, 3)), 0.4 * rng.standard_normal((150, 3)), rng.random(150)
     prior = 0.2 * rng.standard_normal(150)
     accepted, after = moves.single_site(BE, blocks, W, delta, prior, u)
@@ -190,7 +341,7 @@ def test_single_site_decisions_do_not_depend_on_the_blocks():
     X, Y = rng.standard_normal((7, 150)), rng.standard_normal((7, 3))
     W, delta, u = rng.standard_normal((7, 3)), 0.4 * rng.standard_normal((150, 3)), rng.random(150)
     prior = 0.2 * rng.standard_normal(150)
-    small, large = (gibbs.prepare(BE, X, Y, block=k).blocks for k in (10, 150))
+    small, large = (prepare(BE, X, Y, block=k).blocks for k in (10, 150))
     accepted, after = moves.single_site(BE, small, W, delta, prior, u)
     whole, left = moves.single_site(BE, large._replace(gram=None), W, delta, prior, u)
     np.testing.assert_array_equal(accepted, whole)
@@ -199,7 +350,7 @@ def test_single_site_decisions_do_not_depend_on_the_blocks():
     visited = np.array([14, 0, 1])
     some, after = moves.single_site(BE, small, W, delta, prior, u, visited)
     places = np.r_[140:150, 0:20]
-    alone = gibbs.prepare(BE, X[:, places], Y, block=10).blocks
+    alone = prepare(BE, X[:, places], Y, block=10).blocks
     picked, left = moves.single_site(BE, alone, W, delta[places], prior[places], u[places])
     np.testing.assert_array_equal(some[places], picked)
     assert picked.any()

@@ -78,7 +78,7 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
-    from intarsia.server.sampler.chains import sample
+    from intarsia.server.sampler.sample import sample
 
     Z, X, Y = data
     run = {"draws": 30, "warmup": 20, "chains": 2, "thin": 1, "seed": 2, "workers": 1}

@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 
-from intarsia.server.sampler import backend, gibbs
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler import backends
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.schedule import draw_noise
+from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.state import prepare
+from intarsia.server.sampler.sweep import sweep
 
-BE = backend.get("numpy")
+BE = backends.get("numpy")
 RUN = {"draws": 60, "warmup": 60, "chains": 2, "thin": 1, "seed": 1}
 
 
@@ -62,12 +67,12 @@ def test_responses_that_are_exact_functions_of_the_features(local, m, P, Q, used
 
 @pytest.mark.parametrize("local", ["row", "element"])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-@pytest.mark.parametrize("which", ["lam", "tau", "sigma2", "half of lam"])
+@pytest.mark.parametrize("which", ["lam", "tau", "Sigma", "half of lam"])
 def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
     X, Y, _ = data()
-    plan, rng = gibbs.plan(Model(local=local), X, Y), np.random.default_rng(3)
-    prepared = gibbs.prepare(BE, X, Y)
-    state = gibbs.initial(plan, prepared, rng)
+    plan, rng = make_plan(Model(local=local), X, Y), np.random.default_rng(3)
+    prepared = prepare(BE, X, Y)
+    state = initial(plan, prepared, rng)
     if which == "half of lam":
         lam = state.lam.copy()
         lam[::2] *= scale
@@ -76,10 +81,22 @@ def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
         state = state._replace(**{which: getattr(state, which) * scale})
     with np.errstate(all="ignore"):
         for _ in range(300):
-            state, _ = gibbs.sweep(BE, plan, prepared, state, gibbs.initial_tuning(plan), gibbs.draw_noise(plan, rng))
+            state, _ = sweep(BE, plan, prepared, state, initial_tuning(plan), draw_noise(plan, rng))
             assert all(np.isfinite(v).all() for v in state)
     C = state.B @ state.A.T
     assert np.abs(C[0] - 2.0).max() < 1.5  # it has found its way back
+
+
+@pytest.mark.parametrize("local", ["row", "element"])
+def test_copies_of_responses_and_responses_without_noise_do_not_stop_a_chain(local):
+    """The noise's covariance is singular: a response twice, one that is the sum of others, one that the features give exactly."""
+    X, Y, _ = data(m=40, P=20, Q=3)
+    Y = np.hstack([Y, Y[:, :1], Y[:, :1] + Y[:, 1:2], X[:, :1] - X[:, 1:2]])
+    draws = sample(X, Y, Model(local=local), **RUN | {"draws": 150, "warmup": 150})
+    assert np.isfinite(draws.C).all()
+    assert np.isfinite(draws.Sigma).all()
+    assert (draws.sigma2 > 0).all()
+    np.testing.assert_allclose(np.median(draws.C, axis=(0, 1))[:2, -1], [1.0, -1.0], atol=0.1)
 
 
 def test_row_and_element_scales_agree_when_the_truth_is_dense_and_small():
@@ -100,7 +117,7 @@ def test_the_fractional_posterior_is_wider_by_the_root_of_its_power():
     X = rng.standard_normal((400, 2))
     Y = X @ np.array([[1.0], [-1.0]]) + rng.standard_normal((400, 1))
     run = {"draws": 800, "warmup": 100, "chains": 1, "thin": 1, "seed": 2}
-    whole, half = (sample(X, Y, Model(alpha=a), **run) for a in (1.0, 0.25))
+    whole, half = (sample(X, Y, Model(power=a), **run) for a in (1.0, 0.25))
     np.testing.assert_allclose(half.C.std((0, 1)) / whole.C.std((0, 1)), 2.0, rtol=0.15)
     np.testing.assert_allclose(half.C.mean((0, 1)), whole.C.mean((0, 1)), atol=0.03)
     np.testing.assert_allclose(half.sigma2.mean(), whole.sigma2.mean(), rtol=0.1)

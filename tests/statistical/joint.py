@@ -1,32 +1,58 @@
 """Draws from the joint law of parameters and data, and the sweep applied to them: tools of the joint tests."""
 
+from typing import NamedTuple
+
 import numpy as np
+from scipy.stats import invwishart
 
-from intarsia.server.sampler import backend, gibbs
+from intarsia.server.sampler import backends
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import FULL, PLAIN, draw_noise
+from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.start import initial_tuning
+from intarsia.server.sampler.state import State, prepare
+from intarsia.server.sampler.sweep import factored, sweep
 
-BE = backend.get("numpy")
+BE = backends.get("numpy")
+
+
+class Problem(NamedTuple):
+    """What a joint test is made of. `shared`: do light sweeps share the factored system? `compiled`: on the path users take?"""
+
+    local: str = "row"
+    law: str = "horseshoe"
+    noise: str = "correlated"
+    m: int = 5
+    P: int = 6
+    Q: int = 2
+    R: int = 2
+    power: float = 1.0
+    mixing: bool = True
+    kinds: tuple = ()
+    shared: bool = True
+    compiled: bool = True
 
 
 class Setting:
     """A small problem with a proper prior: fixed design, fixed noise scale, fixed tuning of every move."""
 
-    def __init__(self, local="row", law="horseshoe", m=5, P=6, Q=2, R=2, mixing=True, seed=0, kinds=None, shared=True):
-        self.shared = shared  # do light sweeps share the factored system?
-        self.kinds = kinds or (gibbs.FULL if mixing else gibbs.PLAIN,)
+    def __init__(self, seed=0, **options):
+        problem = self.problem = Problem(**options)
+        self.shared, m, P, Q = problem.shared, problem.m, problem.P, problem.Q
+        self.kinds = problem.kinds or (FULL if problem.mixing else PLAIN,)
         rng = np.random.default_rng(seed)
         self.X = rng.standard_normal((m, P)) + 0.5 * rng.standard_normal((m, 1))
-        blank = np.zeros((m, Q))
-        self.plan = gibbs.plan(gibbs.Model(local=local, law=law, rank=R), self.X, blank, mixing=mixing, borderline=2)
+        model = Model(local=problem.local, law=problem.law, rank=problem.R, noise=problem.noise, power=problem.power)
+        self.plan = make_plan(
+            model, self.X, np.zeros((m, Q)), mixing=problem.mixing, borderline=min(2, P), compiled=problem.compiled
+        )
         self.m, self.Q = m, Q
-        tuning = gibbs.initial_tuning(self.plan)
+        tuning = initial_tuning(self.plan)
         self.tuning = tuning._replace(
             theta=np.linspace(0.3, np.pi / 2, tuning.theta.size).reshape(tuning.theta.shape),
-            clear=np.arange(P) >= P - 2,
             doubt=np.linspace(0.0, 2.0, P),
-            log_steps=np.log(np.full(Q + 1, 0.7)),
-            log_shift=np.log(np.full_like(tuning.log_shift, 0.5)),
-            log_compensate=np.log(np.array(0.5)),
-            log_stretch=np.log(np.array(0.5)),
+            log_steps=np.log(np.full(3, 1.2)),
+            log_odds=np.array(0.3),
         )
 
     def scale(self, rng, shape, law):
@@ -40,26 +66,38 @@ class Setting:
     def prior(self, rng):
         p = self.plan
         lam = self.scale(rng, (p.P, p.R) if p.element else (p.P,), p.model.law)
-        tau, sigma = np.abs(rng.standard_cauchy(p.R)), np.abs(rng.standard_cauchy(p.Q))
+        tau = np.abs(rng.standard_cauchy(p.R))
         rows = lam if p.element else lam[:, None]
         B = rng.standard_normal((p.P, p.R)) * rows * tau
-        return gibbs.State(rng.standard_normal((p.Q, p.R)), B, lam, tau, sigma**2)
+        return State(rng.standard_normal((p.Q, p.R)), B, lam, tau, self.covariance(rng))
+
+    def covariance(self, rng):
+        """Sigma from its prior, written from the paper that proposes it (Huang & Wand 2013), all scales one."""
+        Q = self.Q
+        if self.problem.noise == "independent" or Q == 1:
+            return np.diag(np.abs(rng.standard_cauchy(Q)) ** 2)
+        a = 1 / rng.standard_gamma(0.5, Q)
+        return np.atleast_2d(invwishart.rvs(2 + Q - 1, 2 * 2 * np.diag(1 / a), random_state=rng))
 
     def data(self, state, rng):
-        Y = self.X @ state.B @ state.A.T + rng.standard_normal((self.m, self.Q)) * np.sqrt(state.sigma2)
-        return Y, gibbs.prepare(BE, self.X, Y)._replace(noise_scale=np.ones(self.Q))
+        L = np.linalg.cholesky(state.Sigma)
+        Y = self.X @ state.B @ state.A.T + rng.standard_normal((self.m, self.Q)) @ L.T
+        return Y, prepare(BE, self.X, Y)._replace(noise_scale=np.ones(self.Q))
 
     def functions(self, state, Y):
         """Bounded or χ²-distributed functions of parameters and data, to compare before and after."""
         rows = state.lam if state.lam.ndim == 2 else state.lam[:, None]
         C = state.B @ state.A.T
-        white = (Y - self.X @ C) / np.sqrt(state.sigma2)
+        white = np.linalg.solve(np.linalg.cholesky(state.Sigma), (Y - self.X @ C).T)
+        sigma2 = np.diag(state.Sigma)
+        correlation = state.Sigma[0, -1] / np.sqrt(sigma2[0] * sigma2[-1])
         unit = state.B / (rows * state.tau)
         rows = np.broadcast_to(rows, unit.shape)
         return np.array(
             [
                 np.arctan(rows[0, 0]), np.arctan(rows[1, 0]), np.arctan(rows[-1, -1]), np.arctan(rows).mean(),
-                np.arctan(state.tau[0]), np.arctan(state.tau).mean(), np.arctan(state.sigma2[0]), np.arctan(state.sigma2[-1]),
+                np.arctan(state.tau[0]), np.arctan(state.tau).mean(), np.arctan(sigma2[0]), np.arctan(sigma2[-1]),
+                correlation, np.arctan(np.linalg.slogdet(state.Sigma)[1]),
                 np.arctan(C[0, 0]), np.arctan(C[-1, -1]), np.arctan(C[1, 0] * C[1, -1]), np.arctan(np.abs(C)).mean(),
                 (white**2).sum(), (unit**2).sum(), unit[1, 0], unit[-1, -1], (state.A**2).sum(), state.A[0, 0],
                 (unit[1:3] ** 2).sum() * np.arctan(state.tau[0]), np.arctan(state.tau[-1] * rows[1, 0]),
@@ -75,8 +113,8 @@ def sweeps_of(setting, data, state, rng, sweeps):
         if kind.collapse or plan.element or not setting.shared:
             factor = None
         else:
-            factor = gibbs.factored(BE, plan, data, state, factor)
-        state, _ = gibbs.sweep(BE, plan, data, state, setting.tuning, gibbs.draw_noise(plan, rng, kind), kind, factor)
+            factor = factored(BE, plan, data, state, factor)
+        state, _ = sweep(BE, plan, data, state, setting.tuning, draw_noise(plan, rng, kind), kind, factor)
     return state
 
 

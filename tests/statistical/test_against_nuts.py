@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from intarsia.server.sampler.chains import sample
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
 
 
 def nuts(X, Y, local, draws=4000, seed=0):

@@ -1,6 +1,6 @@
 """Simulation-based calibration: the true value's rank among the draws is uniform (Talts et al. 2018).
 
-Here the whole sampler is on trial: overdispersed start, warm-up with adaptation, thinning. Ranks of C, sigma² and tau's size.
+Here the whole sampler is on trial: overdispersed start, warm-up with adaptation, thinning. Ranks of C, Sigma and tau's size.
 FAILURE is the chance that a correct sampler fails a setting.
 """
 
@@ -13,7 +13,10 @@ from scipy.stats import kstest
 from test_joint import wrong_tau
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import adapt, conditionals, gibbs
+from intarsia.server.sampler import adapt, kernels
+from intarsia.server.sampler.schedule import draw_noise
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.sweep import factored, strength, sweep
 
 FAILURE = 1e-4
 
@@ -21,15 +24,16 @@ FAILURE = 1e-4
 def posterior(setting, data, rng, warmup, draws, thin):
     """Quantities of `draws` thinned draws of one chain with its own warm-up."""
     plan = setting.plan
-    state, tuning, memory = gibbs.initial(plan, data, rng), gibbs.initial_tuning(plan), adapt.start(plan)
+    state, tuning, memory = initial(plan, data, rng), initial_tuning(plan), adapt.start(plan)
     kept, factor = [], None
     with np.errstate(all="ignore"):
         for i in range(warmup + draws * thin):
             kind = plan.kind(i)
-            factor = None if kind.collapse or plan.element else gibbs.factored(BE, plan, data, state, factor)
-            state, stats = gibbs.sweep(BE, plan, data, state, tuning, gibbs.draw_noise(plan, rng, kind), kind, factor)
+            factor = None if kind.collapse or plan.element else factored(BE, plan, data, state, factor)
+            state, stats = sweep(BE, plan, data, state, tuning, draw_noise(plan, rng, kind), kind, factor)
             if i < warmup:
-                tuning, memory = adapt.adapt(plan, tuning, memory, stats, gibbs.strength(BE, data, state), i, warmup, kind=kind)
+                seen = adapt.Seen(i, warmup, kind, stats, strength(BE, plan, data, state))
+                tuning, memory = adapt.adapt(BE, plan, tuning, memory, seen)
             elif (i - warmup) % thin == 0:
                 kept.append(quantities(state))
     return np.array(kept)
@@ -38,7 +42,8 @@ def posterior(setting, data, rng, warmup, draws, thin):
 def quantities(state):
     C = state.B @ state.A.T
     V = (state.A * state.tau**2) @ state.A.T
-    return np.array([C[0, 0], C[1, -1], C[-1, 0], np.abs(C).sum(), *np.log(state.sigma2[:2]), np.trace(V)])
+    noise = *np.log(np.diag(state.Sigma)), state.Sigma[0, -1]
+    return np.array([C[0, 0], C[1, -1], C[-1, 0], np.abs(C).sum(), *noise, np.trace(V)])
 
 
 def ranks(setting, replicates, warmup=60, draws=20, thin=12, seed=0):
@@ -64,9 +69,10 @@ def test_row_scales_are_calibrated():
 
 def test_the_papers_tau_step_is_not_calibrated(monkeypatch):
     """It drives tau to infinity until a factorisation breaks: both ways of failing count."""
-    monkeypatch.setattr(conditionals, "draw_tau", wrong_tau)
+    monkeypatch.setattr(kernels, "given_B", kernels.given_B.py_func)
+    monkeypatch.setattr(kernels, "draw_tau", wrong_tau)
     with contextlib.suppress(np.linalg.LinAlgError, ConvergenceError):
-        assert smallest(ranks(Setting(mixing=False), 60)) < 1e-6
+        assert smallest(ranks(Setting(), 60)) < 1e-6
 
 
 @pytest.mark.slow

@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.linalg import block_diag
 from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
+from intarsia.server.sampler import backends, private
 from intarsia.server.sampler import errors_in_variables as ev
-from intarsia.server.sampler.chains import sample as sample_without_noise
-from intarsia.server.sampler.gibbs import Model
+from intarsia.server.sampler.covariance import Correlated
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample as sample_without_noise
 
 
 def covariance(kind, P, rho=0.5):
@@ -47,7 +50,7 @@ def score(C, draws):
 
 def fit(Z, Y, d, n=10**5, **options):
     w = np.sqrt(d * n)
-    return ev.sample(Z, Y, feature_noise=np.full(Z.shape[1], w), response_noise=np.full(Y.shape[1], w), n=n, **options)
+    return private.sample(Z, Y, feature_noise=np.full(Z.shape[1], w), response_noise=np.full(Y.shape[1], w), n=n, **options)
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -57,17 +60,19 @@ def test_latent_features_against_the_dense_gaussian():
     rng = np.random.default_rng(0)
     m, P, Q = 2, 3, 2
     S = covariance("band", P) * 1.7
-    d, sigma2 = np.array([0.2, 0.5, 1.0]), np.array([0.3, 2.0])
+    d, Sigma = np.array([0.2, 0.5, 1.0]), np.array([[0.3, 0.4], [0.4, 2.0]])
     C, Z, Y = rng.standard_normal((P, Q)), rng.standard_normal((m, P)), rng.standard_normal((m, Q))
     # Joint covariance of (x, z, y), then conditioning.
     observe = np.vstack([np.eye(P), C.T])
-    noise = np.diag(np.concatenate([d, sigma2]))
+    noise = block_diag(np.diag(d), Sigma)
     gain = S @ observe.T @ np.linalg.inv(observe @ S @ observe.T + noise)
     mean, cov = np.hstack([Z, Y]) @ gain.T, S - gain @ observe @ S
     precision = np.linalg.inv(S)
-    found = ev.draw_latent(Z, Y, C, sigma2, d, precision, np.zeros((P, m)))
+    law = Correlated(np.ones(Q))
+    noise_of = law.rotation(backends.get("numpy"), Sigma)
+    found = ev.draw_latent(Z, Y, C, noise_of, d, precision, np.zeros((P, m)))
     np.testing.assert_allclose(found, mean, atol=1e-10)
-    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, sigma2, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
+    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, noise_of, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
     np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
 
 
@@ -108,7 +113,7 @@ def _joint(noise_known, sweeps, rng):
     """Z, Y | X, then ν, S, X | Z, Y: leaves the prior of X alone if the sampler is right. Returns functions of X."""
     m, P, Q = 5, 3, 2
     T, d = np.array([1.0, 2.0, 0.5]), np.array([0.4, 0.4, 0.8])
-    C, sigma2 = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 0.3]]), np.array([0.5, 1.0])
+    C, Sigma = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 0.3]]), np.array([[0.5, 0.4], [0.4, 1.0]])
     grid = ev.strength_grid(P, m)
 
     def prior():
@@ -125,11 +130,11 @@ def _joint(noise_known, sweeps, rng):
     setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
     setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones(P), np.ones(Q), sigma2, float(k))
+    state = ev.State(X, A, B, np.ones(P), np.ones(Q), Sigma, float(k))
     chain = []
     for _ in range(sweeps):
         Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
-        Y = state.X @ C + np.sqrt(sigma2) * rng.standard_normal((m, Q))
+        Y = state.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
         state = ev.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
         chain.append(summary(state.X, state.strength))
     chain = np.array(chain)
@@ -154,7 +159,7 @@ def test_corrects_what_plain_fitting_shrinks():
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
         plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))
-        aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, seed=seed, workers=1).C))
+        aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, thin=1, seed=seed, workers=1).C))
     plain, aware = np.mean(plain, axis=0), np.mean(aware, axis=0)
     assert aware[0] < 0.75 * plain[0]  # error
     assert plain[1] < 0.6  # coverage
@@ -165,7 +170,7 @@ def test_corrects_what_plain_fitting_shrinks():
 def test_noise_level_of_the_responses_is_taken_off():
     rng = np.random.default_rng(8)
     _, Z, Y, sigma2 = simulate(10, 2, 3, 600, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=200, warmup=100, chains=1, workers=1)
+    draws = fit(Z, Y, 0.1, draws=200, warmup=100, chains=1, thin=1, workers=1)
     assert draws.sigma2.mean(axis=(0, 1)) == pytest.approx(sigma2, abs=0.04)
 
 
@@ -179,7 +184,7 @@ def test_coverage_and_error_at_full_size(epsilon, error, kind):
     found = []
     for seed in range(3):
         C, Z, Y, _ = simulate(P, Q, 10, m, d, np.random.default_rng(seed), kind)
-        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, seed=seed, workers=1)
+        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, thin=1, seed=seed, workers=1)
         found.append(score(C, draws.C))
     found = np.mean(found, axis=0)
     print(f"{kind} epsilon {epsilon} noise {d:.3f}: error {found[0]:.3f} ({error}), coverage {found[1]:.3f}")
@@ -210,11 +215,23 @@ def test_refuses_when_the_noise_drowns_the_signal():
 def test_same_seed_same_draws_and_progress():
     _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
     seen = []
-    a = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, workers=1)
-    b = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, workers=2, progress=seen.append)
+    a = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=1)
+    b = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=2, progress=seen.append)
     np.testing.assert_array_equal(a.C, b.C)
     assert seen[-1].sweeps == [10, 10]
     assert a.info["noise_ratio"] < 0.5
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path):
+    _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
+    run = {"warmup": 7, "chains": 2, "thin": 2, "workers": 1}
+    whole = fit(Z, Y, 0.1, draws=12, **run)
+    fit(Z, Y, 0.1, draws=5, checkpoint=tmp_path, **run)
+    longer = fit(Z, Y, 0.1, draws=12, checkpoint=tmp_path, **run)
+    for name in ("C", "Sigma", "tau"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(longer, name))
+    with pytest.raises(InputError, match="another run"):
+        fit(Z, Y, 0.2, draws=12, checkpoint=tmp_path, **run)
 
 
 @pytest.mark.parametrize("local", ["row", "element"])
@@ -222,7 +239,7 @@ def test_same_seed_same_draws_and_progress():
 def test_every_shape_runs(local, P):
     rng = np.random.default_rng(6)
     _, Z, Y, _ = simulate(P, 2, 2, 30, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=5, warmup=3, chains=1, model=Model(local=local, rank=1))
+    draws = fit(Z, Y, 0.1, draws=5, warmup=3, chains=1, thin=1, model=Model(local=local, rank=1))
     assert np.isfinite(draws.C).all()
 
 
@@ -231,11 +248,11 @@ def test_bad_input():
     for bad, words in (
         ({"feature_noise": np.zeros(3)}, "carry no noise"),
         ({"feature_noise": np.ones(2)}, "Shapes"),
-        ({"model": Model(alpha=0.5)}, "alpha"),
-        ({"model": Model(rank=5)}, "rank"),
+        ({"model": Model(power=0.5)}, "power"),
+        ({"model": Model(rank=5)}, "Rank"),
     ):
         given = {"feature_noise": np.ones(3), "n": 100} | bad
         with pytest.raises(InputError, match=words):
-            ev.sample(Z, Y, **given)
+            private.sample(Z, Y, **given)
     with pytest.raises(InputError, match="not finite"):
-        ev.sample(Z * np.nan, Y, feature_noise=np.ones(3), n=10)
+        private.sample(Z * np.nan, Y, feature_noise=np.ones(3), n=10)

@@ -1,27 +1,34 @@
 """Geweke's joint test of the whole sweep, with independent replicates.
 
 (parameters, data) from the joint law, then a few sweeps given those data: the result must have the joint law again, exactly.
-Twenty functions a setting are compared by Kolmogorov-Smirnov; FAILURE is the chance that a correct sampler fails a setting.
-A planted bug must fail the same test.
+Some twenty functions per setting are compared by Kolmogorov-Smirnov; FAILURE is the chance that a correct sampler fails one.
+A planted bug must fail the same test, on the path users take: in the compiled sweep.
 """
+
+import math
 
 import numpy as np
 import pytest
 from joint import Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import conditionals, gibbs, moves, priors
+from intarsia.server.sampler import compiled, kernels, priors
+from intarsia.server.sampler import sweep as steps_of
+from intarsia.server.sampler.covariance import NU, Correlated
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT
 
 FAILURE = 1e-4
-LIGHT, SCHEDULE = (gibbs.LIGHT,), (gibbs.FULL, gibbs.SHORT, gibbs.SHORT, gibbs.LIGHT)
-SMALL = gibbs.DEEP, gibbs.PLAIN, gibbs.LIGHT, gibbs.PLAIN
+SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
 SETTINGS = {
-    "row": {}, "row, light sweeps": {"kinds": LIGHT}, "row, small light sweeps": {"kinds": LIGHT, "shared": False},
-    "row, small problem's kinds of sweep": {"kinds": SMALL, "shared": False},
+    "row": {}, "row, readable": {"compiled": False}, "row, light sweeps": {"kinds": (LIGHT,)},
+    "row, small light sweeps": {"kinds": (LIGHT,), "shared": False},
+    "row, small problem's kinds of sweep": {"kinds": SMALL, "shared": False, "Q": 3, "R": 3},
     "row, every kind of sweep": {"kinds": SCHEDULE},
     "row, every kind of sweep, rank 1 of 3": {"kinds": SCHEDULE, "Q": 3, "R": 1},
     "row, more rows than features": {"m": 7, "P": 3}, "row, rank 1 of 3": {"Q": 3, "R": 1},
-    "row, one response": {"Q": 1, "R": 1}, "row, plain Gibbs": {"mixing": False}, "element": {"local": "element"},
+    "row, independent noise": {"noise": "independent"}, "row, one response": {"Q": 1, "R": 1},
+    "row, plain Gibbs": {"mixing": False}, "element": {"local": "element"},
+    "element, independent noise": {"local": "element", "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
 }  # fmt: skip
@@ -35,7 +42,11 @@ def smallest(setting, replicates=1500, sweeps=4, seed=1):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_sweep_keeps_the_joint_law(name):
-    assert smallest(Setting(**SETTINGS[name])) > FAILURE
+    setting = Setting(**SETTINGS[name])
+    readable = ("readable", "plain", "element", "lasso", "student")
+    assert setting.plan.compiled is not any(word in name for word in readable)
+    small = not setting.plan.compiled and "readable" not in name
+    assert smallest(setting, replicates=1000 if small else 1500) > FAILURE
 
 
 @pytest.mark.slow
@@ -44,48 +55,62 @@ def test_the_sweep_keeps_the_joint_law_at_length(name):
     assert smallest(Setting(**SETTINGS[name]), replicates=20_000, sweeps=6, seed=2) > FAILURE
 
 
-def wrong_tau(be, tau, B, lam, law, noise):
+# --- planted bugs: each stands in the compiled sweep; the steps that call it run as the Python they are written in ------------
+
+
+def wrong_tau(tau, B, lam, scale, noise):
     """The paper's appendix B: a truncated exponential for tau."""
-    rows = lam if lam.ndim == 2 else lam[:, None]
-    rate = ((B / rows) ** 2).sum(axis=0) / 2
-    u = noise["u"] / (1 + 1 / tau**2)
-    bound = (1 - u) / u
-    return 1 / np.sqrt(np.clip(-np.log1p(noise["v"] * np.expm1(-rate * bound)) / rate, 1e-30, 1e30))
+    rate = ((B / lam[:, None]) ** 2).sum(axis=0) / 2
+    u = noise[1] / (1 + 1 / tau**2)
+    return 1 / np.sqrt(np.clip(-np.log1p(noise[2] * np.expm1(-rate * (1 - u) / u)) / rate, 1e-30, 1e30))
 
 
-def wrong_rate(be, lam, B, tau, law, noise):
+def wrong_rate(lam, B, tau, noise):
     """Exp(2/mu) with 2/mu as a rate."""
-    b2 = (B / tau) ** 2
-    mu = b2.sum(axis=1) if lam.ndim == 1 else b2
-    return 1 / np.sqrt(law.draw(np, 1 / lam**2, 1.0 if lam.ndim == 2 else float(B.shape[1]), 4 / mu, noise))
+    mu = ((B / tau) ** 2).sum(axis=1)
+    numbers = dict(zip(("low", "u", "v"), noise, strict=True))
+    return 1 / np.sqrt(priors.HalfCauchy().draw(np, 1 / lam**2, float(B.shape[1]), 4 / mu, numbers))
 
 
-def wrong_columns(be, A, B, tau, law, g, u):
-    a = 2 * g / (A**2).sum(axis=0)
+def wrong_columns(A, B, tau, scale, noise):
+    a = 2 * noise[0] / (A**2).sum(axis=0)
     return A * np.sqrt(a), B / np.sqrt(a), tau
 
 
-def wrong_shift(be, lam, tau, local, global_, step, u):
-    return lam / np.exp(4 * step), tau * np.exp(4 * step), np.ones(())
+def wrong_borderline(diag, off, d, Yr, *rest):
+    return right["borderline"](diag, off, d, 3.0 * Yr, *rest)
 
 
-def wrong_borderline(be, factor, d, Yr, *rest):
-    return right_borderline(be, factor, d, 3.0 * Yr, *rest)
-
-
-def wrong_site(be, blocks, W, delta, log_prior, u, visited):
+def wrong_site(columns, gram, W, delta, slack):
     return np.ones(delta.shape[0], dtype=bool), W
 
 
-def wrong_scales(be, *arguments):
-    *rest, steps, u = arguments
-    sigma2, tau, accepted = right_scales(be, *rest, steps, u)
-    return sigma2 * np.exp(0.6 * accepted[: len(sigma2)]), tau, accepted
+def wrong_volume(K, log_det, scale, correlated):
+    """The density with respect to dSigma, as if stretching did not change it."""
+    return right["_log_covariance"](K, log_det, scale, correlated) - (scale.size + 1) / 2 * log_det
 
 
-def wrong_relaxation(draw, back, B, Y, Z, E):
+def wrong_collapsed(systems, K, log_det, A, tau, laws):
+    """The exchange forgets that A has changed."""
+    return right["_collapsed"](systems, K, log_det, 0.5 * A, tau, laws)
+
+
+def wrong_rotation(Sigma, Y, A, correlated):
+    """A is not turned as the responses are."""
+    U, D, YU, _ = right["rotated"](Sigma, Y, A, correlated)
+    return U, D, YU, A
+
+
+def wrong_relaxation(Xt, Y, A, B, lam, tau, s, back, Z, E, stiff):
     """The mean is passed, but the noise is not made smaller."""
-    return draw((1 + back) * Y, Z, E) - back * B
+    keep = math.sqrt(1 - back**2)
+    return right["draw_B"](Xt, Y, A, B, lam, tau, s, back, Z / keep, E / keep, stiff)
+
+
+def wrong_degrees(self, rows, Q):
+    degrees = NU + rows  # Q - 1 too few
+    chi = "gamma", (Q,), tuple((degrees - i) / 2 for i in range(Q))
+    return right_needs(self, rows, Q) | {"chi": chi}
 
 
 def wrong_factor(be, plan, data, state, known=None, top=None):
@@ -93,34 +118,36 @@ def wrong_factor(be, plan, data, state, known=None, top=None):
     return right_factor(be, plan, data, state._replace(lam=0.7 * state.lam))
 
 
-def wrong_compensation(be, fit, residual, *rest):
-    return right_compensation(be, 0.0 * fit, residual, *rest)
-
-
-right_factor, right_borderline = gibbs.factored, gibbs._borderline
-right_scales, right_compensation = moves.collapsed_scales, moves.compensated_scale
+right = {name: getattr(kernels, name) for name in ("borderline", "_log_covariance", "_collapsed", "rotated", "draw_B")}
+right_factor, right_needs = steps_of.factored, Correlated.needs
+# name -> (where, what, the bug, the compiled steps between the sweep and it)
 PLANTED = {
-    "tau as printed": (conditionals, "draw_tau", wrong_tau),
-    "lam with mean for rate": (conditionals, "draw_lam", wrong_rate),
-    "rescaling forgets tau": (moves, "rescale_columns", wrong_columns),
-    "shift always accepted": (moves, "shift_scales", wrong_shift),
-    "borderline with a wrong projection": (gibbs, "_borderline", wrong_borderline),
-    "single-site always accepted": (moves, "single_site", wrong_site),
-    "noise level drifts": (moves, "collapsed_scales", wrong_scales),
-    "compensation ignores the data": (moves, "compensated_scale", wrong_compensation),
-    "relaxation with all of the noise": (conditionals, "relaxed", wrong_relaxation),
-    "a factor of other scales": (gibbs, "factored", wrong_factor),
+    "tau as printed": (kernels, "draw_tau", wrong_tau, ("given_B",)),
+    "lam with mean for rate": (kernels, "draw_lam", wrong_rate, ("given_B",)),
+    "rescaling forgets tau": (kernels, "rescale_columns", wrong_columns, ("given_B",)),
+    "borderline with a wrong projection": (kernels, "borderline", wrong_borderline, ("integrated",)),
+    "single-site always accepted": (kernels, "single_site", wrong_site, ("sites",)),
+    "the volume of a stretch forgotten": (kernels, "_log_covariance", wrong_volume, ("_collapsed", "integrated")),
+    "B integrated out with another A": (kernels, "_collapsed", wrong_collapsed, ("integrated",)),
+    "A not rotated": (kernels, "rotated", wrong_rotation, ()),
+    "wrong degrees of freedom": (Correlated, "needs", wrong_degrees, ()),
+    "relaxation with all of the noise": (kernels, "draw_B", wrong_relaxation, ()),
+    "a factor of other scales": (steps_of, "factored", wrong_factor, ()),
 }
 
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(bug, monkeypatch):
-    module, name, wrong = PLANTED[bug]
-    monkeypatch.setattr(module, name, wrong)
-    monkeypatch.setattr(gibbs.Plan, "compiled", False)  # move by move: whole compiled steps do not look at what is planted
-    only_light = name in ("relaxed", "factored")
-    setting = Setting(kinds=LIGHT) if only_light else Setting()
-    assert smallest(setting, replicates=2500 if only_light else 800, sweeps=8) < 1e-6
+    where, name, wrong, through = PLANTED[bug]
+    for step in through:
+        monkeypatch.setattr(kernels, step, getattr(kernels, step).py_func)
+    monkeypatch.setattr(where, name, wrong)
+    monkeypatch.setattr("joint.factored", steps_of.factored)
+    light = name in ("draw_B", "factored")
+    setting = Setting(kinds=(LIGHT,), shared=name == "factored") if light else Setting()
+    assert setting.plan.compiled
+    assert compiled.kernels is kernels
+    assert smallest(setting, replicates=2500 if light else 1000, sweeps=8) < 1e-6
 
 
 def test_prior_draws_are_what_the_laws_say():
@@ -135,9 +162,14 @@ def test_prior_draws_are_what_the_laws_say():
         np.testing.assert_allclose(np.interp(edges, x, cdf), [0.05, 0.25, 0.5, 0.75, 0.95], atol=0.006)
 
 
-def test_state_and_tuning_cover_every_move():
-    setting = Setting()
-    assert setting.tuning.clear.any()
-    assert setting.plan.mixing
-    assert set(setting.plan.noise()) >= {"border.pick", "steps.u", "single.u", "compensate.u", "shift.u", "columns.u"}
-    assert isinstance(setting.plan, gibbs.Plan)
+def test_correlations_are_uniform_and_noise_levels_half_t_under_the_prior():
+    rng, setting = np.random.default_rng(1), Setting(Q=3, R=3)
+    Sigma = np.array([setting.covariance(rng) for _ in range(4000)])
+    sigma = np.sqrt(np.diagonal(Sigma, axis1=1, axis2=2))
+    correlation = Sigma[:, 0, 2] / sigma[:, 0] / sigma[:, 2]
+    assert ks_2samp(correlation, rng.uniform(-1, 1, 20_000)).pvalue > 1e-4
+    assert ks_2samp(sigma[:, 1], np.abs(rng.standard_t(2, 20_000))).pvalue > 1e-4
+
+
+def test_a_full_sweep_has_noise_for_every_move():
+    assert set(Setting().plan.noise()) >= {"border.pick", "steps.u", "steps.c", "single.u", "columns.u", "Sigma.chi"}

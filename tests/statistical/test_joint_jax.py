@@ -7,12 +7,14 @@ import pytest
 from joint import Setting
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import accelerated, backend, conditionals, gibbs
+from intarsia.server.sampler import backends, conditionals, device
+from intarsia.server.sampler.schedule import LIGHT, SHORT
+from intarsia.server.sampler.state import State, prepare
 
 jax = pytest.importorskip("jax")
 
 FAILURE = 1e-4
-NUMPY, JAX = backend.get("numpy"), backend.get("jax")
+NUMPY, JAX = backends.get("numpy"), backends.on_device()
 
 
 def smallest(setting, replicates=3000, sweeps=4, seed=1, first=0):
@@ -24,27 +26,27 @@ def smallest(setting, replicates=3000, sweeps=4, seed=1, first=0):
         before.append(setting.functions(other, setting.data(other, rng)[0]))
         states.append(setting.prior(rng))
         Y, prepared = setting.data(states[-1], rng)
-        data.append((Y, prepared._replace(blocks=gibbs.prepare(NUMPY, setting.X, Y, block=plan.block).blocks)))
+        data.append((Y, prepared._replace(blocks=prepare(NUMPY, setting.X, Y, block=plan.block).blocks)))
     with JAX.precision():
 
         def run(words, state, own):
-            chains = accelerated.Chains(state, setting.tuning, (), words)
-            G, step = accelerated.Runner(plan, own, be=JAX)._stepper(own, None)
+            chains = device.Chains(state, setting.tuning, (), words)
+            G, step = device.Runner(plan, own, be=JAX)._stepper(own, None)
             one = lambda carry, x: (step(*carry, first + x[0], x[0] == 0), None)  # noqa: E731
             return JAX.scan(one, (chains, G), (np.arange(sweeps),))[0][0].state
 
         stack = lambda trees: jax.tree.map(lambda *x: np.stack(x), *trees)  # noqa: E731
         after = jax.jit(jax.vmap(run))(JAX.keys(seed, replicates), stack(states), stack([own for _, own in data]))
         after = jax.tree.map(np.asarray, after)
-    found = [setting.functions(gibbs.State(*(x[i] for x in after)), data[i][0]) for i in range(replicates)]
+    found = [setting.functions(State(*(x[i] for x in after)), data[i][0]) for i in range(replicates)]
     before, found = np.array(before), np.array(found)
     p = [ks_2samp(before[:, i], found[:, i]).pvalue for i in range(before.shape[1])]
     return min(p) * len(p)
 
 
 def in_blocks(**options):
-    setting = Setting(**options)
-    setting.plan = replace(setting.plan, block=2, visits=2)  # two of three blocks of features a sweep
+    setting = Setting(compiled=False, **options)
+    setting.plan = replace(setting.plan, block=2, visits=2)  # two of three blocks of features per sweep
     return setting
 
 
@@ -54,10 +56,10 @@ def test_the_sweep_on_jax_keeps_the_joint_law(local):
 
 
 def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
-    monkeypatch.setattr("intarsia.server.sampler.plan.COSTLY", 0)
+    monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
     setting = in_blocks()
     kinds = [setting.plan.kind(i) for i in (2, 3, 4)]
-    assert kinds == [gibbs.SHORT, gibbs.LIGHT, gibbs.SHORT]
+    assert kinds == [SHORT, LIGHT, SHORT]
     assert smallest(setting, sweeps=3, first=2) > FAILURE
 
 

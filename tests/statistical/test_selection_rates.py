@@ -5,7 +5,7 @@ import pytest
 
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.selection import select
-from intarsia.server.sampler.chains import sample
+from intarsia.server.sampler.sample import sample
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -264,7 +264,7 @@ canonical = ["strip", "nfc"]
 # rank = 3                # default: as many as responses
 local = "row"             # "row": one local scale a feature; "element": the paper's
 law = "horseshoe"
-noise = "half-cauchy"     # or "jeffreys", the paper's, improper when P >= m
+noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
 draws = 1000
 warmup = 500
 chains = 4

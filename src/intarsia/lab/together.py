@@ -106,23 +106,26 @@ class Device:
     """An accelerator, with what was compiled for it."""
 
     def __init__(self) -> None:
-        from intarsia.server.sampler import backend
+        from intarsia.server.sampler import backends
 
-        self.be = backend.get("jax")
+        self.be = backends.on_device()
         self._runners: dict[tuple[Any, ...], Any] = {}
 
     def sample(self, fits: list[Fit]) -> str:
         """Run the chains of fits of one method and shape side by side; leaves their draws, returns what ran them."""
-        from intarsia.server.sampler import accelerated, gibbs
+        from intarsia.server.sampler import device
+        from intarsia.server.sampler.model import Model
+        from intarsia.server.sampler.schedule import plan as make_plan
+        from intarsia.server.sampler.state import prepare
 
         be, settings = self.be, fits[0].setting()
         data, seed = fits[0].data()
         model = fits[0].model(data, seed)
         arrays = [dict(np.load(fit.file.with_suffix(".npz"))) for fit in fits]
-        plan = gibbs.plan(gibbs.Model(**model.model), arrays[0]["X"], arrays[0]["Y"], mixing=model.mixing)
-        plan = accelerated.on_device(plan, be.device())
+        plan = make_plan(Model(**model.model), arrays[0]["X"], arrays[0]["Y"], mixing=model.mixing)
+        plan = device.on_device(plan, be.device())
         with be.precision():
-            each = [gibbs.prepare(be, one["X"], one["Y"], block=plan.block) for one in arrays]
+            each = [prepare(be, one["X"], one["Y"], block=plan.block) for one in arrays]
             stacked = be.tree_map(lambda *x: be.xp.repeat(be.xp.stack(x), settings.chains, axis=0), *each)
         number = len(fits) * settings.chains
         C = np.empty((number, settings.draws, plan.P, plan.Q))
@@ -130,13 +133,13 @@ class Device:
 
         def take(first: int, kept: Any) -> None:
             C[:, first : first + kept.C.shape[1]] = kept.C
-            sigma2[:, first : first + kept.C.shape[1]] = kept.sigma2
+            sigma2[:, first : first + kept.C.shape[1]] = np.diagonal(kept.Sigma, axis1=2, axis2=3)
 
         # The data are an argument of what is compiled: later data sets of the same shape meet it compiled.
         runner = self._runners.setdefault((fits[0].method, plan, number), _patient(plan, stacked, be))
         runner.data = stacked
         chains = runner.start(seed, number)
-        accelerated.run(runner, chains, warmup=settings.warmup, draws=settings.draws, thin=settings.thin, take=take)
+        device.run(runner, chains, warmup=settings.warmup, draws=settings.draws, thin=settings.thin, take=take)
         for i, fit in enumerate(fits):
             own = slice(i * settings.chains, (i + 1) * settings.chains)
             np.save(f"{fit.file}-C.npy", C[own])
@@ -145,9 +148,9 @@ class Device:
 
 
 def _patient(plan: Any, data: Any, be: Any) -> Any:
-    from intarsia.server.sampler import accelerated
+    from intarsia.server.sampler import device
 
-    class Patient(accelerated.Runner):
+    class Patient(device.Runner):
         """One chain that diverges does not end the others: its data set is left out afterwards."""
 
         def _checked(self, chains: Any) -> Any:

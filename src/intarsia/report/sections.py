@@ -143,7 +143,7 @@ def reproduce(m: Material, command: str | None) -> Html:
         rows += [
             ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],
             ["Study hash", el("code", s.hash)],
-            ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.alpha:g}"],
+            ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.power:g}"],
             [
                 "Sampler",
                 f"{f.chains} chains × ({f.warmup} warm-up + {f.draws} draws), every {_ordinal(f.thin)} kept, seed {f.seed}",

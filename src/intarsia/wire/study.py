@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import StudyError
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.schema import Checker, check_name
 
 SCHEMA = 1
@@ -49,17 +50,17 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Fit:
-    """The model and the sampler (the arguments of `intarsia.server.sampler.chains.sample`) and the selection rule."""
+    """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule."""
 
     rank: int | None = None
     local: str = "row"
     law: str = "horseshoe"
-    noise: str = "half-cauchy"
-    alpha: float = 1.0
-    draws: int = 1000
-    warmup: int = 500
-    chains: int = 4
-    thin: int = 10
+    noise: str = "correlated"
+    power: float = 1.0
+    draws: int = DRAWS
+    warmup: int = WARMUP
+    chains: int = CHAINS
+    thin: int = THIN
     seed: int = 0
     select: str = "bfdr"
     fdr: float = 0.05
@@ -334,8 +335,8 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         rank=check.integer(table, at, "rank", low=1) if "rank" in table else None,
         local=check.choice(table, at, "local", ("row", "element"), d.local),
         law=check.text(table, at, "law", default=d.law),
-        noise=check.choice(table, at, "noise", ("half-cauchy", "jeffreys"), d.noise),
-        alpha=check.number(table, at, "alpha", default=d.alpha, low=0.0, open_low=True),
+        noise=check.choice(table, at, "noise", ("correlated", "independent", "jeffreys"), d.noise),
+        power=check.number(table, at, "power", default=d.power, low=0.0, open_low=True),
         draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
         warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),

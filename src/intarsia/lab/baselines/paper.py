@@ -66,8 +66,8 @@ class Posterior(Baseline):
         return Sketched((X - X.mean(axis=0)) / x_scale, (Y - Y.mean(axis=0)) / y_scale, x_scale, y_scale)
 
     def _sample(self, data: Sketched) -> None:
-        from intarsia.server.sampler.chains import sample
-        from intarsia.server.sampler.gibbs import Model
+        from intarsia.server.sampler.model import Model
+        from intarsia.server.sampler.sample import sample
 
         start = time.process_time()
         with warnings.catch_warnings():

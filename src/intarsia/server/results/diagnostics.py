@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, special
 
-from intarsia.compiling import compiled
 from intarsia.errors import InputError
+from intarsia.server.results import compiled_diagnostics
 from intarsia.server.results.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -25,7 +25,6 @@ Array = NDArray[np.float64]
 _SLAB = 32_000_000  # numbers read at once (256 MB)
 _CHUNK = 500_000  # numbers worked on at once: a few MB, so that the passes stay in cache
 _FLAT = 1e-15  # a spread below this counts as constant
-KERNELS = compiled("intarsia.server.results.compiled_diagnostics")
 
 
 def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
@@ -103,7 +102,7 @@ def _chunk(x: Array) -> dict[str, Array]:
         x = np.where(bad[:, None, None], 0.0, x)
     half = n // 2
     halves = np.concatenate([x[:, :, :half], x[:, :, n - half :]], axis=1)
-    result = (_vectorised if KERNELS is None else _compiled)(x, halves)
+    result = _compiled(x, halves)
     for values in result.values():
         values[bad] = np.nan
     return result
@@ -114,7 +113,7 @@ def _compiled(x: Array, halves: Array) -> dict[str, Array]:
     E, chains, n = x.shape
     order = np.argsort(halves.reshape(E, -1), axis=1)
     out = np.empty((E, 9))
-    KERNELS.chunk(halves, order, x, _blom(order.shape[1]), _FLAT, out)
+    compiled_diagnostics.chunk(halves, order, x, _blom(order.shape[1]), _FLAT, out)
     scores, folded, bulk, low, high, plain, squares, variance, kurtosis = out.T.copy()
     total = chains * n
     with np.errstate(invalid="ignore", divide="ignore"):

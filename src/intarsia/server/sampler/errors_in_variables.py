@@ -4,23 +4,19 @@ A private sketch gives Z = X_Φ + W with W_ij ~ N(0, d_j), d_j = w²/n known. Fi
 coefficient and is sure of it. Here X_Φ is a latent variable. Given the data, the rows of a gaussian sketch are
 exactly iid N(0, S) with S = XᵀX/n, so the model is complete once S has a prior:
 
-    x_i ~ N(0, S),   z_i = x_i + N(0, D),   y_i = Cᵀx_i + N(0, diag(σ²)),   S ~ IW(ν, (ν−P−1)·T).
+    x_i ~ N(0, S),   z_i = x_i + N(0, D),   y_i = Cᵀx_i + N(0, Sigma),   S ~ IW(ν, (ν−P−1)·T).
 
 T is a few strong factors plus a diagonal; ν, how far S may stray from it, is learned. (With a vague prior, ν = P+2,
 the eigenvalues of S spread, too much of Z is called noise and the correction overshoots: coefficients 10 % too large
-and 83 % coverage at P/m = .3 and a noise of a third of the signal.) Noise on the responses only adds to σ²; it is
-known and taken off at the end.
+and 83 % coverage at P/m = .3 and a noise of a third of the signal.) Noise on the responses only adds to Sigma's diagonal;
+it is known and taken off at the end.
 
-One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, σ², λ, τ by the same conditionals as without noise, on
+One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, Sigma, λ, τ by the same conditionals as without noise, on
 the P×P Cholesky factor of XᵀX, which holds all they need.
 """
 
-import os
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,16 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, solve_triangular
 from scipy.special import multigammaln
-from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.sampler import backend, conditionals, moves
-from intarsia.server.sampler.chains import Progress
-from intarsia.server.sampler.gibbs import Model
-from intarsia.server.sampler.priors import HalfCauchy, Law, local_law, noise_law
+from intarsia.server.sampler import backends, conditionals, moves
+from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.covariance import Covariance, Rotation, covariance_law
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.moves import Laws
+from intarsia.server.sampler.priors import HalfCauchy, Noise, local_law
 
 Array = NDArray[np.float64]
+BE = backends.get("numpy")
 MOST_FACTORS = 10
 DROWNED = 0.5  # noise variance over signal variance beyond which intervals are no longer worth having
 
@@ -142,12 +139,13 @@ def draw_precision(degrees: float, scatter: Array, normal: Array, chi: Array) ->
     return half @ half.T
 
 
-def draw_latent(Z: Array, Y: Array, C: Array, sigma2: Array, d: Array, precision: Array, normal: Array) -> Array:
-    """X_Φ given everything: rows independent with precision S⁻¹ + D⁻¹ + C diag(1/σ²) Cᵀ, the same for all rows."""
-    whole = precision + (C / sigma2) @ C.T
+def draw_latent(Z: Array, Y: Array, C: Array, noise: Rotation, d: Array, precision: Array, normal: Array) -> Array:
+    """X_Φ given everything: rows independent with precision S⁻¹ + D⁻¹ + C Sigma⁻¹ Cᵀ, the same for all rows."""
+    white = noise.whiten(C)
+    whole = precision + white @ white.T
     whole[np.diag_indices_from(whole)] += 1 / d
     L = cholesky(whole, lower=True)
-    pull = (Z / d + (Y / sigma2) @ C.T).T
+    pull = (Z / d + noise.whiten(Y) @ white.T).T
     return solve_triangular(L, solve_triangular(L, pull, lower=True) + normal, lower=True, trans="T").T
 
 
@@ -163,7 +161,7 @@ class State:
     B: Array
     lam: Array
     tau: Array
-    sigma2: Array
+    Sigma: Array
     strength: float
 
     @property
@@ -179,9 +177,8 @@ class Setting:
     Y: Array
     d: Array
     T: Array
-    local: Law
-    global_: Law
-    noise: Law
+    laws: Laws
+    covariance: Covariance
     row: bool
     rank: int
 
@@ -206,54 +203,62 @@ def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: boo
     degrees = strength + P + 1 + m
     chi = np.sqrt(rng.chisquare(degrees - np.arange(P)))
     precision = draw_precision(degrees, strength * s.T + G, rng.standard_normal((P, P)), chi)
-    X = draw_latent(s.Z, s.Y, state.C, state.sigma2, s.d, precision, rng.standard_normal((P, m)))
+    noise = s.covariance.rotation(BE, state.Sigma)
+    X = draw_latent(s.Z, s.Y, state.C, noise, s.d, precision, rng.standard_normal((P, m)))
     return replace(state, X=X, strength=strength)
 
 
 def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> State:
-    """B, A, σ², λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
-    be = backend.get("numpy")
-    X = state.X
-    m, P = X.shape
-    if m > P:
-        R = cholesky(X.T @ X)
-        Xs = R
-        Ys = solve_triangular(R, X.T @ s.Y, trans="T")
-        beyond = np.maximum(np.square(s.Y).sum(axis=0) - np.square(Ys).sum(axis=0), 0.0)
-    else:
-        Xs, Ys, beyond = X, s.Y, np.zeros(s.Y.shape[1])
-    rows, Q = Ys.shape
-    deviation = np.sqrt(state.sigma2)
-    Zn = rng.standard_normal((P, s.rank))
+    """B, A, Sigma, λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
+    Xs, Ys, beyond = small_side(state.X, s.Y)
+    (rows, Q), (m, P) = Ys.shape, state.X.shape
+    rotation = s.covariance.rotation(BE, state.Sigma)
+    given = Given(rotation.U.T @ state.A, state.lam, state.tau, np.sqrt(rotation.variances))
+    Yr, Zn = Ys @ rotation.U, rng.standard_normal((P, s.rank))
     if s.row:
-        E = rng.standard_normal((rows, s.rank))
-        B = conditionals.draw_B_row(be, Xs, Ys, state.A, state.lam, state.tau, deviation, Zn, E)
+        B = conditionals.draw_B_row(BE, Xs, Yr, given, Zn, rng.standard_normal((rows, s.rank)))
     else:
-        E = rng.standard_normal((rows, Q))
-        B = conditionals.draw_B_element(be, Xs, Ys, state.A, state.lam, state.tau, deviation, Zn, E)
+        B = conditionals.draw_B_element(BE, Xs, Yr, given, Zn, rng.standard_normal((rows, Q)))
     F = Xs @ B
-    A = conditionals.draw_A(be, F, Ys, deviation, rng.standard_normal((Q, s.rank)))
-    rss = np.square(Ys - F @ A.T).sum(axis=0) + beyond
-    sigma2 = conditionals.draw_sigma2(be, state.sigma2, rss, float(m), 1.0, s.noise, variates(s.noise.noise(m), Q, rng))
+    A = rotation.U @ conditionals.draw_A(BE, F, Yr, given.s, rng.standard_normal((Q, s.rank)))
+    residual = Ys - F @ A.T
+    noise = variates(s.covariance.needs(float(m), Q), rng)
+    Sigma = s.covariance.draw(BE, rotation, residual.T @ residual + beyond, float(m), noise)
     g, u = rng.gamma(moves.rescale_shape(Q), size=s.rank), rng.random(s.rank)
-    A, B, scale = moves.rescale_columns(be, A, B, state.tau, s.global_, g, u)
-    state = replace(state, tau=scale)
+    A, B, tau = moves.rescale_columns(BE, A, B, state.tau, s.laws.global_, g, u)
     k = s.rank if s.row else 1
-    lam = conditionals.draw_lam(be, state.lam, B, state.tau, s.local, variates(s.local.noise(k), state.lam.shape, rng))
-    tau = conditionals.draw_tau(be, state.tau, B, lam, s.global_, variates(s.global_.noise(P), s.rank, rng))
-    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(sigma2).all()):
+    lam = conditionals.draw_lam(
+        BE, state.lam, B, tau, s.laws.local, variates(shaped(s.laws.local.noise(k), state.lam.shape), rng)
+    )
+    tau = conditionals.draw_tau(BE, tau, B, lam, s.laws.global_, variates(shaped(s.laws.global_.noise(P), (s.rank,)), rng))
+    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(Sigma).all()):
         raise ConvergenceError("The sampler left the range of double precision. Check the public scales of the columns.")
-    return replace(state, A=A, B=B, lam=lam, tau=tau, sigma2=sigma2)
+    return replace(state, A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
 
 
-def variates(spec: dict[str, tuple[str, float]], size: Any, rng: np.random.Generator) -> dict[str, Array]:
-    """The random numbers a law asks for."""
-    make: dict[str, Callable[[float], Array]] = {
-        "uniform": lambda _: 1.0 - rng.random(size),
-        "normal": lambda _: rng.standard_normal(size),
-        "gamma": lambda shape: rng.gamma(shape, size=size),
+def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """The design's P×P Cholesky factor and the responses on it when P < m; and the scatter of what no feature reaches."""
+    m, P = X.shape
+    if m <= P:
+        return X, Y, np.zeros((Y.shape[1], Y.shape[1]))
+    R = cholesky(X.T @ X)
+    Ys = solve_triangular(R, X.T @ Y, trans="T")
+    return R, Ys, Y.T @ Y - Ys.T @ Ys
+
+
+def shaped(spec: dict[str, tuple[str, float]], shape: tuple[int, ...]) -> dict[str, Noise]:
+    """What a law asks for, for values of this shape."""
+    return {name: (kind, shape, parameter) for name, (kind, parameter) in spec.items()}
+
+
+def variates(spec: dict[str, Noise], rng: np.random.Generator) -> dict[str, Array]:
+    """The random numbers that are asked for."""
+    make: dict[str, Callable[..., Any]] = {
+        "uniform": lambda shape, _: 1.0 - rng.random(shape),
+        "normal": lambda shape, _: rng.standard_normal(shape),
+        "gamma": lambda shape, parameter: rng.standard_gamma(parameter, shape),
     }
-    return {name: make[kind](shape) for name, (kind, shape) in spec.items()}
+    return {name: make[kind](shape, parameter) for name, (kind, shape, parameter) in spec.items()}
 
 
 def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
@@ -266,12 +271,10 @@ def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
     if not (d > 0).all():
         bare = int((d <= 0).sum())
         raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
-    if model.alpha != 1:
-        raise InputError(f"A private study is fitted with alpha = 1; {model.alpha} came.")
+    if model.power != 1:
+        raise InputError(f"A private study is fitted with the likelihood's power 1; {model.power} came.")
     Q = Y.shape[1]
-    R = Q if model.rank is None else int(model.rank)
-    if not 1 <= R <= Q:
-        raise InputError(f"The rank must lie between 1 and the {Q} responses; {R} came.")
+    R = model.rank_of(Q)
     row = model.local == "row"
     scale = np.sqrt(np.square(Y).mean(axis=0))
     if (scale == 0).any():
@@ -281,9 +284,8 @@ def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
         Y,
         d,
         target(Z, d),
-        local_law(model.law, R if row else 1),
-        HalfCauchy(),
-        noise_law(model.noise, scale),
+        Laws(local_law(model.law, R if row else 1), HalfCauchy()),
+        covariance_law(model.noise, scale, Q),
         row,
         R,
     )
@@ -296,89 +298,14 @@ def start(s: Setting, rng: np.random.Generator) -> State:
     A = rng.standard_normal((Q, s.rank))
     lam = np.exp(rng.standard_normal(P if s.row else (P, s.rank)))
     tau = np.exp(rng.standard_normal(s.rank) - 2)
-    sigma2 = np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q)
-    return State(X, A, np.zeros((P, s.rank)), lam, tau, sigma2, float(m))
+    Sigma = np.diag(np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q))
+    return State(X, A, np.zeros((P, s.rank)), lam, tau, Sigma, float(m))
 
 
-def sample(
-    Z: Any,
-    Y: Any,
-    *,
-    feature_noise: Any,
-    n: int,
-    response_noise: Any = None,
-    model: Model | None = None,
-    draws: int = 1000,
-    warmup: int = 500,
-    chains: int = 4,
-    thin: int = 1,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Draws:
-    """Draws of C, σ² and τ from noisy sketches. `feature_noise` and `response_noise` hold the columns' w, no variances.
-
-    σ² is that of the responses without the privacy noise. The same seed gives the same draws, whatever the workers.
-    """
-    model = model or Model()
-    s = setting(Z, Y, np.square(np.asarray(feature_noise, float)) / n, model)
-    loud = check_signal(s.Z, s.d, n)
-    dy = np.zeros(s.Y.shape[1]) if response_noise is None else np.square(np.asarray(response_noise, float)) / n
-    for name, value, least in (("draws", draws, 4), ("warmup", warmup, 0), ("chains", chains, 1), ("thin", thin, 1)):
-        if int(value) != value or value < least:
-            raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
-    seeds = np.random.SeedSequence(seed).spawn(chains)
-    C = np.empty((chains, draws, s.Z.shape[1], s.Y.shape[1]))
-    sigma2, tau = np.empty((chains, draws, s.Y.shape[1])), np.empty((chains, draws, s.rank))
-    strength = np.empty((chains, draws))
-    clock = _Clock(chains, warmup + draws * thin, warmup, progress)
-
-    def chain(i: int) -> None:
-        rng = np.random.Generator(np.random.PCG64DXSM(seeds[i]))
-        state = start(s, rng)
-        for step in range(warmup + draws * thin):
-            state = sweep(s, state, rng, learn=step % 5 == 0)
-            kept = step - warmup
-            if kept >= 0 and (kept + 1) % thin == 0:
-                at = kept // thin
-                C[i, at], sigma2[i, at], tau[i, at], strength[i, at] = state.C, state.sigma2, state.tau, state.strength
-            clock.tick(i)
-
-    # Threads suffice: nearly all the time is spent inside the linear algebra, which releases the lock.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers or min(chains, default_workers())) as pool:
-        list(pool.map(chain, range(chains)))
-    info = {
-        "seconds": clock.seconds, "warmup": warmup, "thin": thin, "seed": seed, "model": asdict(model),
-        "errors_in_variables": True, "noise_ratio": loud.ratio, "noise_variance": loud.noise,
-        "strength": float(np.exp(np.log(strength).mean())),
-    }  # fmt: skip
-    floor = 1e-3 * sigma2.mean(axis=(0, 1))
-    return Draws(C, diagonal(np.maximum(sigma2 - dy, floor)), tau, None, info)
-
-
-def default_workers() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Clock:
-    """Counts sweeps over the chains' threads and reports a few times a second."""
-
-    def __init__(self, chains: int, total: int, warmup: int, report: Callable[[Progress], None] | None):
-        self.sweeps, self.total, self.warmup, self.report = [0] * chains, total, warmup, report
-        self.began, self.last, self.lock = time.monotonic(), 0.0, threading.Lock()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def tick(self, chain: int) -> None:
-        self.sweeps[chain] += 1
-        if self.report is None:
-            return
-        with self.lock:
-            done, all_ = sum(self.sweeps), self.total * len(self.sweeps)
-            if self.seconds - self.last < 0.25 and done < all_:
-                return
-            self.last = self.seconds
-            left = self.seconds * (all_ - done) / done
-            self.report(Progress(list(self.sweeps), self.total, self.warmup, self.seconds, left, float("nan")))
+def without(Sigma: Array, variances: Array) -> Array:
+    """Covariances less noise of these variances: no eigenvalue below a thousandth of the mean covariance's least."""
+    if not variances.any():
+        return Sigma
+    w, V = np.linalg.eigh(Sigma - np.diag(variances))
+    least = 1e-3 * np.linalg.eigvalsh(Sigma.mean(axis=(0, 1)))[0]
+    return np.asarray((V * np.maximum(w, least)[..., None, :]) @ np.swapaxes(V, -1, -2))

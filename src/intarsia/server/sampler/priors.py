@@ -1,4 +1,4 @@
-"""Local and global scale laws and noise priors (paper, §2.2; any global-local normal scale mixture fits in).
+"""Laws of local and global scales and of single noise levels (paper, §2.2; any global-local normal scale mixture fits in).
 
 A law speaks of a scale (lam_p, tau_r or sigma_q) through two functions: the log density of its logarithm, and a draw of the
 precision eta = 1/scale² given k normal values with scaled sum of squares mu, that is from
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from intarsia.errors import InputError
+from intarsia.server.sampler.backends.protocol import Array
 
-Array = Any
 Spec = dict[str, tuple[str, float]]  # name -> (kind of variate, its parameter)
+Noise = tuple[str, tuple[int, ...], float | tuple[float, ...]]  # (kind of variate, shape, parameter or one per entry)
 
 # The half-Cauchy has mass 1e-15 outside; beyond, squares and their inverses would leave double precision.
 LOW, HIGH = 1e-30, 1e30
@@ -113,7 +114,6 @@ class Jeffreys:
 Law = HalfCauchy | Student | GroupLaplace | Jeffreys
 
 LAWS = ("horseshoe", "laplace", "student")
-NOISES = ("half-cauchy", "jeffreys")
 
 
 def local_law(name: str, k: int) -> Law:
@@ -125,12 +125,3 @@ def local_law(name: str, k: int) -> Law:
     if name == "student":
         return Student()
     raise InputError(f"Local law {name!r} is not known; expected one of {', '.join(LAWS)}.")
-
-
-def noise_law(name: str, scale: Array) -> Law:
-    """The prior of each sigma_q; `scale` is the root-mean-square of the sketched responses."""
-    if name == "half-cauchy":
-        return HalfCauchy(scale)
-    if name == "jeffreys":
-        return Jeffreys()
-    raise InputError(f"Noise prior {name!r} is not known; expected one of {', '.join(NOISES)}.")

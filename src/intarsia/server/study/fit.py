@@ -66,7 +66,7 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
         return run_sampler(study, joined, X, Y, **options)
 
     X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
-    fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.alpha)
+    fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.power)
     posterior = Posterior.from_draws(
         fitted.draws,
         features=joined.features,
@@ -81,21 +81,19 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
 
 def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches."""
-    from intarsia.server.sampler.chains import sample as run_chains
-    from intarsia.server.sampler.gibbs import Model
+    from intarsia.server.sampler.model import Model
+    from intarsia.server.sampler.sample import sample as run_chains
 
     f = study.fit
-    model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, alpha=f.alpha)
+    model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, power=f.power)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
         return run_chains(X, Y, **plan)
-    # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
-    # its draws are fixed by the seed, so an interrupted fit is simply made again.
-    from intarsia.server.sampler.errors_in_variables import sample as run_private
+    # A private study: the likelihood must know how much noise the sites added.
+    from intarsia.server.sampler.private import sample as run_private
 
-    plan.pop("checkpoint", None)
     return run_private(X, Y, feature_noise=noise, response_noise=np.asarray(joined.response_noise), n=joined.n, **plan)
 
 

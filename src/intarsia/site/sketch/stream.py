@@ -12,12 +12,11 @@ means. No mathematical library takes part, so none can change Φ by being upgrad
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from intarsia.compiling import compiled
 from intarsia.inverse_normal import CENTRE, FAR, TAIL
 
 CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below 2³² for every m allowed
@@ -123,9 +122,10 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
 
 @cache
 def _compiled() -> Callable[[np.ndarray, np.ndarray], None]:
-    """`gaussianise`, compiled where Numba is installed and not switched off: the same bits in a third of the time."""
-    found = compiled("intarsia.site.sketch.stream_compiled")
-    return gaussianise if found is None else found.gaussianise
+    """`gaussianise`, compiled: the same bits in a third of the time. Loaded when first needed: Numba takes a while."""
+    from intarsia.site.sketch import stream_compiled
+
+    return cast(Callable[[np.ndarray, np.ndarray], None], stream_compiled.gaussianise)
 
 
 def gaussian_columns(subkey: bytes, m: int, start: int, stop: int) -> np.ndarray:

@@ -1,23 +1,18 @@
-"""The array library behind the sampler. The only module that knows which one it is.
+"""NumPy and SciPy behind the sampler.
 
-A backend gives `xp` (the array namespace), a few special functions, functional loops and the factorisation of
-G = X diag(lam²) Xᵀ. The NumPy backend reduces G to tridiagonal form once, after which every system I + d²G costs O(m);
-an accelerator prefers batched Cholesky factors. Both solve the same systems, so the same noise gives the same state.
+G = X diag(lam²) Xᵀ is reduced to tridiagonal form once, after which every system I + d²G costs O(m).
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from scipy.linalg import blas, lapack, svd
+from scipy.linalg import blas, lapack, solve_triangular, svd
 from scipy.special import ndtr, ndtri
 
-from intarsia.compiling import compiled
-from intarsia.errors import ConvergenceError, InputError
+from intarsia.errors import ConvergenceError
+from intarsia.server.sampler.backends.protocol import Array
 
-Array = Any  # an array of the backend's library
-
-FEW = 80  # rows up to which half a product is not worth a call of its own
 CACHED = 2**16  # numbers of a part of X that stay in a core's cache
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
@@ -25,23 +20,12 @@ STIFF = 1e10
 
 NOT_POSITIVE = (
     "The linear system of the coefficients is not positive definite: a scale has left the range of "
-    "double precision. Standardise the columns, or fit with noise='half-cauchy'."
+    "double precision. Standardise the columns, or fit with noise='correlated'."
 )
 
 
-KERNELS = compiled("intarsia.server.sampler.compiled")
-
-
-class Factor(Protocol):
-    """Systems (I + d_j² G) for several d_j at once, in coordinates rotated by an orthogonal matrix of its own."""
-
-    def rotate(self, V: Array) -> Array: ...
-    def unrotate(self, V: Array) -> Array: ...
-    def log_marginal(self, d: Array, Yr: Array) -> Array: ...
-    def evidence(self, M: Array, Yw: Array) -> Array: ...
-    def solve(self, d: Array, rhs: Array) -> Array: ...
-    def apply(self, V: Array) -> Array: ...
-    def trace(self) -> Array: ...
+# Size of FᵀF/s² above which rounding in it comes near the identity that is the prior of A.
+STIFF_A = 1e8
 
 
 class Tridiagonal:
@@ -95,18 +79,8 @@ class Tridiagonal:
             raise ConvergenceError(NOT_POSITIVE)
         return df, ef
 
-    @staticmethod
-    def checked(found: Any, mark: Any) -> Any:
-        """What a compiled loop found; its mark is NaN where a system is not positive definite."""
-        if np.isnan(mark).any():
-            raise ConvergenceError(NOT_POSITIVE)
-        return found
-
     def log_marginal(self, d: Array, Yr: Array) -> float:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
-        if KERNELS is not None:
-            value = KERNELS.log_marginal(self.diag, self.off, d, np.ascontiguousarray(Yr))
-            return float(self.checked(value, value))
         total = 0.0
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)
@@ -121,9 +95,6 @@ class Tridiagonal:
 
     def solve(self, d: Array, rhs: Array) -> Array:
         """Solve for each j: rhs is (R, m, columns), rotated."""
-        if KERNELS is not None:
-            solved = KERNELS.solve(self.diag, self.off, d, np.ascontiguousarray(rhs))
-            return self.checked(solved, solved[:, 0, 0])
         out = np.empty_like(rhs)
         for j in range(d.size):
             df, ef = self._pttrf(float(d[j]) ** 2)
@@ -140,10 +111,7 @@ class Tridiagonal:
 class NumpyBackend:
     """NumPy and SciPy on the CPU."""
 
-    name = "numpy"
     xp: Any = np
-    kernels: Any = KERNELS
-    stiff = STIFF
     ndtr = staticmethod(ndtr)
     ndtri = staticmethod(ndtri)
 
@@ -158,8 +126,6 @@ class NumpyBackend:
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
         (m, P), R = X.shape, Z.shape[1]
-        if KERNELS is not None and m <= FEW and R and X.size <= 8 * CACHED and X.T.flags.c_contiguous:
-            return KERNELS.weigh(X.T, lam, Z)
         both = np.zeros((m + R, m + R), order="F")
         step = max(64, CACHED // m)
         buffer = np.empty((min(step, P), m + R))
@@ -212,12 +178,6 @@ class NumpyBackend:
             x = new
 
     @staticmethod
-    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
-        """The wanted of a list of indices, where the array library knows lists of any length; and which of those are wanted."""
-        index = index[wanted]
-        return index, np.ones(index.size, dtype=bool)
-
-    @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:
         out = x.copy()
         out[index] = value
@@ -237,8 +197,6 @@ class NumpyBackend:
     @staticmethod
     def grams(X: Array, scale: Array) -> Array:
         """X diag(scale_r²) Xᵀ for each column r of `scale`."""
-        if KERNELS is not None and X.shape[0] <= FEW:
-            return KERNELS.grams(X.T, scale)
         out = np.empty((scale.shape[1], X.shape[0], X.shape[0]))
         for r in range(scale.shape[1]):
             G, _ = NumpyBackend.weigh(X, scale[:, r], scale[:, :0])
@@ -256,25 +214,30 @@ class NumpyBackend:
 
     @staticmethod
     def triangular_solve(L: Array, b: Array) -> Array:
-        """L⁻¹ b for stacked lower factors."""
+        """L⁻¹ b for lower factors, stacked or not."""
         return np.linalg.solve(L, b)
 
     @staticmethod
-    def triangular_solve_t(L: Array, b: Array) -> Array:
-        """Lᵀ⁻¹ b for stacked lower factors."""
-        return np.linalg.solve(np.swapaxes(L, -1, -2), b)
+    def normal_rows(F: Array, Y: Array, s: Array, Z: Array) -> Array:
+        """Row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I, h_q = Fᵀy_q/s_q²; Z (Q×R) is standard normal."""
+        stiff = (F**2).sum() > STIFF_A * s**2
+        if stiff.any():
+            return np.stack(
+                [_stiff_row(F, Y[:, q], s[q], Z[q]) if stiff[q] else _row(F, Y[:, q], s[q], Z[q]) for q in range(s.size)]
+            )
+        Omega = (F.T @ F)[None] / s[:, None, None] ** 2 + np.eye(F.shape[1])
+        h = (F.T @ Y).T / s[:, None] ** 2
+        L = np.linalg.cholesky(Omega)
+        half = np.linalg.solve(L, h[:, :, None])
+        return np.linalg.solve(np.swapaxes(L, -1, -2), half + Z[:, :, None])[:, :, 0]
 
 
-def get(name: str) -> Any:
-    """The backend called `numpy` or `jax`."""
-    if name == "numpy":
-        return NumpyBackend
-    if name == "jax":
-        try:
-            from intarsia.server.sampler.backend_jax import JaxBackend
-        except ModuleNotFoundError as error:
-            if error.name not in ("jax", "jaxlib"):
-                raise
-            raise InputError("backend='jax' needs JAX, which is not installed. Run: pip install 'intarsia[gpu]'.") from None
-        return JaxBackend()
-    raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")
+def _row(F: Array, y: Array, s: float, z: Array) -> Array:
+    return NumpyBackend.normal_rows(F, y[:, None], np.array([s]), z[None])[0]
+
+
+def _stiff_row(F: Array, y: Array, s: float, z: Array) -> Array:
+    """The row from the triangle of [F/s, y/s; I, 0] (QR): Cholesky's factor and right-hand side, but no squares to round."""
+    R = F.shape[1]
+    T: Any = np.linalg.qr(np.block([[F / s, y[:, None] / s], [np.eye(R), np.zeros((R, 1))]]), mode="r")
+    return solve_triangular(T[:R, :R], T[:R, R] + np.sign(np.diag(T)[:R]) * z)

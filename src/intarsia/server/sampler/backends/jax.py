@@ -4,7 +4,7 @@ The systems I + d_j² G are solved by Cholesky factors, all j (and all chains) i
 precision is switched on inside `precision()` only, so that a user's own JAX programs keep their setting.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import ndtr, ndtri
 
-Array = Any
+from intarsia.server.sampler.backends.protocol import Array
 
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
 WIDE = 2**26  # numbers in X from which its products are cut into parts
@@ -146,9 +146,7 @@ def backward(L: Array, b: Array) -> Array:
 class JaxBackend:
     """JAX on whatever device it finds."""
 
-    name = "jax"
     xp: Any = jnp
-    kernels: Any = None  # its loops are compiled as they are
     ndtr = staticmethod(ndtr)
     ndtri = staticmethod(ndtri)
 
@@ -235,10 +233,6 @@ class JaxBackend:
         return lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), again, (x, f(x)))[1]
 
     @staticmethod
-    def compress(index: Array, wanted: Array) -> tuple[Array, Array]:
-        return index, wanted
-
-    @staticmethod
     def put(x: Array, index: Array, value: Array) -> Array:
         return x.at[index].set(value)
 
@@ -272,19 +266,35 @@ class JaxBackend:
         return lax.linalg.triangular_solve(L, b, left_side=True, lower=True)
 
     @staticmethod
-    def triangular_solve_t(L: Array, b: Array) -> Array:
-        return backward(L, b)
+    def normal_rows(F: Array, Y: Array, s: Array, Z: Array) -> Array:
+        """Row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I, h_q = Fᵀy_q/s_q²; Z (Q×R) is standard normal."""
+        Omega = (F.T @ F)[None] / s[:, None, None] ** 2 + jnp.eye(F.shape[1])
+        h = (F.T @ Y).T / s[:, None] ** 2
+        L = jnp.linalg.cholesky(Omega)
+        half = lax.linalg.triangular_solve(L, h[:, :, None], left_side=True, lower=True)
+        return backward(L, half + Z[:, :, None])[:, :, 0]
 
     # What only a compiled run needs.
-    jit = staticmethod(jax.jit)
-    vmap = staticmethod(jax.vmap)
-    switch = staticmethod(lax.switch)
-    tree_map = staticmethod(jax.tree.map)
+    @staticmethod
+    def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return jax.jit(function, **options)
+
+    @staticmethod
+    def vmap(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return jax.vmap(function, **options)
+
+    @staticmethod
+    def switch(index: Array, branches: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+        return lax.switch(index, branches, *arguments)
+
+    @staticmethod
+    def tree_map(function: Callable[..., Any], *trees: Any) -> Any:
+        return jax.tree.map(function, *trees)
 
     @staticmethod
     def simulated(P: int, m: int, Q: int, block: int) -> Any:
         """Data of a random design with 50 signals, made where they are needed (P a multiple of the block; m ≤ P)."""
-        from intarsia.server.sampler.gibbs import Blocks, Data
+        from intarsia.server.sampler.state import Blocks, Data
 
         def make() -> Any:
             one, two, three = jax.random.split(jax.random.key(0), 3)
@@ -294,7 +304,7 @@ class JaxBackend:
             return Xt, Y, (Xt**2).sum(axis=2).reshape(P)
 
         Xt, Y, norm2 = jax.jit(make)()
-        return Data(None, Y, jnp.zeros(Q), float(m), norm2, jnp.sqrt((Y**2).mean(axis=0)), Blocks(Xt, None))
+        return Data(None, Y, jnp.zeros((Q, Q)), float(m), norm2, jnp.sqrt((Y**2).mean(axis=0)), Blocks(Xt, None))
 
     @staticmethod
     def keys(seed: int, chains: int) -> Array:
@@ -314,13 +324,13 @@ class JaxBackend:
         for name, (kind, shape, parameter) in spec.items():
             if kind != "gamma":
                 continue
-            if (2 * parameter).is_integer() and parameter <= HALVES and int(np.prod(shape)) > 256:
+            if int(np.prod(shape)) > 256 and (2 * parameter).is_integer() and parameter <= HALVES:
                 small, use = jax.random.split(small)
                 out[name] = _gamma_of_halves(use, parameter, shape)
             else:
                 wide.append(name)
         if wide:
-            parameters = np.concatenate([np.full(int(np.prod(spec[n][1])), spec[n][2]) for n in wide])
+            parameters = np.concatenate([np.broadcast_to(spec[n][2], spec[n][1]).ravel() for n in wide])
             values = jax.random.gamma(large, jnp.asarray(parameters), dtype=jnp.float64)
             at = 0
             for name in wide:

@@ -7,7 +7,10 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.server.results import diagnostics
-from intarsia.server.sampler import accelerated, chains, gibbs
+from intarsia.server.sampler import device
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.schedule import plan as make_plan
 
 pytest.importorskip("jax")
 
@@ -22,16 +25,16 @@ def problem():
 def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp_path):
     seen = []
     asked = {"warmup": 100, "chains": 3, "thin": 2, "seed": 5, "backend": "jax"}
-    first = chains.sample(*problem, draws=50, progress=seen.append, checkpoint=tmp_path, **asked)
-    assert (first.C.shape, first.sigma2.shape, first.tau.shape) == ((3, 50, 20, 2), (3, 50, 2), (3, 50, 2))
+    first = sample(*problem, draws=50, progress=seen.append, checkpoint=tmp_path, **asked)
+    assert (first.C.shape, first.Sigma.shape, first.tau.shape) == ((3, 50, 20, 2), (3, 50, 2, 2), (3, 50, 2))
     assert seen[-1].sweeps == [200] * 3
-    longer = chains.sample(*problem, draws=100, checkpoint=tmp_path, **asked)
-    more = chains.sample(*problem, draws=500, **asked)
-    for name in ("C", "sigma2", "tau"):
+    longer = sample(*problem, draws=100, checkpoint=tmp_path, **asked)
+    more = sample(*problem, draws=500, **asked)
+    for name in ("C", "Sigma", "tau"):
         np.testing.assert_array_equal(getattr(longer, name), getattr(more, name)[:, :100])
     assert not np.array_equal(more.C[0], more.C[1])
     assert more.info["backend"] == "jax"
-    there = chains.sample(*problem, draws=500, warmup=100, chains=3, thin=2, seed=1)
+    there = sample(*problem, draws=500, warmup=100, chains=3, thin=2, seed=1)
     here, other = diagnostics.diagnose(more.C), diagnostics.diagnose(there.C)
     gap = (more.C.mean(axis=(0, 1)) - there.C.mean(axis=(0, 1))) / np.hypot(here.mcse, other.mcse)
     assert np.abs(gap).max() < 4.5  # 40 entries: a false alarm in 4,000 runs
@@ -39,34 +42,34 @@ def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp
 
 
 def test_stretches_divide_the_whole_where_they_can():
-    assert accelerated.even(1000, 50) == 50
-    assert accelerated.even(1000, 37) == 25
-    assert accelerated.even(997, 50) == 50
-    assert accelerated.even(0, 50) == 1
-    assert list(accelerated.stretches(7, 3)) == [(0, 3), (3, 6), (6, 7)]
+    assert device.even(1000, 50) == 50
+    assert device.even(1000, 37) == 25
+    assert device.even(997, 50) == 50
+    assert device.even(0, 50) == 1
+    assert list(device.stretches(7, 3)) == [(0, 3), (3, 6), (6, 7)]
 
 
 def test_on_a_device_blocks_are_large_and_visited_in_turn():
     X, Y = np.broadcast_to(0.0, (1000, 1_000_000)), np.broadcast_to(0.0, (1000, 10))
-    plan = gibbs.plan(gibbs.Model(), X, Y)
-    assert accelerated.on_device(plan, "cpu: cpu") is plan
-    large = accelerated.on_device(plan, "gpu: any")
+    plan = make_plan(Model(), X, Y)
+    assert device.on_device(plan, "cpu: cpu") == plan
+    large = device.on_device(plan, "gpu: any")
     assert large.block == 1000
     assert 1 <= large.visits < 1000
-    small = accelerated.on_device(gibbs.plan(gibbs.Model(), X[:, :300], Y), "gpu: any")
+    small = device.on_device(make_plan(Model(), X[:, :300], Y), "gpu: any")
     assert (small.block, small.visits) == (300, 0)
 
 
 def test_unknown_backends_and_missing_jax_say_so(problem, monkeypatch):
     with pytest.raises(InputError, match="numpy"):
-        chains.sample(*problem, backend="abacus")
+        sample(*problem, backend="abacus")
     real = builtins.__import__
 
     def without(name, *rest):
-        if name.startswith(("intarsia.server.sampler.backend_jax", "jax")):
+        if name.startswith(("intarsia.server.sampler.backends.jax", "jax")):
             raise ModuleNotFoundError("no jax", name="jax")
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="pip install"):
-        chains.sample(*problem, backend="jax")
+        sample(*problem, backend="jax")

@@ -1,7 +1,7 @@
 """Chains on an accelerator: whole stretches of sweeps compiled, chains side by side, draws taken off as they are kept.
 
-The sweep is the one of `gibbs`, the warm-up that of `adapt`; here they only become the body of a compiled loop. Random numbers
-are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
+The sweep is the readable one of `sweep`, the warm-up that of `adapt`; here they only become the body of a compiled loop.
+Random numbers are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
 """
 
 import time
@@ -13,19 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import adapt, backend, gibbs
+from intarsia.server.sampler import adapt, backends
+from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
+from intarsia.server.sampler.schedule import Kind, Plan
+from intarsia.server.sampler.start import initial, initial_tuning
+from intarsia.server.sampler.state import Blocks, Data, State, Tuning
+from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
-Array = Any
-
-STRETCH = 2**28  # bytes of kept draws a compiled stretch may hold on the device
-WARM = 50  # warm-up sweeps a compiled stretch
+STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
+WARMUP_SWEEPS = 50  # per compiled stretch
 
 
 class Chains(NamedTuple):
     """Everything a continuation needs, the chains along the first axis."""
 
-    state: gibbs.State
-    tuning: gibbs.Tuning
+    state: State
+    tuning: Tuning
     memory: adapt.Memory
     words: Array  # the generators
 
@@ -43,7 +46,7 @@ class Kept(NamedTuple):
     """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted."""
 
     C: Array
-    sigma2: Array
+    Sigma: Array
     tau: Array
 
 
@@ -51,9 +54,9 @@ class Runner:
     """Compiled chains of one plan. `data` may have a leading axis too: one data set a chain (`own_data`)."""
 
     def __init__(
-        self, plan: gibbs.Plan, data: gibbs.Data, *, own_data: bool = False, keep_C: bool = True, be: Any = None
+        self, plan: Plan, data: Data, *, own_data: bool = False, keep_C: bool = True, be: DeviceBackend | None = None
     ) -> None:
-        self.be = be or backend.get("jax")
+        self.be = be or backends.on_device()
         self.plan, self.data, self.keep_C = plan, data, keep_C
         self._axis = _data_axes(own_data)
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -66,10 +69,10 @@ class Runner:
         for k in range(chains):
             rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
             own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale)
-            states.append(gibbs.initial(self.plan, own, rng))
+            states.append(initial(self.plan, own, rng))
         with be.precision():
-            stacked = gibbs.State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
-            tuning, memory = gibbs.initial_tuning(self.plan), adapt.start(self.plan)
+            stacked = State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
+            tuning, memory = initial_tuning(self.plan), adapt.start(self.plan)
             repeat = lambda x: be.xp.repeat(be.xp.asarray(x)[None], chains, axis=0)  # noqa: E731
             return Chains(stacked, be.tree_map(repeat, tuning), be.tree_map(repeat, memory), be.keys(seed, chains))
 
@@ -92,9 +95,9 @@ class Runner:
             return chains, summary, Kept(*(None if x is None else np.asarray(x) for x in kept))
 
     def _checked(self, chains: Chains) -> Chains:
-        if not (np.isfinite(np.asarray(chains.state.sigma2)).all() and np.isfinite(np.asarray(chains.state.tau)).all()):
+        if not (np.isfinite(np.asarray(chains.state.Sigma)).all() and np.isfinite(np.asarray(chains.state.tau)).all()):
             raise ConvergenceError(
-                "A chain left the range of double precision. Standardise the columns, or use noise='half-cauchy'."
+                "A chain left the range of double precision. Standardise the columns, or use noise='correlated'."
             )
         return chains
 
@@ -107,7 +110,7 @@ class Runner:
             self._compiled[key] = self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
         return self._compiled[key]
 
-    def _stepper(self, data: gibbs.Data, warmup: int | None) -> tuple[Array, Callable[..., tuple[Chains, Array]]]:
+    def _stepper(self, data: Data, warmup: int | None) -> tuple[Array, Callable[..., tuple[Chains, Array]]]:
         """One sweep of the schedule `Plan.kind`, for a compiled loop: step(chains, G, number, begins) -> (chains, G).
 
         G = X diag(lam²) Xᵀ is carried along and made anew when the local scales have moved; also where a stretch `begins`, so
@@ -121,21 +124,21 @@ class Runner:
         kinds = list(dict.fromkeys(cycle))
         light = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
 
-        def sweep(kind: gibbs.Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
+        def one_sweep(kind: Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
             state, tuning, memory, words = chains
             words, noise = be.draw_noise(plan, words, kind)
             factor = be.factor(G, data.X, state.lam, None) if shares else None
-            state, stats = gibbs.sweep(be, plan, data, state, tuning, noise, kind, factor)
+            state, stats = sweep(be, plan, data, state, tuning, noise, kind, factor)
             if warmup is not None:
-                strength = gibbs.strength(be, data, state)
-                tuning, memory = adapt.adapt(plan, tuning, memory, stats, strength, number, warmup, be, kind)
+                seen = adapt.Seen(number, warmup, kind, stats, strength(be, plan, data, state))
+                tuning, memory = adapt.adapt(be, plan, tuning, memory, seen)
             return Chains(state, tuning, memory, words)
 
         which = xp.asarray([kinds.index(kind) for kind in cycle])
         if not any(light):
 
             def alone(chains: Chains, G: Array, number: Array, begins: Array) -> tuple[Chains, Array]:
-                branches = [partial(sweep, kind, False) for kind in kinds]
+                branches = [partial(one_sweep, kind, False) for kind in kinds]
                 return be.switch(which[number % plan.every], branches, chains, G, number), G
 
             return xp.zeros(()), alone
@@ -147,7 +150,7 @@ class Runner:
             place = number % plan.every
             anew = moved[place] | (wants[place] & begins)
             G = be.branch(anew, lambda G: be.weigh(data.X, chains.state.lam, nothing)[0], lambda G: G, G)
-            branches = [partial(sweep, kind, light[cycle.index(kind)]) for kind in kinds]
+            branches = [partial(one_sweep, kind, light[cycle.index(kind)]) for kind in kinds]
             return be.switch(which[place], branches, chains, G, number), G
 
         return xp.zeros((plan.rows, plan.rows)), step
@@ -155,7 +158,7 @@ class Runner:
     def _warm(self, length: int, warmup: int) -> Callable[..., Chains]:
         be = self.be
 
-        def run(data: gibbs.Data, chains: Chains, first: Array) -> Chains:
+        def run(data: Data, chains: Chains, first: Array) -> Chains:
             G, step = self._stepper(data, warmup)
 
             def one(carry: tuple[Chains, Array], x: Any) -> tuple[tuple[Chains, Array], None]:
@@ -168,27 +171,25 @@ class Runner:
     def _draw(self, draws: int, thin: int) -> Callable[..., Any]:
         be, xp = self.be, self.be.xp
 
-        def run(data: gibbs.Data, chains: Chains, summary: Summary, first: Array) -> Any:
+        def run(data: Data, chains: Chains, summary: Summary, first: Array) -> Any:
             G, step = self._stepper(data, None)
 
             def keep(carry: Any, x: Any) -> Any:
                 chains, G, summary = carry
                 done = x[0] * thin
 
-                def sweep(carry: tuple[Chains, Array], y: Any) -> tuple[tuple[Chains, Array], None]:
+                def next_sweep(carry: tuple[Chains, Array], y: Any) -> tuple[tuple[Chains, Array], None]:
                     return step(*carry, first + done + y[0], done + y[0] == 0), None
 
-                (chains, G), _ = be.scan(sweep, (chains, G), (xp.arange(thin),))
-                A, B, lam, tau, sigma2 = chains.state
-                C = B @ A.T
-                spread = ((A * tau) ** 2 / sigma2[:, None]).sum() / self.plan.R
-                rows2 = lam**2 if lam.ndim == 1 else (lam**2).mean(axis=1)
-                kappa = 1 / (1 + data.norm2 * spread * rows2)
+                (chains, G), _ = be.scan(next_sweep, (chains, G), (xp.arange(thin),))
+                state = chains.state
+                C = state.B @ state.A.T
+                kappa = shrinkage(be, self.plan, data, state)
                 n = summary.count + 1
                 mean = summary.mean + (C - summary.mean) / n
                 square = summary.square + (C - summary.mean) * (C - mean)
                 summary = Summary(n, mean, square, summary.kappa + (kappa - summary.kappa) / n)
-                return (chains, G, summary), Kept(C if self.keep_C else None, sigma2, tau)
+                return (chains, G, summary), Kept(C if self.keep_C else None, state.Sigma, state.tau)
 
             (chains, _, summary), kept = be.scan(keep, (chains, G, summary), (xp.arange(draws),))
             return chains, summary, kept
@@ -196,22 +197,22 @@ class Runner:
         return run
 
 
-def on_device(plan: gibbs.Plan, device: str) -> gibbs.Plan:
+def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
     if device.startswith("cpu"):
-        return plan
+        return replace(plan, compiled=False)
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
     visits = max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
     # Borderline features are taken one after the other, which a device does slowly: a third as many.
-    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=min(16, plan.P))
+    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=min(16, plan.P), compiled=False)
 
 
 def _data_axes(own_data: bool) -> Any:
     if not own_data:
         return None
-    return gibbs.Data(0, 0, 0, None, 0, 0, gibbs.Blocks(0, 0))  # type: ignore[arg-type]
+    return Data(0, 0, 0, None, 0, 0, Blocks(0, 0))  # type: ignore[arg-type]
 
 
 def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
@@ -220,9 +221,9 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield first, min(total, first + size)
 
 
-def stretch_length(plan: gibbs.Plan, chains: int, draws: int) -> int:
+def stretch_length(plan: Plan, chains: int, draws: int) -> int:
     """Kept draws a stretch, so that those on the device stay within bounds."""
-    return even(draws, max(1, min(50, STRETCH // (8 * chains * plan.P * plan.Q))))
+    return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
 
 
 def even(total: int, limit: int) -> int:
@@ -243,7 +244,7 @@ def run(
     """Warm up, then keep `draws` draws, handing each stretch to `take(first, kept)`; returns also the seconds this took."""
     number = chains.words.shape[0]
     total = warmup + draws * thin
-    for first, last in stretches(warmup, even(warmup, WARM)):
+    for first, last in stretches(warmup, even(warmup, WARMUP_SWEEPS)):
         chains = runner.warm_up(chains, first, last, warmup)
         if report is not None:
             report(last, total)

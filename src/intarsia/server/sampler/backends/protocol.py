@@ -1,0 +1,130 @@
+"""What the sampler asks of an array library.
+
+A backend gives `xp` (the array namespace), a few special functions, functional loops and the factorisation of
+G = X diag(lam²) Xᵀ. Every backend solves the same systems, so the same noise gives the same state.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Array = Any  # an array of the backend's library
+
+
+class Factor(Protocol):
+    """Systems (I + d_j² G) for several d_j at once, in coordinates rotated by an orthogonal matrix of its own."""
+
+    def rotate(self, V: Array) -> Array: ...
+    def unrotate(self, V: Array) -> Array: ...
+    def log_marginal(self, d: Array, Yr: Array) -> Array:
+        """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""
+        ...
+
+    def evidence(self, M: Array, Yw: Array) -> Array:
+        """log det K + vec(Yw)ᵀ K⁻¹ vec(Yw) for K = I + M Mᵀ ⊗ G, M (Q×R) and Yw (m×Q) rotated."""
+        ...
+
+    def solve(self, d: Array, rhs: Array) -> Array:
+        """Solve for each j: rhs is (R, m, columns), rotated."""
+        ...
+
+    def apply(self, V: Array) -> Array:
+        """G V, nothing rotated."""
+        ...
+
+    def trace(self) -> Array: ...
+
+
+class Backend(Protocol):
+    """An array library with what the sweep needs beyond the array namespace."""
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace."""
+        ...
+
+    def ndtr(self, x: Array) -> Array: ...
+    def ndtri(self, x: Array) -> Array: ...
+    def asarray(self, x: Array) -> Array: ...
+
+    def gram(self, Xl: Array) -> Array:
+        """Xl Xlᵀ, its lower triangle at least."""
+        ...
+
+    def weigh(self, X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+        """X diag(lam²) Xᵀ (its lower triangle at least) and X diag(lam) Z."""
+        ...
+
+    def grams(self, X: Array, scale: Array) -> Array:
+        """X diag(scale_r²) Xᵀ for each column r of `scale`."""
+        ...
+
+    def times(self, X: Array, V: Array) -> Array:
+        """X V for a few columns V."""
+        ...
+
+    def cross(self, X: Array, W: Array) -> Array:
+        """Xᵀ W for a few columns W."""
+        ...
+
+    def factor(self, G: Array, X: Array, lam: Array, top: Array, *, many: bool = False) -> Factor:
+        """Factor G = X diag(lam²) Xᵀ; `top` bounds the d_j² to come, `many` evaluations may follow."""
+        ...
+
+    def spd_solve(self, make: Callable[[], Array], b: Array) -> Array:
+        """M⁻¹ b for a symmetric M = make() ≥ I."""
+        ...
+
+    def normal_rows(self, F: Array, Y: Array, s: Array, Z: Array) -> Array:
+        """Row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I, h_q = Fᵀy_q/s_q², from the standard normal Z (Q×R)."""
+        ...
+
+    def triangular_solve(self, L: Array, b: Array) -> Array:
+        """L⁻¹ b for lower factors, stacked or not."""
+        ...
+
+    def branch(self, condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any: ...
+
+    def scan(self, step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
+        """Fold `step` over the leading axis of xs; the outputs are stacked."""
+        ...
+
+    def settle(self, f: Callable[[Array], Array], x: Array) -> Array:
+        """Iterate f from x until nothing changes (f is triangular, so it settles exactly)."""
+        ...
+
+    def put(self, x: Array, index: Array, value: Array) -> Array:
+        """x with x[index] = value."""
+        ...
+
+    def largest(self, x: Array, k: int) -> Array:
+        """Indices of the k largest entries, in ascending order of index."""
+        ...
+
+
+class DeviceBackend(Backend, Protocol):
+    """An array library that compiles whole loops for an accelerator, chains side by side."""
+
+    def precision(self) -> Any:
+        """Double precision while this context lasts."""
+        ...
+
+    def device(self) -> str:
+        """What it runs on, in words."""
+        ...
+
+    def memory(self) -> float:
+        """Bytes of the device's memory."""
+        ...
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+    def vmap(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+    def switch(self, index: Array, branches: Sequence[Callable[..., Any]], *arguments: Any) -> Any: ...
+    def tree_map(self, function: Callable[..., Any], *trees: Any) -> Any: ...
+
+    def keys(self, seed: int, chains: int) -> Array:
+        """A generator for each chain, split from the seed, as plain words."""
+        ...
+
+    def draw_noise(self, plan: Any, words: Array, *kind: Any) -> tuple[Array, dict[str, Array]]:
+        """One sweep's random numbers, and the generator after it."""
+        ...

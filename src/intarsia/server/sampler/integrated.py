@@ -1,0 +1,173 @@
+"""Moves with B integrated out, for row scales: the noise's covariance, the global scale, borderline features.
+
+After one factorisation of G = X diag(lam²) Xᵀ the marginal likelihood costs O(mR) per evaluation, and so do B's systems.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
+from intarsia.server.sampler.covariance import Covariance, Root
+from intarsia.server.sampler.priors import HalfCauchy, Law
+from intarsia.server.sampler.state import Data
+
+_PRIOR = HalfCauchy()
+LOG_HALF_PI = math.log(math.pi / 2)
+SPREAD = 0.7  # of the logarithms of the exchanges' scales
+
+
+class Collapsed(NamedTuple):
+    """The posterior density of Sigma, A and tau's common scale given lam, B integrated out; A's prior is left to the moves."""
+
+    be: Backend
+    factor: Factor
+    Yrot: Array  # the responses, rotated by the factor
+    rss0: Array  # (Q, Q) scatter of the rows no feature reaches
+    rows: float
+    power: float
+    tau: Array
+    global_: Law
+    covariance: Covariance
+
+    def __call__(self, at: Root, A: Array, log_t: Array) -> Array:
+        """Log density at Sigma, A and t tau, up to a constant."""
+        xp = self.be.xp
+        K, tau = at.K * self.power**0.5, self.tau * xp.exp(log_t)
+        value = -0.5 * self.factor.evidence(K @ A * tau, self.Yrot @ K.T) - 0.5 * ((K @ self.rss0) * K).sum()
+        # power·rows: the likelihood's power acts on its normaliser too.
+        value = value - 0.5 * self.power * self.rows * xp.log(at.volume).sum()
+        return value + self.covariance.log_density(self.be, at) + self.global_.log_density(xp, xp.log(tau)).sum()
+
+
+class Walk(NamedTuple):
+    """Q stretches of Sigma, N exchanges of noise and nulls, one step of tau: numbers of their proposals."""
+
+    directions: Array  # (Q + N, Q) unit vectors
+    steps: Array  # (Q + N + 1)
+    scale: Array  # (N) of the exchanges
+    u: Array  # (Q + N + 1)
+
+
+def collapsed_scales(be: Backend, target: Collapsed, at: Root, A: Array, walk: Walk) -> tuple[Root, Array, Array, Array]:
+    """Metropolis updates, one after the other; returns Sigma, A, tau and what was accepted.
+
+    A stretch makes Sigma larger or smaller along a direction v. Where features outnumber rows, X diag(lam²) Xᵀ is nearly a
+    multiple c of the identity, and the data know Sigma + c A T² Aᵀ far better than either: an exchange holds that sum along v and
+    moves the logarithm of the odds c vᵀAT²Aᵀv / vᵀSigma v. It keeps the volume in the logarithms of both; A's part along v has R
+    entries, hence R y below. c is `scale`, which depends on lam and noise alone.
+    """
+    xp = be.xp
+    (Q, R), zero = A.shape, xp.zeros(())
+    most = walk.directions.shape[0]
+    place = xp.arange(most + 1)
+    last, exchange = place == most, (place >= Q) & (place < most)
+
+    def one(carry: Any, x: Any) -> Any:
+        at, A, log_t, current = carry
+        v, step, scale, exchange, last, log_u = x
+        along = v @ at.K @ A
+        odds = scale * ((along * target.tau) ** 2).sum()
+        shift = xp.log1p(odds) - xp.log1p(odds * xp.exp(step))
+        stretch = xp.where(last, 0.0, xp.where(exchange, shift, step))
+        y = xp.where(exchange, (step + shift) / 2, 0.0)
+        more = xp.where(last, step, 0.0)
+        new, new_A = at.stretched(be, v, stretch), A + xp.outer(xp.expm1(y) * (at.R @ v), along)
+        proposed = target(new, new_A, log_t + more)
+        accept = log_u < proposed - current + R * y + 0.5 * ((A**2).sum() - (new_A**2).sum())
+        there, here = (*new, new_A, log_t + more, proposed), (*at, A, log_t, current)
+        chosen = [xp.where(accept, a, b) for a, b in zip(there, here, strict=True)]
+        return (Root(*chosen[:3]), *chosen[3:]), accept
+
+    v = xp.concatenate([walk.directions, walk.directions[:1]])  # tau's step has no direction
+    scale = xp.concatenate([xp.ones(Q), walk.scale, xp.ones(1)])
+    begin = at, A, zero, target(at, A, zero)
+    (at, A, log_t, _), accepted = be.scan(one, begin, (v, walk.steps, scale, exchange, last, xp.log(walk.u)))
+    return at, A, target.tau * xp.exp(log_t), accepted
+
+
+def exchange_scale(be: Backend, data: Data, lam: Array, log_odds: Array, normal: Array) -> Array:
+    """(N) guesses of X diag(lam²) Xᵀ where it is least: tuned, and spread by noise; they depend on lam alone."""
+    xp = be.xp
+    typical = xp.exp(2 * xp.log(lam).mean()) * data.norm2.sum() / data.X.shape[0]
+    return xp.exp(log_odds + SPREAD * normal) * typical
+
+
+def collapsed_local(
+    be: Backend, inverse: Array, projected: Array, d: Array, lam: Array, law: Law, candidates: dict[str, Array]
+) -> Array:
+    """New local scales of a few borderline features, one after the other, with all of B integrated out.
+
+    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks
+    among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
+    importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+    """
+    xp = be.xp
+    d2 = d**2
+    value = candidates["value"]
+    prior_t = xp.log(xp.tan(xp.pi / 2 * value))
+    logistic = xp.log(value) - xp.log1p(-value)
+    from_prior = candidates["mix"] < 0.5
+
+    def one(carry: Any, x: Any) -> Any:
+        a, z, i = carry
+        lam_i, prior_i, logistic_i, mix_i, u_i = x
+        column = a[:, :, i]
+        a_ii = column[:, i]
+        keep = 1 - d2 * lam_i**2 * a_ii
+        usable = keep.min() > 1e-8
+        keep = xp.maximum(keep, 1e-8)
+        da = d2 * a_ii / keep  # with the feature itself taken out
+        zz = z[:, i] ** 2 / xp.maximum(a_ii * keep, 1e-300)
+        centre = 1.0 - 0.5 * xp.log(xp.maximum(da.max(), 1e-300))
+        t = xp.concatenate([xp.where(mix_i, prior_i, centre + logistic_i), xp.log(lam_i)[None]])
+        x2 = xp.minimum(da[:, None] * xp.exp(2 * t), 1e300)
+        fit = 0.5 * (zz @ (x2 / (1 + x2)) - xp.log1p(x2).sum(axis=0))
+        v = xp.abs(t - centre)
+        base = _PRIOR.log_density(xp, t)
+        proposal = xp.logaddexp(base - LOG_HALF_PI, -v - 2 * xp.log1p(xp.exp(-v)))
+        weight = fit + (base if isinstance(law, HalfCauchy) else law.log_density(xp, t)) - proposal
+        # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
+        weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
+        total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
+        pick = xp.minimum((total < u_i * total[-1]).sum(), t.shape[0] - 1)
+        new = xp.where(usable, xp.exp(t[pick]), lam_i)
+        change = d2 * (new**2 - lam_i**2)
+        rho = change / (1 + change * a_ii)
+        scaled = rho[:, None] * column
+        a = a - scaled[:, :, None] * column[:, None, :]
+        z = z - z[:, i, None] * scaled
+        return (a, z, i + 1), new
+
+    _, new = be.scan(one, (inverse, projected, 0), (lam, prior_t, logistic, from_prior, candidates["pick"]))
+    return new
+
+
+def borderline(
+    be: Backend, systems: "Systems", Xk: Array, Zk: Array, lam: Array, law: Law, candidates: dict[str, Array]
+) -> tuple[Array, Array]:
+    """New scales of the features Xk, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then.
+
+    Zk are the rows of the noise Z that belong to the features: rhs holds - d_j X diag(lam) Z.
+    """
+    xp = be.xp
+    factor, d, Yr, rhs = systems
+    K, R = Xk.shape[1], d.shape[0]
+    wanted = xp.stack([rhs.T, Yr.T], axis=2)
+    solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
+    W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
+    inverse = Xk.T @ S
+    new = collapsed_local(be, inverse, solved[:, :, 1] @ Xk, d, lam, law, candidates)
+    # The same systems after the scales have moved (Woodbury, size K).
+    W = W - d[:, None] * (S @ ((new - lam)[:, None] * Zk).T[:, :, None])[:, :, 0]
+    change = d[:, None] ** 2 * (new**2 - lam**2)
+    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
+    return new, (W - (S @ small)[:, :, 0]).T
+
+
+class Systems(NamedTuple):
+    """The systems I + d_j² G, rotated: responses Yr (m×R) and right-hand sides (m×R) of B's draw."""
+
+    factor: Factor
+    d: Array
+    Yr: Array
+    rhs: Array

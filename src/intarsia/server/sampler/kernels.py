@@ -1,0 +1,788 @@
+"""The compiled loops of `compiled.sweep` (Numba): row scales under the half-Cauchy law, noise correlated or independent.
+
+Each function is the twin of one in `conditionals`, `covariance`, `moves` or `integrated`: same arguments in, same numbers out to
+rounding (a test holds the sweeps together). Loops over a handful of features, responses or candidates cost the interpreter more
+than the arithmetic; compiled once and kept on disk, they cost next to nothing.
+
+One file, although a long one: what is kept on disk is made anew when the file changes that a function stands in, not when those
+it calls do.
+
+No fast-math flag is set: a function is compiled once for itself and again inside each that calls it, and which copy runs depends
+on what a process loaded first. Only arithmetic in the order it is written gives the same bits in all of them, and so in a chain
+that is continued elsewhere.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from intarsia.inverse_normal import CENTRE, FAR, TAIL
+from intarsia.server.sampler import priors
+from intarsia.server.sampler.backends.numpy import STIFF_A
+from intarsia.server.sampler.backends.protocol import Array
+from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
+
+
+@njit(cache=True, error_model="numpy")
+def log_marginal(diag: Array, off: Array, d: Array, Yr: Array) -> float:
+    """`backends.numpy.Tridiagonal.log_marginal`; NaN where a system is not positive definite."""
+    m, R = Yr.shape
+    pivot, z, logs = np.empty(R), np.empty(R), np.ones(R)
+    quad, total = 0.0, 0.0
+    for j in range(R):
+        pivot[j] = 1.0 + d[j] ** 2 * diag[0]
+        z[j] = Yr[0, j]
+    for i in range(m):
+        for j in range(R):
+            if not pivot[j] > 0:
+                return np.nan
+            quad += z[j] * z[j] / pivot[j]
+            logs[j] *= pivot[j]
+            if logs[j] > 1e150:
+                total += math.log(logs[j])
+                logs[j] = 1.0
+            if i + 1 < m:
+                e = d[j] ** 2 * off[i]
+                ratio = e / pivot[j]
+                z[j] = Yr[i + 1, j] - ratio * z[j]
+                pivot[j] = 1.0 + d[j] ** 2 * diag[i + 1] - ratio * e
+    for j in range(R):
+        total += math.log(logs[j])
+    return total + quad
+
+
+@njit(cache=True, error_model="numpy")
+def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
+    """`backends.numpy.Tridiagonal.solve`: rhs (R, m, columns); NaN where a system is not positive definite."""
+    R, m, n = rhs.shape
+    out = rhs.copy()
+    pivot, ratio = np.empty(m), np.empty(m)
+    for j in range(R):
+        d2 = d[j] ** 2
+        pivot[0] = 1.0 + d2 * diag[0]
+        for i in range(m - 1):
+            e = d2 * off[i]
+            ratio[i] = e / pivot[i]
+            pivot[i + 1] = 1.0 + d2 * diag[i + 1] - ratio[i] * e
+            for c in range(n):
+                out[j, i + 1, c] -= ratio[i] * out[j, i, c]
+        for i in range(m):
+            if not pivot[i] > 0:
+                out[j, 0, 0] = np.nan
+                return out
+        for c in range(n):
+            out[j, m - 1, c] /= pivot[m - 1]
+        for i in range(m - 2, -1, -1):
+            for c in range(n):
+                out[j, i, c] = out[j, i, c] / pivot[i] - ratio[i] * out[j, i + 1, c]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _pick(
+    da: Array,
+    zz: Array,
+    most: float,
+    lam: float,
+    value: Array,
+    mix: Array,
+    u: float,
+    room: Array,
+) -> float:
+    """One local scale among fresh candidates and the present one, by importance weight; `room` (3, T + 1) is to work in.
+
+    With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
+    """
+    T = value.size
+    c = math.e / math.sqrt(max(most, 1e-300))
+    top = -np.inf
+    x, weight, log_weight = room[0], room[1], room[2]
+    for k in range(T + 1):
+        if k == T:
+            x[k] = lam
+        elif mix[k] < 0.5:
+            x[k] = math.tan(math.pi / 2 * value[k])
+        else:
+            x[k] = c * (value[k] / (1 - value[k]))
+        square = x[k] * x[k]
+        fit, largest, product = 0.0, 0.0, 1.0
+        for r in range(da.size):
+            x2 = da[r] * square
+            largest = max(largest, x2)
+            fit += zz[r] * (x2 / (1 + x2))
+            product *= 1 + x2
+            if product > 1e100:  # its logarithm is taken before it overflows
+                fit -= math.log(product)
+                product = 1.0
+        weight[k] = 0.0
+        log_weight[k] = -np.inf
+        if not (largest < 1e8 and square < 1e300):
+            continue
+        weight[k] = 1 / (math.sqrt(product) * (2 / math.pi + (1 + square) / (c * (1 + x[k] / c) ** 2)))
+        log_weight[k] = 0.5 * fit
+        top = max(top, log_weight[k])
+    total = 0.0
+    for k in range(T + 1):
+        total += weight[k] * math.exp(log_weight[k] - top)
+        weight[k] = total
+    chosen = 0
+    while chosen < T and weight[chosen] < u * total:
+        chosen += 1
+    return x[chosen]
+
+
+@njit(cache=True, error_model="numpy")
+def _eliminate(rows: Array, coef: Array, i: int, first: int) -> None:
+    """rows[i] -= Σ_{t<i} coef[t] rows[t], from column `first` on; four at a time, so that a row is loaded seldom."""
+    n = rows.shape[1]
+    mine, t = rows[i], 0
+    while t + 4 <= i:
+        one, two, three, four = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
+        a, b, c, d = coef[t], coef[t + 1], coef[t + 2], coef[t + 3]
+        for k in range(first, n):
+            mine[k] -= a * one[k] + b * two[k] + c * three[k] + d * four[k]
+        t += 4
+    while t < i:
+        one, a = rows[t], coef[t]
+        for k in range(first, n):
+            mine[k] -= a * one[k]
+        t += 1
+
+
+@njit(cache=True, error_model="numpy")
+def borderline(
+    diag: Array,
+    off: Array,
+    d: Array,
+    Yr: Array,
+    rhs: Array,
+    Xk: Array,
+    Zk: Array,
+    lam: Array,
+    value: Array,
+    mix: Array,
+    pick: Array,
+) -> tuple[Array, Array]:
+    """`integrated.borderline`: the new scales, and the solved systems after they have moved; NaN where one is indefinite.
+
+    Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
+    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs, a row brought up to date when its feature's turn comes. Columns K and K+1 belong to
+    rhs and Yr; those after them are nought, so that rows end at a whole number of vector registers.
+    """
+    (m, K), R, T = Xk.shape, d.size, value.shape[1]
+    wide = -(-(K + 2) // 8) * 8
+    packed, a = np.zeros((R, m, wide)), np.empty((R, K, wide))
+    for j in range(R):
+        for i in range(m):
+            packed[j, i, :K] = Xk[i]
+            packed[j, i, K] = rhs[i, j]
+            packed[j, i, K + 1] = Yr[i, j]
+    packed = solve(diag, off, d, packed)
+    XkT = np.ascontiguousarray(Xk.T)
+    for j in range(R):
+        if np.isnan(packed[j, 0, 0]):
+            return np.full(K, np.nan), np.full((m, R), np.nan)
+        np.dot(XkT, packed[j], a[j])
+    new, room = lam.copy(), np.empty((3, T + 1))
+    own, da, zz, coef = np.empty(R), np.empty(R), np.empty(R), np.empty((R, K))
+    change, rho, pivot = np.empty((R, K)), np.empty((R, K)), np.empty((R, K))
+    for i in range(K):
+        least, most = np.inf, 0.0
+        for r in range(R):
+            a_ii, z = a[r, i, i], a[r, i, K + 1]
+            for t in range(i):
+                coef[r, t] = rho[r, t] * a[r, t, i]
+                a_ii -= coef[r, t] * a[r, t, i]
+                z -= coef[r, t] * a[r, t, K + 1]
+            keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
+            least = min(least, keep)
+            keep = max(keep, 1e-8)
+            da[r] = d[r] ** 2 * a_ii / keep
+            zz[r] = z**2 / max(a_ii * keep, 1e-300)
+            most = max(most, da[r])
+            own[r] = a_ii
+        if least > 1e-8:
+            new[i] = _pick(da, zz, most, lam[i], value[i], mix[i], pick[i], room)
+        for r in range(R):
+            change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
+            pivot[r, i] = 1 + change[r, i] * own[r]
+            rho[r, i] = change[r, i] / pivot[r, i]
+            if change[r, i] != 0.0:
+                _eliminate(a[r], coef[r], i, (i + 1) // 8 * 8)
+    W, weights = np.empty((m, R)), np.zeros(wide)
+    for j in range(R):
+        for i in range(K):
+            weights[i] = -d[j] * (new[i] - lam[i]) * Zk[i, j]
+        weights[K] = 1.0
+        w = np.dot(packed[j], weights)
+        right = np.dot(XkT, w)
+        for i in range(K):
+            scale = rho[j, i] * right[i]
+            if scale != 0.0:
+                for k in range(i + 1, K):
+                    right[k] -= scale * a[j, i, k]
+        weights[K] = 0.0
+        for i in range(K - 1, -1, -1):
+            rest = right[i]
+            if change[j, i] != 0.0:
+                for k in range(i + 1, K):
+                    rest -= a[j, i, k] * weights[k]  # times its change already
+            weights[i] = change[j, i] * rest / pivot[j, i]
+        W[:, j] = w - np.dot(packed[j], weights)
+    return new, W
+
+
+@njit(cache=True, error_model="numpy")
+def _evidence(diag: Array, off: Array, M: Array, Yw: Array) -> float:
+    U, d, _ = np.linalg.svd(M, False)
+    Yr = np.dot(Yw, U)
+    value = log_marginal(diag, off, d, Yr)
+    if U.shape[1] < U.shape[0]:
+        value += (Yw**2).sum() - (Yr**2).sum()
+    return value
+
+
+@njit(cache=True, error_model="numpy")
+def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
+    """`conditionals.whiten`."""
+    M = np.empty(A.shape)
+    for q in range(A.shape[0]):
+        for r in range(A.shape[1]):
+            M[q, r] = A[q, r] / s[q] * tau[r]
+    U, d, Vt = np.linalg.svd(M, False)
+    for j in range(d.size):
+        if Vt[j, 0] < 0:
+            for r in range(Vt.shape[1]):
+                Vt[j, r] = -Vt[j, r]
+            for q in range(U.shape[0]):
+                U[q, j] = -U[q, j]
+    return U, d, Vt
+
+
+@njit(cache=True, error_model="numpy")
+def _weighed(Xt: Array, lam: Array) -> tuple[Array, Array]:
+    """diag(lam) Xᵀ and X diag(lam²) Xᵀ."""
+    P, m = Xt.shape
+    Xl = np.empty((P, m))
+    for p in range(P):
+        for i in range(m):
+            Xl[p, i] = Xt[p, i] * lam[p]
+    return Xl, np.dot(Xl.T, Xl)
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _quotient(over: tuple[float, ...], under: tuple[float, ...], r: float) -> float:
+    x, y = over[0], under[0]
+    for k in range(1, len(over)):
+        x = x * r + over[k]
+        y = y * r + under[k]
+    return x / y
+
+
+@njit(cache=True, error_model="numpy")
+def lower_score(p: float) -> float:
+    """Φ⁻¹(p) for 0 < p ≤ ½."""
+    q = p - 0.5
+    r = 0.180625 - q * q
+    if r >= 0:
+        return q * _quotient(CENTRE[0], CENTRE[1], r)
+    r = math.sqrt(-math.log(p))
+    return -(_quotient(TAIL[0], TAIL[1], r - 1.6) if r <= 5 else _quotient(FAR[0], FAR[1], r - 5))
+
+
+@njit(cache=True, error_model="numpy")
+def propose_lam(lam: Array, theta: Array, normal: Array) -> Array:
+    """`moves.propose_lam` under the half-Cauchy."""
+    out = np.empty(lam.size)
+    for p in range(lam.size):
+        below = lam[p] < 1
+        w = lower_score(math.atan(lam[p] if below else 1 / lam[p]) * (2 / math.pi))
+        w = math.cos(theta[p]) * (w if below else -w) + math.sin(theta[p]) * normal[p]
+        tail = math.tan(math.pi / 4 * math.erfc(abs(w) * math.sqrt(0.5)))
+        out[p] = min(max(tail if w < 0 else 1 / tail, 1e-15), 1e15)
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _stiff_row(F: Array, y: Array, s: float, z: Array) -> Array:
+    """`conditionals.stiff_row`."""
+    m, R = F.shape
+    stacked = np.zeros((m + R, R + 1))
+    for i in range(m):
+        for r in range(R):
+            stacked[i, r] = F[i, r] / s
+        stacked[i, R] = y[i] / s
+    for r in range(R):
+        stacked[m + r, r] = 1.0
+    _, T = np.linalg.qr(stacked)
+    out = np.empty(R)
+    for i in range(R - 1, -1, -1):
+        x = T[i, R] + math.copysign(z[i], z[i] * T[i, i])
+        for k in range(i + 1, R):
+            x -= T[i, k] * out[k]
+        out[i] = x / T[i, i]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_A(F: Array, Y: Array, s2: Array, Z: Array) -> Array:
+    """`conditionals.draw_A`."""
+    FF, FY = np.dot(F.T, F), np.dot(F.T, Y)
+    R, Q = FY.shape
+    L, half, out, size = np.zeros((R, R)), np.empty(R), np.empty((Q, R)), 0.0
+    for r in range(R):
+        size += FF[r, r]
+    for q in range(Q):
+        if size > STIFF_A * s2[q]:
+            out[q] = _stiff_row(F, np.ascontiguousarray(Y[:, q]), math.sqrt(s2[q]), Z[q])
+            continue
+        for i in range(R):
+            for j in range(i + 1):
+                x = FF[i, j] / s2[q] + (1.0 if i == j else 0.0)
+                for k in range(j):
+                    x -= L[i, k] * L[j, k]
+                L[i, j] = math.sqrt(x) if i == j else x / L[j, j]
+            x = FY[i, q] / s2[q]
+            for k in range(i):
+                x -= L[i, k] * half[k]
+            half[i] = x / L[i, i]
+        for i in range(R - 1, -1, -1):
+            x = half[i] + Z[q, i]
+            for k in range(i + 1, R):
+                x -= L[k, i] * out[q, k]
+            out[q, i] = x / L[i, i]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _solve_one(G: Array, d2: float, b: Array) -> Array:
+    """(I + d² G)⁻¹ b by a Cholesky factor: at a hundred rows no dearer than the tridiagonal form, and no call into Python.
+
+    The right-hand side is a last row of the system, so that the factor's last row is the first substitution.
+    """
+    m = b.size
+    M = np.empty((m + 1, m + 1))
+    M[:m, :m] = d2 * G
+    for i in range(m):
+        M[i, i] += 1.0
+        M[m, i] = M[i, m] = b[i]
+    M[m, m] = 1.0 + 2 * np.dot(b, b)  # what is left of it after elimination stays above b², whatever rounding takes
+    L = np.linalg.cholesky(M)
+    x = L[m, :m].copy()
+    for i in range(m - 1, -1, -1):
+        x[i] /= L[i, i]
+        for k in range(i):
+            x[k] -= L[i, k] * x[i]
+    return x
+
+
+@njit(cache=True, error_model="numpy")
+def weigh(Xt: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
+    """`backends.numpy.NumpyBackend.weigh` of a small problem."""
+    Xl, G = _weighed(Xt, lam)
+    return G.T, np.dot(Xl.T, Z)
+
+
+@njit(cache=True, error_model="numpy")
+def coefficients(
+    Xt: Array, lam: Array, tau: Array, Z: Array, W: Array, Vt: Array, back: float, old: Array
+) -> tuple[Array, Array]:
+    """B from the solved systems W, so far back from the old B, and XB."""
+    P, R = Z.shape
+    T = np.dot(Xt, W)
+    for p in range(P):
+        for r in range(R):
+            T[p, r] = (T[p, r] * lam[p] + Z[p, r]) * lam[p]
+    B = np.dot(T, Vt)
+    for p in range(P):
+        for r in range(R):
+            B[p, r] = B[p, r] * tau[r] - back * old[p, r]
+    return B, np.dot(Xt.T, B)
+
+
+@njit(cache=True, error_model="numpy")
+def draw_B(
+    Xt: Array, Y: Array, A: Array, B: Array, lam: Array, tau: Array, s: Array, back: float, Z: Array, E: Array, stiff: float
+) -> tuple[bool, Array, Array]:
+    """`conditionals.relaxed` of `conditionals.draw_B_row` for a small problem, and XB. False: the system is too stiff."""
+    m, (Q, R) = Xt.shape[1], A.shape
+    keep = math.sqrt(1 - back**2)
+    U, d, Vt = whiten(A, tau, s)
+    Xl, G = _weighed(Xt, lam)
+    trace = 0.0
+    for i in range(m):
+        trace += G[i, i]
+    if not d[0] ** 2 * trace < stiff:
+        return False, B, Y
+    Yw = np.empty((m, Q))
+    for i in range(m):
+        for q in range(Q):
+            Yw[i, q] = (1 + back) * Y[i, q] / s[q]
+    Zl = keep * Z
+    rhs, XZ, W = np.dot(Yw, U), np.dot(Xl.T, Zl), np.empty((m, R))
+    for j in range(R):
+        W[:, j] = d[j] * _solve_one(G, d[j] ** 2, rhs[:, j] - d[j] * XZ[:, j] - keep * E[:, j])
+    new, F = coefficients(Xt, lam, tau, Zl, W, Vt, back, B)
+    return True, new, F
+
+
+@njit(cache=True, error_model="numpy")
+def rotated(Sigma: Array, Y: Array, A: Array, correlated: bool) -> tuple[Array, Array, Array, Array]:
+    """`covariance` and `sweep.rotated`: U and D of Sigma = U D Uᵀ, YU and UᵀA."""
+    Q = Sigma.shape[0]
+    if not correlated:
+        return np.eye(Q), np.diag(Sigma).copy(), Y, A
+    D, V = np.linalg.eigh(Sigma)
+    U = np.ascontiguousarray(V)
+    for i in range(Q):
+        D[i] = max(D[i], ROUNDING * D[Q - 1])
+        total = 0.0
+        for q in range(Q):
+            total += U[q, i]
+        if total < 0:
+            for q in range(Q):
+                U[q, i] = -U[q, i]
+    return U, D, np.dot(Y, U), np.dot(U.T, A)
+
+
+@njit(cache=True, error_model="numpy")
+def _log_half_cauchy(t: float, log_s: float) -> float:
+    """`priors.HalfCauchy.log_density`."""
+    v = abs(t - log_s)
+    return -v - math.log1p(math.exp(-2 * v))
+
+
+@njit(cache=True, error_model="numpy")
+def _log_covariance(K: Array, log_det: float, scale: Array, correlated: bool) -> float:
+    """`covariance.….log_density`; log_det is that of Sigma."""
+    Q, value = scale.size, 0.0
+    if not correlated:
+        for q in range(Q):
+            value += _log_half_cauchy(-math.log(K[q, q]), math.log(scale[q]))
+        return value
+    for q in range(Q):
+        inverse = 1 / scale[q] ** 2
+        for i in range(Q):
+            inverse += NU * K[i, q] ** 2
+        value -= (NU + Q) / 2 * math.log(inverse)
+    return value + (1 - NU - Q) / 2 * log_det
+
+
+@njit(cache=True, error_model="numpy")
+def _collapsed(
+    systems: tuple[Array, Array, Array, Array], K: Array, log_det: float, A: Array, tau: Array, laws: tuple[Any, ...]
+) -> float:
+    """`integrated.Collapsed` at Sigma⁻¹ = KᵀK and at tau."""
+    diag, off, Yrot, rss0 = systems
+    rows, power, correlated, tau_scale, scale = laws
+    root = K * math.sqrt(power)
+    M = np.dot(root, A)
+    for q in range(M.shape[0]):
+        for r in range(M.shape[1]):
+            M[q, r] *= tau[r]
+    value = -0.5 * _evidence(diag, off, M, np.dot(Yrot, root.T)) - 0.5 * (np.dot(root, rss0) * root).sum()
+    for r in range(tau.size):
+        value += _log_half_cauchy(math.log(tau[r]), math.log(tau_scale))
+    return value - 0.5 * power * rows * log_det + _log_covariance(K, log_det, scale, correlated)
+
+
+@njit(cache=True, error_model="numpy")
+def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
+    """`covariance.….from_root`: U and D."""
+    Q = K.shape[0]
+    U, D = np.eye(Q), np.empty(Q)
+    if not correlated:
+        for q in range(Q):
+            D[q] = 1 / K[q, q] ** 2
+        return U, D
+    w, V = np.linalg.eigh(np.dot(K.T, K))
+    for i in range(Q):
+        D[i] = 1 / max(w[Q - 1 - i], ROUNDING * w[Q - 1])
+        total = 0.0
+        for q in range(Q):
+            total += V[q, Q - 1 - i]
+        for q in range(Q):
+            U[q, i] = -V[q, Q - 1 - i] if total < 0 else V[q, Q - 1 - i]
+    return U, D
+
+
+@njit(cache=True, error_model="numpy")
+def integrated(
+    systems: tuple[Array, Array, Array, Array],
+    view: tuple[Array, Array],
+    A: Array,
+    tau: Array,
+    laws: tuple[Any, ...],
+    walk: tuple[Array, Array, Array, Array],
+    border: tuple[Array, Array, Array, Array, Array],
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W and Vᵀ.
+
+    `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
+    features) and rss0; `view` Sigma's U and D; `walk` the numbers of `integrated.Walk`;
+    `border` the features' rows of Z, their scales and the candidates' numbers.
+    """
+    diag, off, packed, rss0 = systems
+    power, correlated = laws[1], laws[2]
+    directions, steps, scale, u = walk
+    (Q, T), m, number = A.shape, packed.shape[0], border[1].size
+    Yrot = np.ascontiguousarray(packed[:, :Q])
+    target = (diag, off, Yrot, rss0)
+    K, R, log_det = np.empty((Q, Q)), np.empty((Q, Q)), 0.0
+    for i in range(Q):
+        log_det += math.log(view[1][i])
+        for q in range(Q):
+            K[i, q] = view[0][q, i] / math.sqrt(view[1][i])
+            R[q, i] = view[0][q, i] * math.sqrt(view[1][i])
+    most = Q + scale.size
+    accepted = np.zeros(most + 1, dtype=np.bool_)
+    value = _collapsed(target, K, log_det, A, tau, laws)
+    for k in range(most + 1):
+        if k == most:
+            new_tau = tau * math.exp(steps[k])
+            proposed = _collapsed(target, K, log_det, A, new_tau, laws)
+            if math.log(u[k]) < proposed - value:
+                tau, value, accepted[k] = new_tau, proposed, True
+            continue
+        v = np.zeros(Q)
+        if correlated:
+            v[:] = directions[k] / math.sqrt((directions[k] ** 2).sum())
+        else:
+            v[k % Q] = 1.0
+        x, y, along = steps[k], 0.0, np.dot(np.dot(v, K), A)
+        if k >= Q:
+            odds = scale[k - Q] * ((along * tau) ** 2).sum()  # what the nulls take of the noise along v, over what they leave
+            new_odds = odds * math.exp(x)
+            x = math.log1p(odds) - math.log1p(new_odds)
+            y = (steps[k] + x) / 2
+        new = K + np.outer(math.expm1(-x / 2) * v, np.dot(v, K))
+        new_A = A + np.outer(math.expm1(y) * np.dot(R, v), along) if k >= Q else A
+        proposed = _collapsed(target, new, log_det + x, new_A, tau, laws)
+        change = proposed - value + T * y + 0.5 * ((A**2).sum() - (new_A**2).sum())
+        if math.log(u[k]) < change:
+            R = R + np.outer(np.dot(R, v), math.expm1(x / 2) * v)
+            K, A, log_det, value, accepted[k] = new, new_A, log_det + x, proposed, True
+    U, D = _from_root(K, correlated)
+    s = np.sqrt(D / power)
+    left, d, Vt = whiten(np.dot(U.T, A), tau, s)
+    Yr = np.dot(np.dot(Yrot, U) / s, left)
+    rhs, Xk = np.empty((m, T)), np.empty((m, number))
+    for i in range(m):
+        for r in range(T):
+            rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + T + r] - packed[i, Q + r]
+        for k in range(number):
+            Xk[i, k] = packed[i, Q + 2 * T + k]
+    lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4])
+    return U, D, tau, accepted, lam, d * W, Vt
+
+
+@njit(cache=True, error_model="numpy")
+def _half_cauchy(eta: float, k: float, mu: float, s: float, low: float, u: float, v: float) -> float:
+    """`priors.HalfCauchy.draw` of one precision; `low` is not looked at when k ≤ 1."""
+    s2 = s * s
+    rate = max(mu, 2 * priors.LOW) / 2
+    if k <= 1:
+        u = u / (1 + s2 * eta)
+        bound = min((1 - u) / max(u, priors.LOW) / s2, priors.HIGH)
+        return min(max(-math.log1p(v * math.expm1(-rate * bound)) / rate, priors.LOW), priors.HIGH)
+    large = s2 * (k / 2) > rate
+    new = min(max((low if large else low - math.log(v)) / rate, priors.LOW), priors.HIGH)
+    ratio = (1 + s2 * eta) / (1 + s2 * new)
+    if large:
+        ratio *= new / eta
+    return new if u < ratio else eta
+
+
+@njit(cache=True, error_model="numpy")
+def draw_lam(lam: Array, B: Array, tau: Array, noise: tuple[Array, Array, Array]) -> Array:
+    """`conditionals.draw_lam` for row scales under the half-Cauchy."""
+    P, R = B.shape
+    low, u, v = noise
+    inverse, out = 1 / tau, np.empty(P)
+    for p in range(P):
+        mu = 0.0
+        for r in range(R):
+            mu += (B[p, r] * inverse[r]) ** 2
+        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, low[p], u[p], v[p]))
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_tau(tau: Array, B: Array, lam: Array, scale: float, noise: tuple[Array, Array, Array]) -> Array:
+    """`conditionals.draw_tau` for row scales under C⁺(0, scale)."""
+    P, R = B.shape
+    low, u, v = noise
+    mu, out = np.zeros(R), np.empty(R)
+    for p in range(P):
+        inverse = 1 / lam[p]
+        for r in range(R):
+            mu[r] += (B[p, r] * inverse) ** 2
+    for r in range(R):
+        new = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], scale, low[r], u[r], v[r]))
+        out[r] = min(max(new, 1e-15), 1e15)
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def draw_Sigma(
+    U: Array, D: Array, scatter: Array, rows: float, scale: Array, correlated: bool, noise: tuple[Array, Array, Array]
+) -> Array:
+    """`covariance.….draw`; `noise` is (a, normal, chi), or (low, u, v) where the noise is independent."""
+    Q = D.size
+    Sigma = np.zeros((Q, Q))
+    if not correlated:
+        low, u, v = noise
+        for q in range(Q):
+            eta = _half_cauchy(1 / D[q], rows, scatter[q, q], scale[q], low[q], u[q], v[q])
+            Sigma[q, q] = max(1 / eta, LEAST * scale[q] ** 2)
+        return Sigma
+    a, normal, chi = noise
+    size, whole, K = np.empty(Q), scatter.copy(), np.empty((Q, Q))
+    for q in range(Q):
+        precision = 0.0
+        for i in range(Q):
+            precision += U[q, i] ** 2 / D[i]
+        whole[q, q] += 2 * NU * a[q] / (NU * precision + 1 / scale[q] ** 2)
+        size[q] = math.sqrt(max(whole[q, q], LEAST * scale[q] ** 2))
+    for q in range(Q):
+        for k in range(Q):
+            whole[q, k] = whole[q, k] / size[q] / size[k]
+        whole[q, q] += 10 * ROUNDING
+    L = np.linalg.cholesky(whole)
+    for i in range(Q):  # T K = Lᵀ, T Bartlett's factor
+        for q in range(Q):
+            x = L[q, i]
+            for k in range(i):
+                x -= normal[i * Q + k] * K[k, q]
+            K[i, q] = x / math.sqrt(2 * chi[i])
+    for q in range(Q):
+        for k in range(q + 1):
+            x = 0.0
+            for i in range(Q):
+                x += K[i, q] * K[i, k]
+            Sigma[q, k] = Sigma[k, q] = x * size[q] * size[k]
+    return Sigma
+
+
+@njit(cache=True, error_model="numpy")
+def rescale_columns(A: Array, B: Array, tau: Array, scale: float, noise: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    """`moves.rescale_columns` under C⁺(0, scale)."""
+    (Q, R), P = A.shape, B.shape[0]
+    g, u = noise
+    shape = (Q - 1) / 2 if Q > 1 else 0.5
+    c, log_s = np.ones(R), math.log(scale)
+    for r in range(R):
+        square = 0.0
+        for q in range(Q):
+            square += A[q, r] ** 2
+        a = min(max(2 * g[r] / max(square, 1e-30), 1e-20), 1e20)
+        t, log_a = math.log(tau[r]), math.log(a)
+        ratio = _log_half_cauchy(t - log_a / 2, log_s) - _log_half_cauchy(t, log_s) + (Q / 2 - shape) * log_a
+        if math.log(u[r]) < ratio:
+            c[r] = 1 / math.sqrt(a)
+    scaled = np.empty((P, R))
+    for p in range(P):
+        for r in range(R):
+            scaled[p, r] = B[p, r] * c[r]
+    return A / c, scaled, tau * c
+
+
+@njit(cache=True, error_model="numpy")
+def given_B(
+    F: Array,
+    data: tuple[Array, Array],
+    laws: tuple[Any, ...],
+    view: tuple[Array, Array, Array],
+    state: tuple[Array, Array, Array],
+    noise: tuple[Any, ...],
+    scales: bool,
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """`sweep.readable` from B to the single-site move: A, Sigma, the columns' scales, lam, tau; F = XB.
+
+    `data` is (Y, rss0), `view` (U, D, YU), `state` (B, lam, tau). Without `scales` the local scales stay. Returns the state and
+    the residual.
+    """
+    Y, rss0 = data
+    rows, power, correlated, tau_scale, scale = laws
+    U, D, Yr = view
+    B, lam, tau = state
+    z_A, z_Sigma, z_columns, z_tau, z_lam = noise
+    A = np.dot(U, draw_A(F, Yr, D / power, z_A)) if correlated else draw_A(F, Yr, D / power, z_A)
+    residual = Y - np.dot(F, A.T)
+    scatter = power * (np.dot(residual.T, residual) + rss0)
+    Sigma = draw_Sigma(U, D, scatter, power * rows, scale, correlated, z_Sigma)
+    A, B, tau = rescale_columns(A, B, tau, tau_scale, z_columns)
+    if scales:
+        lam = draw_lam(lam, B, tau, z_lam)
+    tau = draw_tau(tau, B, lam, tau_scale, z_tau)
+    return A, B, lam, tau, Sigma, residual
+
+
+@njit(cache=True, error_model="numpy")
+def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Array) -> tuple[Array, Array]:
+    """`moves.single_site`, every block visited: columns (blocks, k, m), gram (blocks, k, k), slack = log prior - log u (P)."""
+    nb, k = columns.shape[:2]
+    P, Q = delta.shape
+    W = W.copy()
+    accepted = np.zeros(nb * k, dtype=np.bool_)
+    change = np.empty((k, Q))
+    for b in range(nb):
+        n = min(k, P - b * k)
+        Xt, H = columns[b], gram[b]
+        XW = np.dot(Xt, W)
+        moved = False
+        change[:] = 0.0
+        for i in range(n):
+            p = b * k + i
+            g, size = slack[p], 0.0
+            for q in range(Q):
+                g += XW[i, q] * delta[p, q]
+                size += delta[p, q] ** 2
+            g -= 0.5 * H[i, i] * size
+            if moved:
+                for j in range(i):
+                    if accepted[b * k + j]:
+                        inner = 0.0
+                        for q in range(Q):
+                            inner += delta[p, q] * change[j, q]
+                        g -= H[i, j] * inner
+            if g > 0:
+                accepted[p] = moved = True
+                for q in range(Q):
+                    change[i, q] = delta[p, q]
+        if moved:
+            W -= np.dot(Xt.T, change)
+    return accepted[:P], W
+
+
+@njit(cache=True, error_model="numpy")
+def sites(
+    design: tuple[Array, Array, Array],
+    state: tuple[Array, Array, Array, Array, Array],
+    residual: Array,
+    laws: tuple[Any, ...],
+    theta: Array,
+    noise: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+    """`sweep.sites_row`, every block visited: B, lam and what was accepted. `design` is (blocks, their Gram matrices, Y)."""
+    blocks, gram, Y = design
+    A, B, lam, _, Sigma = state
+    (P, R), Q = B.shape, A.shape[0]
+    U, D, _, A = rotated(Sigma, Y, A, laws[2])
+    s = np.sqrt(D / laws[1])
+    new, delta = propose_lam(lam, theta, noise[0]), np.empty((P, Q))
+    for p in range(P):
+        change = (new[p] - lam[p]) / lam[p]
+        for q in range(Q):
+            x = 0.0
+            for r in range(R):
+                x += B[p, r] * A[q, r]
+            delta[p, q] = change * x / s[q]
+    accept, _ = single_site(blocks, gram, np.dot(residual, U) / s, delta, -np.log(noise[1]))
+    scaled, kept = np.empty((P, R)), np.where(accept, new, lam)
+    for p in range(P):
+        for r in range(R):
+            scaled[p, r] = B[p, r] * (kept[p] / lam[p])
+    return scaled, kept, accept

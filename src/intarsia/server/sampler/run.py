@@ -1,0 +1,170 @@
+"""One run: it steps, saves, resumes and reports, whatever makes the sweeps (a chain on the CPU, all chains on an accelerator, a
+chain with latent features).
+
+A run lives in a folder: `run.json` (what is asked), X.npy and Y.npy (the sketches), one C.npy for all chains, per stepper
+`state-….npz` (everything a continuation needs, the generator's state included), and per chain `progress-k.json`. A continued
+chain gives the same bits as one that was never stopped: draws after the last checkpoint are simply made again.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from intarsia.errors import ConvergenceError
+from intarsia.server.sampler.record import Record
+
+STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
+REPORT_SECONDS = 0.3
+LEFT_RANGE = "left the range of double precision. Standardise the columns, or use noise='correlated'."
+
+
+class Stepper(Protocol):
+    """Makes the sweeps of one or several chains. `sweeps` counts them; kept draws go into the record."""
+
+    name: str  # of its checkpoint
+    chains: range  # which chains of the run it makes
+    record: Record
+    sweeps: int
+    device: str
+
+    def advance(self, total: int) -> None:
+        """At least one sweep, none beyond number `total`; kept draws are added to the record."""
+        ...
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything a continuation needs besides the record."""
+        ...
+
+    def restore(self, stored: dict[str, Any]) -> None: ...
+
+
+class Asked:
+    """What `run.json` holds, with the arrays beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        self.engine: str = found["engine"]
+        self.model: dict[str, Any] = found["model"]
+        self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
+        self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
+
+    def array(self, name: str) -> Any:
+        return np.load(self.folder / f"{name}.npy", allow_pickle=False)
+
+    def record(self, chains: range, R: int) -> Record:
+        C = np.load(self.folder / "C.npy", mmap_mode="r+", allow_pickle=False)
+        return Record(C[chains.start : chains.stop], R)
+
+    def kept(self, sweeps: int) -> int:
+        """Draws kept after so many sweeps."""
+        return max(0, sweeps - self.warmup) // self.thin
+
+
+class Run:
+    """A stepper in its folder."""
+
+    def __init__(self, asked: Asked, stepper: Stepper) -> None:
+        self.asked, self.stepper, self.seconds = asked, stepper, 0.0
+        self.file = asked.folder / f"state-{stepper.name}.npz"
+        if self.file.exists():
+            self._load()
+
+    @property
+    def kept(self) -> int:
+        return self.asked.kept(self.stepper.sweeps)
+
+    def go(self, draws: int, *, every: float, report: Callable[[], None] | None = None) -> bool:
+        """Go on until `draws` draws of each chain are kept; False when asked to stop before."""
+        total = self.asked.warmup + draws * self.asked.thin
+        began, saved, told = time.perf_counter() - self.seconds, time.perf_counter(), 0.0
+        stop = self.asked.folder / STOP
+        with threadpool_limits(limits=1), np.errstate(all="ignore"):
+            while self.stepper.sweeps < total:
+                self.stepper.advance(total)
+                now = time.perf_counter()
+                self.seconds = now - began
+                if now - told > REPORT_SECONDS or self.stepper.sweeps == total:
+                    told = now
+                    self._tell(total)
+                    if report is not None:
+                        report()
+                    if stop.exists() and self.stepper.sweeps < total:
+                        self.save()
+                        return False
+                if now - saved > every:
+                    self.save()
+                    saved = time.perf_counter()
+        self.save()
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint whole or not at all."""
+        arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
+        part = self.file.with_suffix(".part")
+        with open(part, "wb") as file:
+            np.savez(file, sweeps=self.stepper.sweeps, seconds=self.seconds, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.file)
+
+    def _load(self) -> None:
+        with np.load(self.file, allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        self.stepper.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
+        self.stepper.record.restore(stored)
+        self.stepper.restore({name[4:]: value for name, value in stored.items() if name.startswith("own.")})
+
+    def _tell(self, total: int) -> None:
+        """What the parent (and the monitor) may know while chains run."""
+        for i, k in enumerate(self.stepper.chains):
+            mean, square = self.stepper.record.moments[i].tolist()
+            told = {
+                "chain": k, "sweeps": self.stepper.sweeps, "total": total, "warmup": self.asked.warmup, "kept": self.kept,
+                "seconds": self.seconds, "mean": mean, "square": square,
+            }  # fmt: skip
+            part = self.asked.folder / f"progress-{k}.part"
+            part.write_text(json.dumps(told), encoding="utf-8")
+            os.replace(part, self.asked.folder / f"progress-{k}.json")
+
+
+def opened(folder: Path, k: int) -> Run:
+    """The run that makes chain number k; on an accelerator, all chains."""
+    asked = Asked(folder)
+    if asked.engine == "jax":
+        from intarsia.server.sampler.device_chains import DeviceChains
+
+        return Run(asked, DeviceChains(asked))
+    if asked.engine == "private":
+        from intarsia.server.sampler.latent_chain import LatentChain
+
+        return Run(asked, LatentChain(asked, k))
+    from intarsia.server.sampler.chain import Chain
+
+    return Run(asked, Chain(asked, k))
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m intarsia.server.sampler.run FOLDER CHAIN DRAWS EVERY`: run one chain; exit code 75 when asked to stop."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; Ctrl-C reaches the whole group
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    folder, k, draws, every = Path(arguments[0]), int(arguments[1]), int(arguments[2]), float(arguments[3])
+    try:
+        done = opened(folder, k).go(draws, every=every)
+    except ConvergenceError as error:
+        (folder / f"error-{k}.txt").write_text(str(error), encoding="utf-8")
+        return 8
+    return 0 if done else 75
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

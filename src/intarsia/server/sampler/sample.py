@@ -1,0 +1,168 @@
+"""Draws from the posterior given sketches: checks, adaptive stopping, and what a finished run hands back."""
+
+import hashlib
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import intarsia
+from intarsia.errors import InputError
+from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.results.draws import Draws
+from intarsia.server.sampler import backends
+from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.run import Run
+from intarsia.server.sampler.state import check
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+
+IN_MEMORY_BYTES = 2 * 2**30  # draws of C above this stay on disk
+CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Until:
+    """Adaptive stopping: go on in rounds until every coefficient has R̂ ≤ rhat and ESS ≥ ess, or the budget is spent."""
+
+    rhat: float = 1.01
+    ess: float = 400.0
+    max_draws: int = 10_000
+    max_seconds: float = float("inf")
+
+
+def sample(
+    X: Any,
+    Y: Any,
+    model: Model | None = None,
+    *,
+    draws: int = DRAWS,
+    warmup: int = WARMUP,
+    chains: int = CHAINS,
+    thin: int = THIN,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    until: Until | None = None,
+    mixing: bool = True,
+    every: float = CHECKPOINT_SECONDS,
+    memory: int = IN_MEMORY_BYTES,
+    backend: str = "numpy",
+) -> Draws:
+    """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
+
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
+    an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
+    checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
+
+    `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
+    its own, so the same posterior and other draws; `workers` has no meaning there.
+    """
+    model = model or Model()
+    backends.get(backend)
+    X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
+    check(X, Y)
+    model.rank_of(Y.shape[1])
+    if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
+        warnings.warn(
+            f"The Jeffreys prior with P = {X.shape[1]} ≥ m = {X.shape[0]} gives an improper posterior: "
+            "noise levels can drift to zero. Use noise='correlated'.",
+            stacklevel=2,
+        )
+    asked = {
+        "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
+        "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
+    }  # fmt: skip
+    way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
+    job = Job(asked, {"X": X, "Y": Y}, draws, until, memory)
+    return carry_out(job, way, checkpoint)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of a run, the arrays it works on, how many draws, and how many bytes of them may be in memory."""
+
+    asked: dict[str, Any]
+    arrays: dict[str, Any]
+    draws: int
+    until: Until | None = None
+    memory: int = IN_MEMORY_BYTES
+
+
+def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> Draws:
+    """Run every chain, further while `until` says so, and collect."""
+    asked = job.asked
+    for name, value, least in (
+        ("draws", job.draws, 4),
+        *((n, asked[n], m) for n, m in (("warmup", 0), ("chains", 1), ("thin", 1))),
+    ):
+        if int(value) != value or value < least:
+            raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    digest = hashlib.sha256()
+    for array in job.arrays.values():
+        digest.update(array.tobytes())
+    asked = asked | {"digest": digest.hexdigest()}
+    target, until = job.draws, job.until
+    with run_folder(checkpoint) as where:
+        open_folder(where, asked, job.arrays, max(target, until.max_draws) if until else target)
+        began = time.perf_counter()
+        launcher = Launcher(where, asked, way)
+        launcher.run(target)
+        while until is not None and not _enough(where, target, until):
+            if target >= until.max_draws or time.perf_counter() - began > until.max_seconds:
+                break
+            target = min(2 * target, until.max_draws)
+            launcher.run(target)
+        C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
+        if C.nbytes <= job.memory:
+            C = np.array(C)
+        elif checkpoint is None:
+            warnings.warn(
+                f"The draws ({C.nbytes / 2**30:.1f} GiB) stay in a temporary file that goes with this process; "
+                "pass checkpoint= to keep them.",
+                stacklevel=3,
+            )
+        return _collect(C, launcher.runs(), asked, time.perf_counter() - began)
+
+
+def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
+    """A guess, before any sweep is made."""
+    rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
+    size = rows * Q if model.local == "element" else rows
+    return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
+
+
+def _enough(where: Path, target: int, until: Until) -> bool:
+    diagnosis = diagnose(np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target])
+    if diagnosis.not_finite.any():
+        return False
+    return bool(np.nanmax(diagnosis.rhat) <= until.rhat and np.nanmin(diagnosis.ess_bulk) >= until.ess)
+
+
+def _collect(C: Any, runs: list[Run], asked: dict[str, Any], seconds: float) -> Draws:
+    target, share = C.shape[1], len(runs) / asked["chains"]  # chains that ran together took their share of the time each
+    info = {
+        **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
+        "device": runs[0].stepper.device,
+        "seconds": seconds,
+        "chain_seconds": [run.seconds * share for run in runs for _ in run.stepper.chains],
+        "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.stepper.sweeps) for run in runs for _ in run.stepper.chains],
+        "sweeps": asked["warmup"] + target * asked["thin"],
+        "m": asked["shape"][0],
+        "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
+    }
+    records = [run.stepper.record for run in runs]
+    return Draws(
+        C,
+        np.concatenate([record.Sigma[:, :target] for record in records]),
+        np.concatenate([record.tau[:, :target] for record in records]),
+        np.concatenate([record.kappa for record in records]).mean(axis=0),
+        info,
+    )

@@ -1,0 +1,194 @@
+"""The model with its sizes filled in, which moves each sweep makes, and the random numbers it asks for."""
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from intarsia.server.sampler import priors
+from intarsia.server.sampler.backends.protocol import Array, Backend
+from intarsia.server.sampler.covariance import Covariance, covariance_law
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.moves import Laws, rescale_shape
+from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
+
+COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
+BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
+RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
+TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
+ACCEPT = 0.44  # and that of the proposals of one number at a time
+EXCHANGES = 4  # of noise and nulls, per response and full sweep, where the noise is correlated
+MANY = 20_000  # below so many features every block is visited in every sweep
+
+
+class Kind(NamedTuple):
+    """Which moves a sweep makes besides drawing B, A, Sigma and tau."""
+
+    collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
+    scales: bool  # the local scales; without, the factored system of B stays as it is
+    sites: bool  # every local scale on its own, non-centred
+
+
+FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
+LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The model with the sizes filled in: laws, noise to draw, number of candidates."""
+
+    model: Model
+    m: int
+    P: int
+    Q: int
+    R: int
+    rows: int
+    borderline: int = 16
+    candidates: int = 12
+    mixing: bool = True
+    block: int = BLOCK
+    visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
+    tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale)
+    compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
+
+    @cached_property
+    def element(self) -> bool:
+        return self.model.local == "element"
+
+    @cached_property
+    def laws(self) -> Laws:
+        local = priors.local_law(self.model.law, 1 if self.element else self.R)
+        return Laws(local, priors.HalfCauchy(self.tau_scale))
+
+    def covariance(self, scale: Array) -> Covariance:
+        """The prior of Sigma; `scale` (Q) are the root mean squares of the responses."""
+        return covariance_law(self.model.noise, scale, self.Q)
+
+    @cached_property
+    def hold(self) -> int:
+        """Light sweeps that share local scales and so the factored system: three where factoring takes most of the time."""
+        return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
+
+    @cached_property
+    def every(self) -> int:
+        """One sweep in so many is full."""
+        return 1 if not self.mixing else 2 if self.element else 4 if self.hold == 1 else 7
+
+    @cached_property
+    def exchanges(self) -> int:
+        """Of noise and nulls, per full sweep: more where Sigma has more to exchange."""
+        return self.Q if self.model.noise != "correlated" or self.Q == 1 else EXCHANGES * self.Q
+
+    def kind(self, sweep: int) -> Kind:
+        """What sweep number `sweep` (from 0) is."""
+        if not self.mixing:
+            return PLAIN
+        place = sweep % self.every
+        if self.element:
+            return PLAIN if place % 2 else FULL
+        if self.hold == 1:  # where the system of B is cheap, so must be the rest
+            return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
+        if place == 0:
+            return FULL
+        return LIGHT if place % self.hold == 0 else SHORT
+
+    def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
+        """Every random number of a sweep: name -> (kind of variate, shape, parameter)."""
+        if kind not in self._needed:
+            self._needed[kind] = self._noise(kind)
+        return self._needed[kind]
+
+    @cached_property
+    def _needed(self) -> dict[Kind, dict[str, priors.Noise]]:
+        return {}
+
+    def _noise(self, kind: Kind) -> dict[str, priors.Noise]:
+        P, Q, R, K, T = self.P, self.Q, self.R, self.borderline, self.candidates
+        scales = (P, R) if self.element else (P,)
+        spec: dict[str, priors.Noise] = {
+            "Z": ("normal", (P, R), 0.0),
+            "E": ("normal", (self.rows, Q if self.element else R), 0.0),
+            "A": ("normal", (Q, R), 0.0),
+        }
+        needs = self.covariance(np.ones(Q)).needs(self.model.power * self.m, Q)
+        spec |= {f"Sigma.{name}": entry for name, entry in needs.items()}
+        laws: dict[str, tuple[priors.Law, float, tuple[int, ...]]] = {"tau": (self.laws.global_, float(P), (R,))}
+        if kind.scales:
+            laws["lam"] = self.laws.local, 1.0 if self.element else float(R), scales
+        for name, (law, k, shape) in laws.items():
+            for part, (of, parameter) in law.noise(k).items():
+                spec[f"{name}.{part}"] = (of, shape, parameter)
+        if self.mixing:
+            spec |= {"columns.g": ("gamma", (R,), rescale_shape(Q)), "columns.u": ("uniform", (R,), 0.0)}
+        if self.mixing and kind.sites:
+            spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
+            if self.visits:
+                spec["single.start"] = ("uniform", (), 0.0)
+        if self.mixing and kind.collapse and not self.element:
+            spec |= {
+                "steps.v": ("normal", (Q + self.exchanges, Q), 0.0),
+                "steps.z": ("normal", (Q + self.exchanges + 1,), 0.0),
+                "steps.c": ("normal", (self.exchanges,), 0.0),
+                "steps.u": ("uniform", (Q + self.exchanges + 1,), 0.0),
+                "border.take": ("uniform", (P,), 0.0),
+                "border.value": ("uniform", (K, T), 0.0),
+                "border.mix": ("uniform", (K, T), 0.0),
+                "border.pick": ("uniform", (K,), 0.0),
+            }
+        return spec
+
+
+def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True) -> Plan:
+    """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model."""
+    m, P = X.shape
+    Q = Y.shape[1]
+    R = model.rank_of(Q)
+    block, rows = min(BLOCK, P), min(m, P)
+    if borderline is None:
+        borderline = int(np.clip(P // 6, *BORDERLINE))
+    # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
+    visits = int(rows**2 * P / 6e11 / (8e-5 + block * rows * Q / 2e9))
+    visits = 0 if visits >= -(-P // block) or P < MANY else max(1, visits)
+    known = model.local == "row" and model.law == "horseshoe" and model.noise != "jeffreys" and mixing
+    known = known and not visits and has_gram(P, block)
+    return Plan(
+        model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
+        compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+    )  # fmt: skip
+
+
+class Sweep(NamedTuple):
+    """What the steps of one sweep share."""
+
+    be: Backend
+    plan: Plan
+    data: Data
+    tuning: Tuning
+    noise: dict[str, Array]
+    kind: Kind
+    factor: Any  # of B's system, where it is known
+
+
+def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:
+    """One sweep's random numbers: all normal variates at once, all uniform ones at once, cut up."""
+    spec = plan.noise(kind)
+    sizes = {name: math.prod(shape) for name, (_, shape, _) in spec.items()}
+    total = {of: sum(sizes[name] for name in spec if spec[name][0] == of) for of in ("normal", "uniform")}
+    drawn = {"normal": rng.standard_normal(total["normal"]), "uniform": 1.0 - rng.random(total["uniform"])}  # in (0, 1]
+    at = {"normal": 0, "uniform": 0}
+    out: dict[str, Array] = {}
+    for name, (of, shape, parameter) in spec.items():
+        if of == "gamma":
+            out[name] = rng.standard_gamma(parameter, shape)
+            continue
+        out[name] = drawn[of][at[of] : at[of] + sizes[name]].reshape(shape)
+        at[of] += sizes[name]
+    return out
+
+
+def part(noise: dict[str, Array], name: str) -> dict[str, Array]:
+    """The numbers called `name.…`."""
+    return {full[len(name) + 1 :]: value for full, value in noise.items() if full.startswith(f"{name}.")}

@@ -1,0 +1,103 @@
+"""What a sweep works on: the sketches as it wants them, the state of a chain, the tuning of its moves."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import qr
+
+from intarsia.errors import InputError
+from intarsia.server.sampler.backends.protocol import Array, Backend
+
+BLOCK = 64  # features decided together in the single-site move
+GRAM_BYTES = 2**28  # size of the blocks' Gram matrices above which they are made when needed
+
+
+class Blocks(NamedTuple):
+    """The features in blocks of columns: Xᵀ (blocks, k, m) and their Gram matrices (blocks, k, k), padded with zeros."""
+
+    Xt: Array
+    gram: Array  # None: made when needed
+
+
+class Data(NamedTuple):
+    """What the sweep needs of the sketches. When P < m the rows are rotated so that only P of them carry the design."""
+
+    X: Array  # (min(m, P), P)
+    Y: Array
+    rss0: Array  # (Q, Q) scatter of the rows no feature reaches
+    m: float  # rows before the rotation
+    norm2: Array  # (P) squared column lengths of X
+    noise_scale: Array  # (Q) root mean squares of the responses
+    blocks: Blocks
+
+
+class State(NamedTuple):
+    """One chain's position."""
+
+    A: Array
+    B: Array
+    lam: Array  # (P) row scales or (P, R) element scales
+    tau: Array
+    Sigma: Array  # (Q, Q) covariance of a row's noise
+
+
+class Tuning(NamedTuple):
+    """Step sizes and feature lists, adapted in the warm-up and fixed after it."""
+
+    theta: Array  # rotation of the single-site proposals, shaped as lam
+    doubt: Array  # (P) log weights with which features are taken for the borderline move
+    log_steps: Array  # (3) B integrated out: of a log noise variance, of its exchange with the nulls, of tau's common log scale
+    log_odds: Array  # () scale of that exchange
+
+
+class Stats(NamedTuple):
+    """What the moves accepted."""
+
+    single: Array
+    steps: Array
+    odds: Array  # whether larger or smaller scales of the exchange were accepted more often
+
+
+def check(X: Any, Y: Any) -> None:
+    """Refuse what cannot be sketches of the same subjects."""
+    if X.ndim != 2 or Y.ndim != 2:
+        raise InputError(f"X and Y must be matrices; got {X.ndim} and {Y.ndim} dimensions.")
+    if X.shape[0] != Y.shape[0]:
+        raise InputError(f"X has {X.shape[0]} rows and Y has {Y.shape[0]}; they must be sketches of the same subjects.")
+    if X.shape[0] < 2 or X.shape[1] < 1 or Y.shape[1] < 1:
+        raise InputError(f"X is {X.shape} and Y is {Y.shape}; expected at least 2 rows, 1 feature and 1 response.")
+    if not (np.isfinite(X).all() and np.isfinite(Y).all()):
+        raise InputError("X or Y holds NaN or infinite values; expected finite numbers.")
+
+
+def has_gram(P: int, block: int) -> bool:
+    """Are the blocks' Gram matrices kept?"""
+    return -(-P // block) * block * block * 8 <= GRAM_BYTES
+
+
+def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK) -> Data:
+    """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes."""
+    X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
+    check(X, Y)
+    m, P = X.shape
+    scale = np.sqrt((Y**2).mean(axis=0))
+    rss0 = np.zeros((Y.shape[1], Y.shape[1]))
+    if m > P:
+        q, X = qr(X, mode="economic")
+        rest = Y - q @ (q.T @ Y)
+        Y, rss0 = q.T @ Y, rest.T @ rest
+    k = min(block, P)
+    nb = -(-P // k)
+    columns = np.zeros((nb * k, X.shape[0]))
+    columns[:P] = X.T
+    X, Xt = columns[:P].T, columns.reshape(nb, k, -1)  # one copy of the design serves both
+    gram = be.asarray(Xt @ Xt.transpose(0, 2, 1)) if has_gram(P, k) else None
+    return Data(
+        be.asarray(X),
+        be.asarray(Y),
+        be.asarray(rss0),
+        float(m),
+        be.asarray(np.einsum("mp,mp->p", X, X)),
+        be.asarray(np.where(scale > 0, scale, 1.0)),
+        Blocks(be.asarray(Xt), gram),
+    )

@@ -1,0 +1,245 @@
+"""Algorithm 1: one sweep (paper, §2.2), as a list of steps, written for any array library.
+
+`sweep(be, plan, data, state, tuning, noise, kind, factor) -> (state, stats)` is a pure function: same noise in, same state out.
+`readable` is what JAX runs and what the tests hold up as truth; `compiled.sweep` is its twin for the CPU.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from intarsia.server.sampler import compiled, conditionals, integrated, moves
+from intarsia.server.sampler.backends.protocol import Array, Backend
+from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.covariance import Rotation
+from intarsia.server.sampler.schedule import ACCEPT, FULL, RELAX, TARGET, Kind, Plan, Sweep, part
+from intarsia.server.sampler.state import Data, State, Stats, Tuning
+
+
+def sweep(
+    be: Backend,
+    plan: Plan,
+    data: Data,
+    state: State,
+    tuning: Tuning,
+    noise: dict[str, Array],
+    kind: Kind = FULL,
+    factor: Any = None,
+) -> tuple[State, Stats]:
+    """One draw of everything (paper, Algorithm 1, with the moves of `moves` and `integrated`).
+
+    `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
+    """
+    way = compiled.sweep if plan.compiled else readable
+    return way(Sweep(be, plan, data, tuning, noise, kind, factor), state)
+
+
+class Rotated(NamedTuple):
+    """Data and A in coordinates in which the responses' noise is independent."""
+
+    rotation: Rotation
+    Y: Array
+    A: Array
+
+    def deviation(self, power: float) -> Array:
+        """s = sigma/√power of each rotated response."""
+        return (self.rotation.variances / power) ** 0.5
+
+
+def rotated(now: Sweep, state: State) -> Rotated:
+    rotation = now.plan.covariance(now.data.noise_scale).rotation(now.be, state.Sigma)
+    return Rotated(rotation, now.data.Y @ rotation.U, rotation.U.T @ state.A)
+
+
+def readable(now: Sweep, state: State) -> tuple[State, Stats]:
+    """One sweep, step by step."""
+    be, plan, kind = now.be, now.plan, now.kind
+    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + plan.exchanges + 1), be.xp.zeros(()))
+    if plan.mixing and kind.collapse and not plan.element:
+        state, F, view, stats = draw_without_B(now, state, stats)
+    else:
+        state, F, view = draw_B(now, state)
+    state = draw_A(now, state, F, view)
+    state, residual = draw_Sigma(now, state, F, view)
+    if plan.mixing:
+        state = rescale_columns(now, state)
+    if kind.scales:
+        state = draw_lam(now, state)
+    state = draw_tau(now, state)
+    if plan.mixing and kind.sites:
+        state, stats = (sites_element if plan.element else sites_row)(now, state, residual, stats)
+    return state, stats
+
+
+def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
+    """B given all else, over-relaxed; and XB."""
+    be, plan, X, noise = now.be, now.plan, now.data.X, now.noise
+    view = rotated(now, state)
+    given = Given(view.A, state.lam, state.tau, view.deviation(plan.model.power))
+
+    def draw(Y: Array, Z: Array, E: Array) -> Array:
+        if plan.element:
+            return conditionals.draw_B_element(be, X, Y, given, Z, E)
+        return conditionals.draw_B_row(be, X, Y, given, Z, E, now.factor)
+
+    B = conditionals.relaxed(draw, RELAX if plan.mixing else 0.0, state.B, view.Y, noise["Z"], noise["E"])
+    return state._replace(B=B), be.times(X, B), view
+
+
+def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array, Rotated, Stats]:
+    """Row scales: the noise's and the global scale and borderline features with B integrated out, then B and XB."""
+    be, plan, data, noise = now.be, now.plan, now.data, now.noise
+    xp, power, (Q, R), X = be.xp, plan.model.power, (plan.Q, plan.R), data.X
+    law, lam, Z = plan.covariance(data.noise_scale), state.lam, noise["Z"]
+    rotation = law.rotation(be, state.Sigma)
+    root = rotation.root()
+    G, XZ = be.weigh(X, lam, Z)
+    # Ten times as much as the present d_j² leaves the proposals room.
+    top = power * ((root.K @ state.A * state.tau) ** 2).sum()
+    factor = be.factor(G, X, lam, 1e1 * top, many=True)
+    # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
+    chosen = be.largest(now.tuning.doubt - xp.log(-xp.log(noise["border.take"])), plan.borderline)
+    columns, old = X[:, chosen], lam[chosen]
+    packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
+    Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
+    target = integrated.Collapsed(be, factor, Yrot, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+    walk = integrated.Walk(
+        law.directions(be, noise["steps.v"]),
+        xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1] * plan.exchanges + [2])] * noise["steps.z"],
+        integrated.exchange_scale(be, data, lam, now.tuning.log_odds, noise["steps.c"]),
+        noise["steps.u"],
+    )
+    root, A, tau, accepted = integrated.collapsed_scales(be, target, root, state.A, walk)
+    odds = (noise["steps.c"] * (accepted[Q:-1] - ACCEPT)).mean()
+    rotation = law.from_root(be, root)
+    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ A)
+    s = view.deviation(power)
+    U, d, Vt = conditionals.whiten(be, view.A, tau, s)
+    Yr = (Yrot @ rotation.U / s) @ U
+    systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
+    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, plan.laws.local, part(noise, "border"))
+    lam = be.put(lam, chosen, new)
+    W = factor.unrotate(W) * d
+    B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
+
+    def known(B: Array) -> Array:
+        """XB from products that are there already: X diag(lam) Z + G W, and what the borderline scales changed."""
+        del B
+        moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + (new**2 - old**2)[:, None] * (columns.T @ W))
+        return (moved + factor.apply(W)) @ Vt * tau
+
+    # Known to rounding times d²G; where that is too much, the product is made.
+    F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
+    return State(A, B, lam, tau, state.Sigma), F, view, stats._replace(steps=accepted, odds=odds)
+
+
+def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:
+    A = conditionals.draw_A(now.be, F, view.Y, view.deviation(now.plan.model.power), now.noise["A"])
+    return state._replace(A=view.rotation.U @ A)
+
+
+def draw_Sigma(now: Sweep, state: State, F: Array, view: Rotated) -> tuple[State, Array]:
+    """Sigma given the residual, which is returned too."""
+    data, power = now.data, now.plan.model.power
+    residual = data.Y - F @ state.A.T
+    scatter = power * (residual.T @ residual + data.rss0)
+    law = now.plan.covariance(data.noise_scale)
+    Sigma = law.draw(now.be, view.rotation, scatter, power * data.m, part(now.noise, "Sigma"))
+    return state._replace(Sigma=Sigma), residual
+
+
+def rescale_columns(now: Sweep, state: State) -> State:
+    A, B, tau = moves.rescale_columns(
+        now.be, state.A, state.B, state.tau, now.plan.laws.global_, now.noise["columns.g"], now.noise["columns.u"]
+    )
+    return state._replace(A=A, B=B, tau=tau)
+
+
+def draw_lam(now: Sweep, state: State) -> State:
+    law, noise = now.plan.laws.local, part(now.noise, "lam")
+    return state._replace(lam=conditionals.draw_lam(now.be, state.lam, state.B, state.tau, law, noise))
+
+
+def draw_tau(now: Sweep, state: State) -> State:
+    law, noise = now.plan.laws.global_, part(now.noise, "tau")
+    tau = conditionals.draw_tau(now.be, state.tau, state.B, state.lam, law, noise)
+    return state._replace(tau=now.be.xp.clip(tau, 1e-15, 1e15))
+
+
+def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:
+    """Every local scale on its own, with B/lam held."""
+    be, plan, data, tuning, noise, _, _ = now
+    xp, lam = be.xp, state.lam
+    view = rotated(now, state)
+    s = view.deviation(plan.model.power)
+    new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.laws.local)
+    unit, delta = moves.non_centred(view.A, state.B, lam, new, s)
+    visited, seen = _visited(now)
+    W = (residual @ view.rotation.U) / s
+    accept, _ = moves.single_site(be, data.blocks, W, delta, log_prior, noise["single.u"], visited)
+    lam = xp.where(accept, new, lam)
+    single = accept if seen is None else xp.where(seen, accept, TARGET)
+    return state._replace(B=unit * lam[:, None], lam=lam), stats._replace(single=single)
+
+
+def sites_element(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:
+    """Element scales: the single-site move column by column."""
+    be, plan, data, tuning, noise, _, _ = now
+    xp, lam = be.xp, state.lam
+    view = rotated(now, state)
+    s = view.deviation(plan.model.power)
+    W, unit = (residual @ view.rotation.U) / s, state.B / lam
+    new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.laws.local)
+    visited, seen = _visited(now)
+    accepted = []
+    for r in range(plan.R):
+        delta = ((new[:, r] - lam[:, r]) * unit[:, r])[:, None] * (view.A[:, r] / s)
+        accept, W = moves.single_site(be, data.blocks, W, delta, log_prior[:, r], noise["single.u"][:, r], visited)
+        accepted.append(accept)
+    accept = xp.stack(accepted, axis=1)
+    lam = xp.where(accept, new, lam)
+    single = accept if seen is None else xp.where(seen[:, None], accept, TARGET)
+    return state._replace(B=unit * lam, lam=lam), stats._replace(single=single)
+
+
+def _visited(now: Sweep) -> tuple[Array | None, Array | None]:
+    """The blocks to visit, a run of them from a place that noise alone decides; and which features lie in them."""
+    plan, xp = now.plan, now.be.xp
+    if not plan.visits:
+        return None, None
+    number = -(-plan.P // plan.block)
+    start = xp.minimum(xp.floor(now.noise["single.start"] * number), number - 1).astype(int)
+    return (start + xp.arange(plan.visits)) % number, (xp.arange(plan.P) // plan.block - start) % number < plan.visits
+
+
+def whiten_top(A: Array, tau: Array, s: Array) -> Array:
+    """An upper bound of the largest d_j²."""
+    return ((A / s[:, None] * tau) ** 2).sum()
+
+
+def factored(be: Backend, plan: Plan, data: Data, state: State, known: Any = None, top: float = math.nan) -> Any:
+    """The system of B at the state's local scales, for the light sweeps that share them; `known` where it still is that.
+
+    A factor made for systems up to `top` (NaN: with room above the present ones) serves while they stay below.
+    """
+    rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
+    s = be.xp.sqrt(rotation.variances / plan.model.power)
+    now = float(whiten_top(rotation.U.T @ state.A, state.tau, s))
+    if known is not None and known.lam is state.lam and now <= known.top:
+        return known
+    G, _ = be.weigh(data.X, state.lam, state.B[:, :0])  # no scaled copy of the design
+    return be.factor(G, data.X, state.lam, top if now <= top else 1e2 * now)
+
+
+def strength(be: Backend, plan: Plan, data: Data, state: State) -> Array:
+    """(P) size of the coefficients in units of their noise."""
+    rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
+    white = rotation.whiten(state.B @ state.A.T)
+    return be.xp.sqrt(data.norm2 * (white**2).sum(axis=1))
+
+
+def shrinkage(be: Backend, plan: Plan, data: Data, state: State) -> Array:
+    """(P) share of each feature's coefficients that the prior takes away, were it alone."""
+    rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
+    spread = (rotation.whiten((state.A * state.tau).T) ** 2).sum() / plan.R
+    rows2 = state.lam**2 if state.lam.ndim == 1 else (state.lam**2).mean(axis=1)
+    return 1 / (1 + data.norm2 * spread * rows2)
