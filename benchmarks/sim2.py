@@ -4,7 +4,7 @@
     python -m benchmarks.sim2 --sets 1        # a look
 
 The data sets are those of `benchmarks.sim2_gpu`. A run goes on where an earlier one stopped: finished data sets are kept in
-benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.sampler.chains.sample` with all its defaults.
+benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.sampler.sample.sample` with all its defaults.
 """
 
 import argparse
