@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
-_MOST_OPERATIONS = 1e11  # of X C over the draws used
+_MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
 
 
