@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors
+from intarsia.server.sampler import priors, search
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -21,6 +21,7 @@ RELAX = 0.8  # how far a B that is drawn given all else lies on the other side o
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep
+SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 
 
 class Kind(NamedTuple):
@@ -29,9 +30,10 @@ class Kind(NamedTuple):
     collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
+    search: bool = False  # births and deaths of features, by their score on what is left; before all else
 
 
-FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
+FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -72,9 +74,16 @@ class Plan:
         return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
     @cached_property
+    def searches(self) -> bool:
+        """Do full sweeps look for missing features? They need the factored system of a sweep that left the local scales alone."""
+        return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
+
+    @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
-        return 1 if not self.mixing else 2 if self.element else 4 if self.hold == 1 else 7
+        if not self.mixing or self.element or self.hold == 1:
+            return 1 if not self.mixing else 2 if self.element else 4
+        return 6 if self.searches else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -86,7 +95,7 @@ class Plan:
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
         if place == 0:
-            return FULL
+            return SEARCHING if self.searches else FULL
         return LIGHT if place % self.hold == 0 else SHORT
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
@@ -131,6 +140,8 @@ class Plan:
                 "border.mix": ("uniform", (K, T), 0.0),
                 "border.pick": ("uniform", (K,), 0.0),
             }
+        if kind.search:
+            spec |= search.needs()
         return spec
 
 
@@ -149,8 +160,24 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     known = known and not visits and has_gram(P, block)
     return Plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
-        compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+        tau_scale=tau_scale(model, X, Y, R), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+
+
+def tau_scale(model: Model, X: Array, Y: Array, R: int) -> float:
+    """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
+
+    A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
+    lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
+    responses' root mean square.
+    """
+    if model.expected_features is None:
+        return 1.0
+    P = X.shape[1]
+    share = min(model.expected_features / P, 0.5)
+    length = np.sqrt(np.square(X).sum() / P)
+    level = np.sqrt(np.square(Y).mean())
+    return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 
 class Sweep(NamedTuple):

@@ -7,7 +7,7 @@
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves
+from intarsia.server.sampler import compiled, conditionals, integrated, moves, search
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
@@ -29,8 +29,11 @@ def sweep(
 
     `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
     """
+    now = Sweep(be, plan, data, tuning, noise, kind, factor)
+    if kind.search:
+        state = find_missing(now, state)
     way = compiled.sweep if plan.compiled else readable
-    return way(Sweep(be, plan, data, tuning, noise, kind, factor), state)
+    return way(now, state)
 
 
 class Rotated(NamedTuple):
@@ -68,6 +71,19 @@ def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     if plan.mixing and kind.sites:
         state, stats = (sites_element if plan.element else sites_row)(now, state, residual, stats)
     return state, stats
+
+
+def find_missing(now: Sweep, state: State) -> State:
+    """Births and deaths of features at the system of the sweep before; B is out of date after it, and drawn next."""
+    be, plan, noise = now.be, now.plan, now.noise
+    view = rotated(now, state)
+    s = view.deviation(plan.model.power)
+    U, d, _ = conditionals.whiten(be, view.A, state.tau, s)
+    assert now.factor is not None
+    Yr = now.factor.rotate((view.Y / s) @ U)
+    systems = search.Systems(now.factor, now.data.X, now.data.norm2, d, Yr, plan.laws.local)
+    lam, _ = search.search(be, systems, state.lam, search.Numbers(**part(noise, "search")))
+    return state._replace(lam=lam)
 
 
 def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
