@@ -143,7 +143,7 @@ def test_a_planted_bug_is_caught(bug, monkeypatch):
         monkeypatch.setattr(kernels, step, getattr(kernels, step).py_func)
     monkeypatch.setattr(where, name, wrong)
     monkeypatch.setattr("joint.factored", steps_of.factored)
-    light = name in ("draw_B", "factored")
+    light = name in ("draw_B", "factored", "rotated")
     setting = Setting(kinds=(LIGHT,), shared=name == "factored") if light else Setting()
     assert setting.plan.compiled
     assert compiled.kernels is kernels
