@@ -20,7 +20,18 @@ SHORT = {"draws": 120, "warmup": 120, "chains": 2, "thin": 1, "seed": 1}
 
 # What a page takes as given before its first block.
 GIVEN = {
-    "selection.md": "from tests.reports import made_up\nposterior = made_up()[0]",
+    "selection.md": "from tests.reports import made_up\nposterior, joined, _C = made_up()\nX = joined.X",
+    "criticism.md": """
+import numpy as np
+from intarsia import ReducedRankHorseshoe
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 6))
+Y = np.column_stack([X[:, 0], X[:, 1]]) + rng.normal(size=(60, 2))
+run = {"draws": 80, "warmup": 60, "chains": 2, "thin": 1, "random_state": 0}
+model = ReducedRankHorseshoe(**run).fit(X, Y)
+smaller = ReducedRankHorseshoe(**run).fit(X[:, 1:], Y)
+""",
+    "covariates.md": "",
     "sketch.md": """
 import numpy as np, pandas as pd
 from intarsia import SketchKey
@@ -71,7 +82,17 @@ def with_python() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "tutorial-python.md", "selection.md", "sketch.md", "tables.md", "tutorial-files.md"]
+    "page",
+    [
+        "README.md",
+        "tutorial-python.md",
+        "selection.md",
+        "covariates.md",
+        "criticism.md",
+        "sketch.md",
+        "tables.md",
+        "tutorial-files.md",
+    ],
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """Block after block in one namespace, in an empty folder; only the length of the default run is cut."""

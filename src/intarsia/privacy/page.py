@@ -39,6 +39,8 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 ("Subjects n, rows m", f"{sketch['n']}, {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
                 *_history(card),
+                *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
+                  for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
             ]
         ),

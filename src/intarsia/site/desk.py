@@ -163,7 +163,7 @@ def _feature(values: int | None, coded: bool) -> str:
 def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
     from intarsia.site.preflight import preflight
-    from intarsia.site.rank_normal import ScoredTable
+    from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.site_ledger import FOLDER, open_ledger
 
     site = site_folder.site()
@@ -171,7 +171,7 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     ledger = open_ledger(site_folder.folder) if (site_folder.folder / FOLDER / "ledger.jsonl").exists() else None
     try:
         site.claimed(study, table)
-        sent = ScoredTable.of(table) if study.site(site.name).transform == "rank-normal" else table
+        sent = as_the_study_asks(table, study.site(site.name).transform)
         check = preflight(
             sent, SketchKey.new(), study, site=site.name, own_policy=site.policy, ledger=ledger, dry=True
         )  # fmt: skip

@@ -30,9 +30,8 @@ class SiteModel:
     units: Units
 
     def __post_init__(self) -> None:
-        c: Any = self.coefficients
-        u = self.units
-        if c.features != u.features or c.own_responses != u.responses or tuple(getattr(c, "covariates", ())) != u.covariates:
+        c, u = self.coefficients, self.units
+        if c.features != u.features or c.own_responses != u.responses or c.covariates != u.covariates:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
@@ -41,34 +40,47 @@ class SiteModel:
     def site(self) -> str:
         return self.coefficients.site
 
-    def factor(self) -> Array:
-        """What takes a standardised coefficient to this site's units, (feature, response)."""
-        y = dict(zip(self.units.responses, self.units.y_scale, strict=True))
-        row = np.array([y.get(q, 1.0) for q in self.coefficients.responses])
-        return row[None, :] / self.units.x_scale[:, None]
-
     def rows(self) -> list[dict[str, Any]]:
-        """One row per feature and response: mean, sd, interval in own units, evidence, selected."""
-        c, factor = self.coefficients, self.factor()
+        """One row per own column and response: mean, sd, interval in own units; evidence and selection for features.
+
+        A covariate is adjusted for and never selected: those entries of its rows are empty.
+        """
+        c, u = self.coefficients, self.units
+        y = dict(zip(u.responses, u.y_scale, strict=True))
+        roles = (
+            ("feature", c.features, u.x_scale, (c.mean, c.sd, c.lower, c.upper)),
+            ("covariate", c.covariates, u.z_scale, (c.covariate_mean, c.covariate_sd, c.covariate_lower, c.covariate_upper)),
+        )
         out = []
-        for p, feature in enumerate(c.features):
-            for q, response in enumerate(c.responses):
-                own = response in self.units.responses
-                out.append(
-                    {
-                        "feature": feature,
-                        "response": response,
-                        "mean": float(c.mean[p, q] * factor[p, q]),
-                        "sd": float(c.sd[p, q] * factor[p, q]),
-                        "lower": float(c.lower[p, q] * factor[p, q]),
-                        "upper": float(c.upper[p, q] * factor[p, q]),
-                        "standardised": float(c.mean[p, q]),
-                        "selected": bool(c.selected[p]),
-                        "selected_here": bool(c.by_response[p, q]),
-                        "evidence": float(c.evidence[p]),
-                        "unit": "response units" if own else "sd of the response",
+        for role, labels, scale, summary in roles:
+            for p, label in enumerate(labels):
+                for q, response in enumerate(c.responses):
+                    row: dict[str, Any] = {"feature": label, "role": role, "response": response}
+                    factor = y.get(response, 1.0) / scale[p]
+                    row |= {
+                        name: float(v[p, q] * factor) for name, v in zip(("mean", "sd", "lower", "upper"), summary, strict=True)
                     }
-                )
+                    row["standardised"] = float(summary[0][p, q])
+                    chosen = role == "feature"
+                    row["selected"] = bool(c.selected[p]) if chosen else None
+                    row["selected_here"] = bool(c.by_response[p, q]) if chosen else None
+                    row["evidence"] = float(c.evidence[p]) if chosen else None
+                    row["unit"] = "response units" if response in y else "sd of the response"
+                    out.append(row)
+        return out
+
+    def covariate_rows(self) -> list[dict[str, Any]]:
+        """One row per covariate of this site and response: effect and interval in own units."""
+        c, u = self.coefficients, self.units
+        y = dict(zip(u.responses, u.y_scale, strict=True))
+        out = []
+        for j, covariate in enumerate(c.covariates):
+            for q, response in enumerate(c.responses):
+                factor = y.get(response, 1.0) / u.z_scale[j]
+                row: dict[str, Any] = {"covariate": covariate, "response": response}
+                for name in ("mean", "sd", "lower", "upper"):
+                    row[name] = float(getattr(c, f"covariate_{name}")[j, q] * factor)
+                out.append({**row, "unit": "response units" if response in y else "sd of the response"})
         return out
 
     def part(self, X: Array, Z: Array) -> Array:
@@ -77,8 +89,7 @@ class SiteModel:
         Only these summaries take part in a joint prediction. Parts of single draws would be linear equations in the
         subjects' rows, one for each draw, and whoever has the posterior could solve them. A fit without draws has no sd slice.
         """
-        c: Any = self.coefficients
-        u = self.units
+        c, u = self.coefficients, self.units
         for what, found, labels in (("feature", X, u.features), ("covariate", Z, u.covariates)):
             if found.ndim != 2 or found.shape[1] != len(labels):
                 raise InputError(

@@ -250,7 +250,7 @@ class Site:
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
-        from intarsia.site.rank_normal import ScoredTable
+        from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
@@ -269,8 +269,8 @@ class Site:
         self.claimed(study, table)
         if study.privacy.epsilon is None:
             check_covariates(table, order)
-        if study.site(self.name).transform == "rank-normal":
-            table = ScoredTable.of(table, order)
+        table = as_the_study_asks(table, study.site(self.name).transform, order)
+        if isinstance(table, ScoredTable):
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
@@ -296,9 +296,9 @@ class Site:
             pending = result.message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
-            for name, content in card_files(
-                check, pending, self.identity, getattr(result, "longest", None), table.imputed
-            ).items():
+            listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
+            longest = getattr(result, "longest", None)
+            for name, content in card_files(check, pending, self.identity, longest, table.imputed, listed).items():
                 store.replace(name, content)
             store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
@@ -334,8 +334,9 @@ class Site:
         foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
+            column = labels[0].partition("=")[0]  # a label may hold a category's text
             raise InputError(
-                f"study.toml does not list the {what} {labels[0]!r} ({len(labels)} in all) for site {self.name!r}. "
+                f"study.toml does not list the {what} {column!r} ({len(labels)} in all) for site {self.name!r}. "
                 "Leave it out at the site, or list it in study.toml."
             )
 

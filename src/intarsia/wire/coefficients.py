@@ -53,8 +53,8 @@ class Coefficients:
     `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses, `noise_covariance`
     (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
-    Unless `converged`, all of it is provisional. `fit_parts` has the
-    digest of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
+    Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
+    hold the same `fit_digest` hold parts of one fit.
     """
 
     site: str
@@ -136,10 +136,10 @@ class Coefficients:
             "response_sites",
             "interval",
             "verdict",
+            "fit_parts",
             "converged",
             "covariates",
             "groups",
-            "fit_parts",
         )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
@@ -183,10 +183,10 @@ class Coefficients:
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
             verdict=verdict[:MAX_VERDICT],
-            fit_parts=fit_parts,
             converged=converged,
             covariates=covariates,
             groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
+            fit_parts=fit_parts,
         )
 
 
