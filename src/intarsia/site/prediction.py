@@ -1,6 +1,5 @@
 """A site's rows of the posterior in its own units, and its part of a joint prediction."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
-from intarsia.wire.plain import cells
+from intarsia.wire.table_files import write_table
 
 Array = NDArray[np.float64]
 
@@ -152,15 +151,5 @@ class Prediction:
         return out
 
     def save(self, path: str | Path) -> None:
-        """A CSV (or JSON lines) file the site keeps."""
-        path = Path(path)
-        rows = self.rows()
-        if path.suffix == ".jsonl":
-            path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
-            return
-        import csv
-
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["subject"])
-            writer.writeheader()
-            writer.writerows(cells(row) for row in rows)
+        """A file the site keeps: .csv, .xlsx, .tex, .md or .jsonl."""
+        write_table(path, self.rows(), ["subject"])
