@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
+from intarsia.wire.plain import one_line
 
 _PLAN = """example:
   intarsia privacy plan --n 500 --features 300 --responses 5
@@ -249,7 +250,7 @@ def _attack(args: argparse.Namespace) -> int:
     print()
     _server_lines(server)
     for finding in verdict.findings:
-        print(f"{finding.level:>10}  {finding.text}")
+        print(f"{finding.level:>10}  {one_line(finding.text)}")
     return 0
 
 
@@ -338,7 +339,7 @@ def _card(args: argparse.Namespace) -> int:
         ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
         ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
     ]
-    print(card["in_one_sentence"])
+    print(one_line(str(card["in_one_sentence"])))
     _table("privacy card", ["", ""], rows)
     return 0
 
@@ -390,7 +391,7 @@ def _ledger(args: argparse.Namespace) -> int:
 
 
 def _json(value: Any) -> int:
-    print(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_plain(value), indent=1, allow_nan=False))
     return 0
 
 
@@ -406,12 +407,13 @@ def _plain(value: Any) -> Any:
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as Grid
 
     grid = Grid(title=title, title_justify="left")
     for i, name in enumerate(head):
         grid.add_column(name, justify="left" if i == 0 else "right" if len(head) > 2 else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*(escape(one_line(str(cell))) for cell in row))
     wide = not sys.stdout.isatty()
     Console(width=140 if wide else None, no_color=wide, highlight=False).print(grid)

@@ -7,6 +7,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
 from intarsia.wire.words import in_lines, to_words
@@ -165,7 +166,7 @@ def run_status(args: argparse.Namespace) -> None:
         return
     table(f"study {folder.study.id}, hash {folder.study.hash[:16]}…", ("step", "done", "present", "missing"), rows)
     for event in refused[-5:]:
-        print(f"refused {event['time']}: {event['why']}")
+        print(one_line(f"refused {event['time']}: {event['why']}"))
     waiting = next((row for row in rows if not row["done"]), None)
     print("complete" if waiting is None else f"next: {waiting['step']}")
 
