@@ -126,7 +126,7 @@ def test_a_changed_study_file_is_refused_by_the_sites(network: Network) -> None:
     done = network.command("study", "run", path, "--server", network.server, "--timeout", 30, check=False)
     assert done.returncode == 9
     for name in NAMES:
-        assert f"{name}: StudyError: This site has not accepted that study" in done.stderr
+        assert f"{name}: study: the site has not accepted this study" in done.stderr
     assert not list((network.folder(tampered)).glob("sketch/*"))
 
 
