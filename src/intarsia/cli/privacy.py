@@ -27,7 +27,14 @@ _ATTACK = """example:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
   intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
 
-Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine."""
+Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine.
+
+columns of the table:
+  off mode      subjects who do not have the commonest value
+  decoded       exact: every value read by someone who knows Φ; partly: most of the rarer ones
+  rare found    how well these subjects are found (F score: 100 % finds all of them and nobody else)
+  theory        share of the column's variance that a party that knows Φ gets, for long columns
+  one subject   largest share of the column's variance that one subject carries"""
 _CARD = """example:
   intarsia privacy card clinic.card.json                       # check the signature, show the card
   intarsia privacy card clinic.card.json --key <base64> --html clinic.html
@@ -78,6 +85,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
     a.add_argument("--precision", choices=("float64", "float32"), default="float32")
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
+    a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
 
     c = add("card", "check a signed privacy card and show it, or make the server's card for a study", _CARD, _card)
@@ -186,6 +194,7 @@ def _attack(args: argparse.Namespace) -> int:
     from intarsia.site.data.columns import profile
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
+    from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.self_attack import attack_as_server, attack_columns
     from intarsia.site.sketch.sketch import design
     from intarsia.wire.study import Study
@@ -204,6 +213,8 @@ def _attack(args: argparse.Namespace) -> int:
         study = Study.load(args.study)
         policy, study_id, run = Policy.of_study(study.privacy), study.id, study.run
         m, kind, precision = study.sketch.m, study.sketch.kind, study.sketch.precision
+        args.transform = args.transform or next((s.transform for s in study.sites if s.name == args.site), None)
+    table = as_the_study_asks(table, args.transform)
     if m is None:
         raise InputError("How large is the sketch? Give --m, or --study with a study file.")
     key = SketchKey.load(args.key) if args.key else SketchKey.new()

@@ -284,10 +284,13 @@ min_subjects = 20         # fewest new subjects of a joint prediction
 max_column_share = 0.95   # a site's part that one of its columns explains better (R²) is refused
 
 [privacy]
+# Limits may be tighter than these; a looser one counts for nothing unless a site overrides the rule in its own site.toml.
 warn_ratio = 0.1          # Σm/n over a cohort's history
 max_ratio = 0.25
 max_auc = 0.6             # membership attack
-min_level = 10            # subjects a level must have
+min_level = 10            # subjects a level must have, and in which two columns must differ
+max_blind = 1.0           # finding Φ without the key; 1 is where that begins to work
+max_epsilon = 10.0        # Σε over a cohort's history
 self_attack = true
 # Differential privacy against the server (kind = "gaussian" and public constants for every site):
 # epsilon = 3.0
