@@ -81,7 +81,7 @@ def one(task: tuple[Cell, int, str]) -> dict[str, Any]:
     flat = draws.C.reshape(-1, *C.shape)
     low, high = np.quantile(flat, [0.025, 0.975], axis=0)
     mean = flat.mean(axis=0)
-    covered = (low <= C) & (C <= high)
+    covered = (low <= C) & (high >= C)
     return cell._asdict() | {
         "seed": seed,
         "model": noise,

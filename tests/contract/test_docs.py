@@ -45,6 +45,15 @@ frame(20_000).to_parquet("south.parquet")
 key, study = SketchKey.new(), make_study()
 key.save("study.key")
 """,
+    "tables.md": """
+import numpy as np, pandas as pd
+rng, n = np.random.default_rng(0), 300
+visits = pd.DataFrame({"patient": range(n), "fev1": rng.normal(3, 1, n), "age": rng.normal(50, 9, n)})
+visits["bmi"] = rng.normal(25, 3, n)
+visits["centre"], visits["asthma"] = rng.integers(1, 7, n), rng.choice(["yes", "no"], n)
+visits["months"], visits["died"], visits["admissions"] = rng.exponential(20, n), rng.integers(0, 2, n), rng.poisson(3, n)
+visits.loc[:4, "bmi"] = 999
+""",
     "tutorial-files.md": """
 import numpy as np, pandas as pd
 from intarsia.server.study.folder import dump
@@ -73,7 +82,17 @@ def with_python() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "tutorial-python.md", "selection.md", "covariates.md", "criticism.md", "sketch.md", "tutorial-files.md"]
+    "page",
+    [
+        "README.md",
+        "tutorial-python.md",
+        "selection.md",
+        "covariates.md",
+        "criticism.md",
+        "sketch.md",
+        "tables.md",
+        "tutorial-files.md",
+    ],
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """Block after block in one namespace, in an empty folder; only the length of the default run is cut."""

@@ -11,6 +11,7 @@ from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
 from intarsia.server.sampler.schedule import Kind, draw_noise, plan
+from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import State, Tuning, prepare
 from intarsia.server.sampler.sweep import factored, shrinkage, strength, sweep
@@ -43,7 +44,7 @@ class Chain:
         self.data = prepare(self.be, X, Y)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        self.state = initial(self.plan, self.data, self.rng)
+        self.state = initial(self.plan, self.data, self.rng, sparse_start(X, Y) if self.plan.searches else None)
         self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
@@ -67,7 +68,7 @@ class Chain:
 
     def _factor(self, kind: Kind) -> Any:
         """The system of B for a light sweep, made anew when the local scales have moved."""
-        if kind.collapse or self.plan.element or self.plan.hold == 1:
+        if (kind.collapse and not kind.search) or self.plan.element or self.plan.hold == 1:
             return None
         self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan

@@ -16,6 +16,7 @@ from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
 from intarsia.server.sampler.schedule import Kind, Plan
+from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Blocks, Data, State, Tuning
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
@@ -61,15 +62,18 @@ class Runner:
         self._axis = _data_axes(own_data)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
-    def start(self, seed: int, chains: int, scale: Array | None = None) -> Chains:
-        """Overdispersed starts, drawn on the host as the CPU sampler draws them. `scale`: noise scales (Q) or (chain, Q)."""
+    def start(self, seed: int, chains: int, scale: Array | None = None, found: SparseStart | None = None) -> Chains:
+        """Overdispersed starts, drawn on the host as the CPU sampler draws them, about a sparse solution where one was `found`.
+
+        `scale`: noise scales (Q) or (chain, Q).
+        """
         be = self.be
         scale = np.asarray(self.data.noise_scale if scale is None else scale)
         states = []
         for k in range(chains):
             rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
             own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale)
-            states.append(initial(self.plan, own, rng))
+            states.append(initial(self.plan, own, rng, found))
         with be.precision():
             stacked = State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
             tuning, memory = initial_tuning(self.plan), adapt.start(self.plan)
@@ -122,7 +126,7 @@ class Runner:
             data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
         cycle = [plan.kind(i) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
-        light = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
+        light = [not plan.element and plan.mixing and (not kind.collapse or kind.search) for kind in cycle]
 
         def one_sweep(kind: Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
             state, tuning, memory, words = chains

@@ -11,6 +11,7 @@ from intarsia.server.sampler import adapt, backends, device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import Asked
 from intarsia.server.sampler.schedule import plan
+from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.state import State, Tuning, prepare
 
 DEVICE_SHARE = 0.6  # of its memory that the chains may take
@@ -31,7 +32,8 @@ class DeviceChains:
             self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block), be=be)
         self.record = asked.record(self.chains, self.plan.R)
         self.groups = self._groups(X.size)
-        every, blank = self.runner.start(asked.seed, asked.chains), self.runner.blank(asked.chains)
+        found = sparse_start(X, Y) if self.plan.searches else None
+        every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
         self.summaries = [self._part(blank, group) for group in self.groups]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors
+from intarsia.server.sampler import priors, search
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -20,8 +20,8 @@ BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B 
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
-EXCHANGES = 4  # of noise and nulls, per response and full sweep, where the noise is correlated
 MANY = 20_000  # below so many features every block is visited in every sweep
+SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 
 
 class Kind(NamedTuple):
@@ -30,9 +30,10 @@ class Kind(NamedTuple):
     collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
+    search: bool = False  # births and deaths of features, by their score on what is left; before all else
 
 
-FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
+FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -73,14 +74,16 @@ class Plan:
         return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
     @cached_property
-    def every(self) -> int:
-        """One sweep in so many is full."""
-        return 1 if not self.mixing else 2 if self.element else 4 if self.hold == 1 else 7
+    def searches(self) -> bool:
+        """Do full sweeps look for missing features? They need the factored system of a sweep that left the local scales alone."""
+        return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
 
     @cached_property
-    def exchanges(self) -> int:
-        """Of noise and nulls, per full sweep: more where Sigma has more to exchange."""
-        return self.Q if self.model.noise != "correlated" or self.Q == 1 else EXCHANGES * self.Q
+    def every(self) -> int:
+        """One sweep in so many is full."""
+        if not self.mixing or self.element or self.hold == 1:
+            return 1 if not self.mixing else 2 if self.element else 4
+        return 6 if self.searches else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -92,7 +95,7 @@ class Plan:
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
         if place == 0:
-            return FULL
+            return SEARCHING if self.searches else FULL
         return LIGHT if place % self.hold == 0 else SHORT
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
@@ -129,15 +132,16 @@ class Plan:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
             spec |= {
-                "steps.v": ("normal", (Q + self.exchanges, Q), 0.0),
-                "steps.z": ("normal", (Q + self.exchanges + 1,), 0.0),
-                "steps.c": ("normal", (self.exchanges,), 0.0),
-                "steps.u": ("uniform", (Q + self.exchanges + 1,), 0.0),
+                "steps.v": ("normal", (Q, Q), 0.0),
+                "steps.z": ("normal", (Q + 1,), 0.0),
+                "steps.u": ("uniform", (Q + 1,), 0.0),
                 "border.take": ("uniform", (P,), 0.0),
                 "border.value": ("uniform", (K, T), 0.0),
                 "border.mix": ("uniform", (K, T), 0.0),
                 "border.pick": ("uniform", (K,), 0.0),
             }
+        if kind.search:
+            spec |= search.needs()
         return spec
 
 
