@@ -3,9 +3,9 @@
     make bench-correlated                       # 20 data sets per cell, every core
     python -m benchmarks.correlated --sets 2    # a look
 
-n = 1000 subjects, P = 300 features, 15 of them with coefficients N(0, .6²), m = 200 sketch rows; noise of variance 1 that correlates by
-rho_e between any two responses, or is Student t with 4 degrees of freedom; features independent, AR(1) or in blocks; coefficients in
-every response or in one response of three. Results are kept in benchmarks/results/correlated.json.
+n = 1000 subjects, P = 300 features, 15 of them with coefficients N(0, .6²), m = 200 sketch rows; noise of variance 1 that
+correlates by rho_e between any two responses, or is Student t (4 degrees of freedom); features independent, AR(1) or in blocks;
+coefficients in every response or in one response of three. Results are kept in benchmarks/results/correlated.json.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-import numpy as np
+import numpy as np  # noqa: E402
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.results.diagnostics import diagnose  # noqa: E402
+from intarsia.server.results.selection import select  # noqa: E402
+from intarsia.server.sampler.model import Model  # noqa: E402
+from intarsia.server.sampler.sample import sample  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "correlated.json"
 N, P, SIGNALS, ROWS = 1000, 300, 15, 200
@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     tasks = [(cell, seed, noise) for noise in args.noise for cell in CELLS + HARDER for seed in range(args.sets)]
     tasks.sort(key=lambda task: -task[0].Q)
-    with ProcessPoolExecutor(args.workers) as pool:
+    with ProcessPoolExecutor(args.workers) as pool:  # each chain limits itself to one BLAS thread
         rows = list(pool.map(one, tasks))
     args.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
     print(table(rows))

@@ -245,6 +245,9 @@ QUOTES: list[Quote] = [
     ),
     Rows("docs/federation.md", "federation", federation_rows),
     Rows("docs/federation.md", "federation seconds", federation_seconds),
+    Sentence(
+        "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
+    ),
     Rows(PERFORMANCE, "growth", growth_rows),
     Rows(PERFORMANCE, "comparison", comparison_rows),
     Rows(PERFORMANCE, "cpu", cpu_rows),

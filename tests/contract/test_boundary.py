@@ -19,19 +19,11 @@ SERVER_END = PLAIN | {"wire", "privacy", "server", "progress"}
 SITE_END = PLAIN | {"wire", "privacy", "site"}
 EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression", "prepared"}
 # Modules that start, harden and certify the engine: they see configurations and certificates, nothing of a study.
-ENGINE_PARTS = [
-    "pieces",
-    "certificates",
-    "requests",
-    "hardening",
-    "guard",
-    "jobs",
-    "launcher",
-    "start_job",
-    "start_server",
-    "start_site",
-]
-ENGINE = {f"carriers.flare.{name}" for name in ENGINE_PARTS}
+STARTERS = ("start_job", "start_server", "start_site")
+ENGINE = {
+    f"carriers.flare.{name}"
+    for name in ("pieces", "certificates", "requests", "hardening", "guard", "jobs", "launcher", *STARTERS)
+}
 
 # Room -> the rooms its modules may import, beside their own. A module of carriers/ is a room of its own: each stands on one
 # side of the wall, or (in_process, pipes) runs both sides on the machine of somebody who has all the data.

@@ -9,6 +9,7 @@ from intarsia.errors import InputError
 from intarsia.lab import experiments, runner
 from intarsia.lab.experiments.base import COLUMNS, Cell, Experiment
 from intarsia.lab.methods import METHODS, Settings, make
+from intarsia.lab.runner import Part
 from intarsia.lab.simulate import Scenario
 
 CHEAP = ("locus", "ridge")
@@ -51,13 +52,13 @@ def test_finished_fits_are_not_redone(counted, tmp_path):
     before = len(counted)
     path = runner.run("fake", "quick", tmp_path, workers=1)
     assert len(counted) == before
-    runner.run("fake", "quick", tmp_path, workers=1, replicates=3)
+    runner.run("fake", "quick", tmp_path, Part(replicates=3), workers=1)
     assert [call[1] for call in counted[before:]] == [2, 2]
     assert len(runner.read_rows(path)) == 15
 
 
 def test_only_missing_methods_are_run(counted, tmp_path):
-    runner.run("fake", "quick", tmp_path, workers=1, methods=["ridge"])
+    runner.run("fake", "quick", tmp_path, Part(methods=["ridge"]), workers=1)
     counted.clear()
     path = runner.run("fake", "quick", tmp_path, workers=1)
     assert all(method == "intarsia" for _, _, wanted in counted for method, _ in wanted)
@@ -67,7 +68,7 @@ def test_only_missing_methods_are_run(counted, tmp_path):
 
 def test_resumes_after_a_kill(counted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        runner.run("fake", "quick", tmp_path, workers=1, options={"die": 3})
+        runner.run("fake", "quick", tmp_path, Part(options={"die": 3}), workers=1)
     path = runner.result_file(tmp_path, "fake", "quick")
     assert len(runner.read_rows(path)) == 5
     runner.run("fake", "quick", tmp_path, workers=1)
@@ -87,7 +88,7 @@ def test_a_torn_last_line_is_dropped_and_run_again(counted, tmp_path):
 
 
 def test_a_file_of_older_columns_gets_todays(counted, tmp_path):
-    path = runner.run("fake", "quick", tmp_path, workers=1, methods=["ridge"])
+    path = runner.run("fake", "quick", tmp_path, Part(methods=["ridge"]), workers=1)
     rows = [list(row) for row in csv.reader(path.read_text().splitlines())]
     gone = COLUMNS.index("machine")
     path.write_text("".join(",".join(row[:gone] + row[gone + 1 :]) + "\n" for row in rows))
@@ -108,14 +109,18 @@ def test_rows_say_where_they_were_made(counted, tmp_path):
 
 def test_chains_of_another_length_are_told(tmp_path):
     path = runner.run(
-        "sim2", "smoke", tmp_path, workers=1, methods=["intarsia"], options={"chain": {"warmup": 10, "draws": 40, "chains": 3}}
+        "sim2",
+        "smoke",
+        tmp_path,
+        Part(methods=["intarsia"], options={"chain": {"warmup": 10, "draws": 40, "chains": 3}}),
+        workers=1,
     )
     assert [row["sweeps"] for row in runner.read_rows(path)] == ["3x(10+40)"]
 
 
 def test_rows_made_elsewhere_are_gathered_once(counted, tmp_path):
-    here = runner.run("fake", "quick", tmp_path / "here", workers=1, replicates=1)
-    there = runner.run("fake", "quick", tmp_path / "there", workers=1, replicates=2)
+    here = runner.run("fake", "quick", tmp_path / "here", Part(replicates=1), workers=1)
+    there = runner.run("fake", "quick", tmp_path / "there", Part(replicates=2), workers=1)
     assert runner.gather("fake", "quick", tmp_path / "here", [there]) == 5
     assert runner.gather("fake", "quick", tmp_path / "here", [there]) == 0
     rows = runner.read_rows(here)
@@ -146,13 +151,14 @@ def test_seeds_are_recorded_and_depend_on_names_alone(counted, tmp_path):
     rows = runner.read_rows(path)
     seeds = {(r["cell"], r["replicate"]): r["seed"] for r in rows}
     assert len(set(seeds.values())) == 4
-    only = runner.run("fake", "quick", tmp_path / "other", workers=1, cells=["two"], methods=["ridge"])
+    only = runner.run("fake", "quick", tmp_path / "other", Part(cells=["two"], methods=["ridge"]), workers=1)
     assert {(r["cell"], r["replicate"]): r["seed"] for r in runner.read_rows(only)}.items() <= seeds.items()
 
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     paths = [
-        runner.run("sim2", "smoke", tmp_path / str(workers), workers=workers, methods=CHEAP, replicates=2) for workers in (1, 2)
+        runner.run("sim2", "smoke", tmp_path / str(workers), Part(methods=CHEAP, replicates=2), workers=workers)
+        for workers in (1, 2)
     ]
     serial, parallel = (
         sorted((r["replicate"], r["method"], r["mse"], r["coverage"], r["seed"]) for r in runner.read_rows(path))
@@ -162,7 +168,9 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
     assert len(serial) == 4
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("nope", {}), ("sim1", {"size": "huge"}), ("sim1", {"methods": ["magic"]})])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("nope", {}), ("sim1", {"size": "huge"}), ("sim1", {"part": Part(methods=["magic"])})]
+)
 def test_unknown_names_are_refused(name, arguments, tmp_path):
     with pytest.raises(InputError, match="not known"):
         runner.run(name, folder=tmp_path, workers=1, **arguments)

@@ -251,7 +251,8 @@ def test_write_from_file_and_refuse_others(tmp_path):
 
 
 def test_helpers():
-    assert text("<a>\u202e") == "&lt;a&gt;\N{REPLACEMENT CHARACTER}"
+    assert text("<a>\u202e\x1b") == "&lt;a&gt;" + 2 * "\N{REPLACEMENT CHARACTER}"
+    assert text("one line\nand another") == "one line\nand another"
     assert el("a", "x<y", href='"') == '<a href="&quot;">x&lt;y</a>'
     assert short("abcdefghij", 5) == "ab…ij"
     assert [number(v) for v in (0.0, -1.5, 1234567.0, float("nan"), 0.00012)] == ["0", "−1.5", "1,234,567", "–", "0.00012"]
@@ -468,3 +469,17 @@ def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
     for name in ("diagnose", "select", "leave_one_out"):
         monkeypatch.setattr(module, name, None)
     assert "Selected features" in render(gather(posterior, joined=joined))
+
+
+def test_the_monitor_names_every_absent_site_outside_the_pill():
+    """A pill holds one word; five long names below it."""
+    from intarsia.report.monitor_page import page
+
+    names = [f"hospital-of-the-district-{i}" for i in range(5)]
+    steps = [{"step": "alignment", "done": False, "missing": names}]
+    study = {"name": "s", "title": "", "id": "s", "run": "ab" * 16, "hash": "cd" * 32, "steps": steps, "aligned": None, "m": 9}
+    study |= {"fit": None, "chains": [], "sites": [], "events": [], "report": False}
+    made = page({"studies": ["s"], "study": study}, part=True)
+    assert f"waiting for {', '.join(names)}" in made
+    pills = re.findall(r'<span class="tag[^"]*">([^<]*)</span>', made)
+    assert pills == ["now"]

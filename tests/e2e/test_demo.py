@@ -39,7 +39,8 @@ def test_what_it_leaves(demo):
     assert (out / "study" / "fit.json").is_file()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Connectogram" in page or "none of them is selected" in page
-    assert "truth" in page
+    assert "intarsia report study --truth truth.csv" in page  # how to make it again
+    assert len((out / "truth.csv").read_text(encoding="utf-8").splitlines()) > 10
 
 
 def test_the_server_holds_no_id_and_no_row(demo):

@@ -85,11 +85,11 @@ def _run(args: argparse.Namespace) -> int:
             print(f"not found, left out: {', '.join(absent)} (give --data or set INTARSIA_DATA)", file=sys.stderr)
     chain = {name: getattr(args, name) for name in ("chains", "warmup", "draws", "thin") if getattr(args, name) is not None}
     with _Bar(experiment.title) as bar:
+        part = runner.Part(args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain})
+        together = args.together if args.backend == "jax" else None
         path = runner.run(
-            args.experiment, args.size, args.results, replicates=args.replicates, methods=_names(args.methods),
-            cells=_names(args.cells), workers=args.workers, options={"data": args.data, "chain": chain}, progress=bar.tell,
-            backend=args.backend, together=args.together,
-        )  # fmt: skip
+            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together
+        )
     rows = runner.read_rows(path)
     if args.json:
         print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))

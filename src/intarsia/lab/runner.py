@@ -9,9 +9,9 @@ import json
 import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,33 +114,38 @@ def run_task(task: Task) -> list[Row]:
     return [which | row for row in experiment.run(cell, seed, wanted, settings, options)]
 
 
-def plan(
-    experiment: Experiment,
-    size: str,
-    done: Collection[tuple[str, ...]],
-    replicates: int | None = None,
-    methods: Collection[str] | None = None,
-    cells: Collection[str] | None = None,
-    options: dict[str, Any] | None = None,
-) -> list[Task]:
+@dataclass(frozen=True)
+class Part:
+    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Settings`)."""
+
+    replicates: int | None = None
+    methods: Collection[str] | None = None
+    cells: Collection[str] | None = None  # texts, one of which a cell's label must hold
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+EVERYTHING = Part()
+
+
+def plan(experiment: Experiment, size: str, done: Collection[tuple[str, ...]], part: Part = EVERYTHING) -> list[Task]:
     """What is still to do, replicate by replicate over all cells, so that an early stop leaves a balanced table."""
     if size not in SIZES:
         raise InputError(f"Size {size!r} is not known; use one of {', '.join(SIZES)}.")
-    unknown = set(methods or ()) - set(METHODS)
+    unknown = set(part.methods or ()) - set(METHODS)
     if unknown:
         raise InputError(f"Method {sorted(unknown)[0]!r} is not known; use one of {', '.join(METHODS)}.")
     tasks: list[Task] = []
-    for replicate in range(experiment.replicates[size] if replicates is None else replicates):
+    for replicate in range(experiment.replicates[size] if part.replicates is None else part.replicates):
         for index, cell in enumerate(experiment.cells[size]):
-            if cells and not any(text in cell.label for text in cells):
+            if part.cells and not any(text in cell.label for text in part.cells):
                 continue
             wanted = tuple(
                 (method, m)
-                for method, m in experiment.fits(cell, methods or experiment.methods)
+                for method, m in experiment.fits(cell, part.methods or experiment.methods)
                 if _key({"cell": cell.label, "replicate": replicate, "method": method, "m": m}) not in done
             )
             if wanted:
-                tasks.append((experiment.name, size, index, replicate, wanted, {**(options or {}), "replicate": replicate}))
+                tasks.append((experiment.name, size, index, replicate, wanted, {**part.options, "replicate": replicate}))
     return tasks
 
 
@@ -148,39 +153,35 @@ def run(
     name: str,
     size: str = "quick",
     folder: str | os.PathLike[str] = "benchmarks/results",
+    part: Part = EVERYTHING,
     *,
-    replicates: int | None = None,
-    methods: Collection[str] | None = None,
-    cells: Collection[str] | None = None,
     workers: int | None = None,
-    options: dict[str, Any] | None = None,
     progress: Progress | None = None,
-    backend: str = "numpy",
-    together: int = 60,
+    side_by_side: int | None = None,
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
-    `options["chain"]` changes the length of chains (fields of `Settings`); rows tell it; such runs want a folder of their own.
-    `backend="jax"`: the sampled fits of simulations, `together` data sets side by side on an accelerator.
+    Rows tell the length of their chains; runs of another length than the size's own want a folder of their own.
+    `side_by_side`: the sampled fits of simulations by JAX, so many data sets at once on an accelerator.
     """
     experiment = find(name)
     path = result_file(folder, name, size)
     if path.exists():
         _mend(path)
-    tasks = plan(experiment, size, {_key(row) for row in read_rows(path)}, replicates, methods, cells, options)
+    tasks = plan(experiment, size, {_key(row) for row in read_rows(path)}, part)
     if tasks:
         _describe(path, experiment, size)
     workers = workers or os.cpu_count() or 1
     tell = progress or (lambda done, total, text: None)
     tell(0, len(tasks), "")
-    if backend == "jax":
+    if side_by_side is not None:
         from intarsia.lab.together import run_together
 
         if any(cell.scenario is None for cell in experiment.cells[size]):
             raise InputError(f"Experiment {name!r} has no simulated data; backend='jax' is for simulations.")
-        if (options or {}).get("chain"):
+        if part.options.get("chain"):
             raise InputError("With backend='jax' the chains have the size's own length; leave the chain's options out.")
-        run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=together, tell=tell)
+        run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=side_by_side, tell=tell)
         return path
     if workers == 1:
         for count, task in enumerate(tasks, 1):

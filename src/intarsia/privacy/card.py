@@ -29,8 +29,7 @@ NOT_CLAIMED = (
     "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
     "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server learns them.",
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
-    "A site's gate sees its own columns: two sites that hold nearly the same column (all but a few people) are not found by "
-    "either.",
+    "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "

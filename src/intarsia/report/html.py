@@ -13,10 +13,10 @@ class Html(str):
 
 
 def text(value: Any) -> Html:
-    """A value as escaped text; control and direction-changing characters become visible marks."""
+    """A value as escaped text; control and direction-changing characters become visible marks, line ends stay."""
     if isinstance(value, Html):
         return value
-    clean = "".join(c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    clean = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in str(value))
     return Html(html.escape(clean, quote=True))
 
 

@@ -60,15 +60,16 @@ def _steps(study: Mapping[str, Any]) -> Html:
     items, waiting = [], True
     for row in study["steps"]:
         name = _NAMES.get(str(row["step"]), str(row["step"]))
+        absent = None
         if row["done"]:
             tag, words = "tag yes", "done"
         elif waiting:
             tag, words, waiting = "tag no", "now", False
-            if row["missing"]:
-                words = "waiting for " + ", ".join(row["missing"])
+            if row["missing"]:  # below the pill, where any number of names has room
+                absent = el("small", "waiting for " + ", ".join(row["missing"]), class_="note")
         else:
             tag, words = "tag", "later"
-        items.append(el("div", el("b", name), el("span", words, class_=tag), class_="tile"))
+        items.append(el("div", el("b", name), el("span", words, class_=tag), absent, class_="tile"))
     aligned = study["aligned"]
     note = el("p", f"{aligned:,} subjects are at all sites; m = {study['m']:,} sketch rows.") if aligned is not None else None
     return join([el("div", *items, class_="tiles steps"), note])

@@ -1,0 +1,43 @@
+"""The documents' pictures of the report, from a demo: its first screen and its drawing of the selected connections.
+
+make demo && python -m benchmarks.pictures demo-study/report.html      # needs Chromium (make system-packages)
+"""
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from selenium import webdriver
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+SCREEN = {"width": 1240, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+
+
+def take(report: Path) -> dict[str, bytes]:
+    """PNG of the first screen, and of the section with the connections."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or "chromium"
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SCREEN)
+        browser.get(report.resolve().as_uri())
+        first = browser.get_screenshot_as_png()
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SCREEN | {"height": 1400})
+        return {"report": first, "brain": browser.find_element("id", "brain").screenshot_as_png}
+    finally:
+        browser.quit()
+
+
+def main() -> None:
+    for name, raw in take(Path(sys.argv[1])).items():
+        picture = Image.open(io.BytesIO(raw)).convert("RGB").quantize(128)  # flat colours: a third of the bytes
+        picture.save(IMAGES / f"{name}.png", optimize=True)
+        print(f"written: {IMAGES / name}.png, {picture.size[0]} × {picture.size[1]}")
+
+
+if __name__ == "__main__":
+    main()
