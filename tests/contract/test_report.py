@@ -24,8 +24,8 @@ from intarsia.report.evidence import standing
 from intarsia.report.gather import gather, read_regions
 from intarsia.report.html import el, number, short, text
 from intarsia.report.monitor import Monitor, loopback
+from intarsia.report.monitor_state import chains, find_studies
 from intarsia.report.page import render
-from intarsia.report.state import chains, find_studies
 from intarsia.report.svg import Scale
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import judge
