@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     tasks = [(cell, seed, noise) for noise in args.noise for cell in CELLS + HARDER for seed in range(args.sets)]
     tasks.sort(key=lambda task: -task[0].Q)
-    with ProcessPoolExecutor(args.workers) as pool:
+    with ProcessPoolExecutor(args.workers) as pool:  # each chain limits itself to one BLAS thread
         rows = list(pool.map(one, tasks))
     args.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
     print(table(rows))

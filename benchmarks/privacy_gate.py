@@ -1,18 +1,22 @@
-"""What passes the privacy gate, and what the attacks get out of it.   python -m benchmarks.privacy_gate [sizes]
+"""What passes the privacy gate, and what the attacks get out of it.   python -m benchmarks.privacy_gate [cells] [limits]
 
 Sizes × kinds of columns × attacks, on the real steps: the gate is `preflight`, the attacks are those a site runs on its own
 sketch. Attacks without the key: blind (independent component analysis), rare columns, pairs of similar columns, membership
-(sketch only). With the key: decoding. The result is benchmarks/results/privacy_gate.json; docs/privacy.md shows it.
+(sketch only). With the key: decoding. `limits` measures where the blind attack begins to work, for the rule that knows the
+columns' shape. The result is benchmarks/results/privacy_gate.json; docs/privacy.md shows it. A quarter of an hour on one core.
 """
 
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from intarsia.privacy.blind import Shape, blind_phi, danger, matched
+from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.preflight import preflight
@@ -89,6 +93,55 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
     }  # fmt: skip
 
 
+LIMIT_SIZES = ((100, 25), (200, 50), (200, 20))  # n, m
+LIMIT_KINDS = ("lognormal", "lognormal, signs at random", "exponential", "binary 10 %", "uniform")
+DANGERS = (0.3, 1.0, 3.0)
+MOST_VALUES = 800_000  # of a sketch; beyond, a cell takes too long
+
+
+def limit(kind: str, n: int, m: int, target: float, rng: np.random.Generator) -> dict[str, Any] | None:
+    """The blind attack on as many columns as the rule gives this danger to; None when they are too many or too few to try."""
+    trial = standardised(kind, n, 2000, rng)
+    each = rule(trial, m) / trial.shape[1]
+    count = round(target / each) if each > 0 else 0
+    if count < 60 or count * m > MOST_VALUES:
+        return None
+    X = standardised(kind, n, 2 * count, rng)[:, :count]
+    G = rng.standard_normal((m, n))
+    Phi = np.linalg.qr((G - G.mean(axis=1, keepdims=True)).T)[0].T
+    found = matched(blind_phi(Phi @ X, rng), Phi).size
+    return {"kind": kind, "n": n, "m": m, "columns": X.shape[1], "target": target, "danger": rule(X, m), "found": int(found)}
+
+
+def rule(X: np.ndarray, m: int) -> float:
+    return danger(Shape.of((X**3).mean(axis=0), (X**4).mean(axis=0) - 3, len(X)), len(X), m)
+
+
+def standardised(kind: str, n: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Columns without those that the gate refuses one by one (constant, or dominated by one subject)."""
+    if kind == "exponential":
+        X = rng.exponential(size=(n, count))
+    elif kind == "uniform":
+        X = rng.random((n, count))
+    else:
+        X = columns(kind, n, count, rng)
+        X = X * rng.choice([-1, 1], X.shape[1]) if kind.endswith("at random") else X
+    X = X - X.mean(axis=0)
+    X = X / X.std(axis=0, ddof=1)
+    return X[:, np.square(X).max(axis=0) < Policy.max_dominance * (n - 1)]
+
+
+def limit_lines(limits: list[dict[str, Any]]) -> list[str]:
+    """The table of docs/privacy.md: columns of Φ found, per danger."""
+    lines = ["| columns | n, m | " + " | ".join(f"{d:g}" for d in DANGERS) + " |", "|---|---|" + "---|" * len(DANGERS)]
+    for kind in LIMIT_KINDS:
+        for n, m in LIMIT_SIZES:
+            row = {c["target"]: str(c["found"]) for c in limits if (c["kind"], c["n"], c["m"]) == (kind, n, m)}
+            if row:
+                lines.append(f"| {kind} | {n}, {m} | " + " | ".join(row.get(d, "") for d in DANGERS) + " |")
+    return lines
+
+
 def succeeds(attack: str, found: float | None) -> bool:
     return found is not None and (found > MEMBERSHIP_SUCCEEDS if attack == "membership" else found > 0)
 
@@ -109,16 +162,26 @@ def table_lines(cells: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def measure(part: str) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(3)
+    if part == "cells":
+        yield from (cell(kind, *size) for size in SIZES for kind in KINDS)
+    else:
+        tried = (limit(kind, n, m, target, rng) for kind in LIMIT_KINDS for n, m in LIMIT_SIZES for target in DANGERS)
+        yield from (found for found in tried if found is not None)
+
+
 def main() -> None:
-    wanted = [int(a) for a in sys.argv[1:]] or range(len(SIZES))
-    cells = []
-    for k in wanted:
-        for kind in KINDS:
-            cells.append(cell(kind, *SIZES[k]))
-            print(json.dumps(cells[-1]), flush=True)
-    if len(cells) == len(SIZES) * len(KINDS):
-        RESULTS.write_text(json.dumps({"cells": cells}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print("\n".join(table_lines(cells)))
+    kept: dict[str, Any] = {}
+    for part in sys.argv[1:] or ("cells", "limits"):
+        measured = []
+        for found in measure(part):
+            measured.append(found)
+            print(json.dumps(found), flush=True)
+        kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        kept[part] = measured
+        RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print("\n".join([*table_lines(kept.get("cells", [])), "", *limit_lines(kept.get("limits", []))]))
 
 
 if __name__ == "__main__":

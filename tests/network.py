@@ -1,6 +1,7 @@
 """A real server and three real site processes on loopback, started by our own commands."""
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -13,9 +14,12 @@ import pandas as pd
 import psutil
 from tests.federation import KEY, NAMES, RESPONSES
 
+from intarsia.carriers.flare.engine import server_command
 from intarsia.server.study.folder import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
+
+REPOSITORY = Path(__file__).parents[1]
 
 
 def free_ports(count: int) -> list[int]:
@@ -85,6 +89,21 @@ class Network:
                 start_new_session=True,
             )
 
+    def take_over(self) -> None:
+        """Start the server as an attacker who operates it would: the bare engine, any class allowed, any right granted."""
+        command, env = server_command(self.server)
+        ours, engine = "intarsia.carriers.flare.start_server", "nvflare.private.fed.app.server.server_train"
+        env["PYTHONPATH"] = f"{REPOSITORY}:{env.get('PYTHONPATH', '')}"
+        local = self.server / "server" / "local"
+        resources = json.loads((local / "resources.json").read_text())
+        (local / "resources.json").write_text(json.dumps(resources | {"class_allow_list": ["*"]}))
+        anything = {"format_version": "1.0", "permissions": dict.fromkeys(("lead", "project_admin"), "any")}
+        (local / "authorization.json").write_text(json.dumps(anything))
+        with (self.root / "taken-over.log").open("wb") as log:
+            self.processes["server"] = subprocess.Popen(
+                [engine if word == ours else word for word in command], env=env, stdout=log, stderr=log, start_new_session=True
+            )
+
     def kill(self, *names: str) -> None:
         """kill -9 a party with everything it started."""
         for name in names:
@@ -108,12 +127,10 @@ class Network:
         return path
 
     def folder(self, study: Study) -> Path:
-        return self.server / "studies" / f"{study.id}-{study.hash[:12]}"
+        return self.server / "studies" / study.folder_name
 
 
 def _fingerprint(server: Path) -> str:
-    import json
-
     return str(json.loads((server / "ca" / "ca.json").read_text())["rootCA_fingerprint"])
 
 

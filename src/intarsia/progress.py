@@ -10,13 +10,13 @@ import time
 from types import TracebackType
 from typing import Any, TextIO
 
-from intarsia.server.sampler.sample import Progress
+from intarsia.server.sampler.launch import Progress
 
 EVERY = 5.0  # seconds between plain lines
 
 
 class Bar:
-    """Consumes `intarsia.server.sampler.sample.Progress`; use as a context manager, pass as the `progress` callback."""
+    """Consumes `intarsia.server.sampler.launch.Progress`; use as a context manager, pass as the `progress` callback."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool | None = None, label: str = "sampling"):
         self.stream = stream or sys.stderr

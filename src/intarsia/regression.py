@@ -29,6 +29,7 @@ from intarsia.server.results.judgement import judge
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Posterior
 from intarsia.server.results.verdict import Diagnosis
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
 
 Array = NDArray[np.float64]
@@ -88,10 +89,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank: int | None = None,
         law: str = "horseshoe",
         power: float = 1.0,
-        draws: int = 1000,
-        warmup: int = 500,
-        chains: int = 4,
-        thin: int | None = None,
+        draws: int = DRAWS,
+        warmup: int = WARMUP,
+        chains: int = CHAINS,
+        thin: int = THIN,
         selection: str = "bfdr",
         n_jobs: int | None = None,
         progress: Callable[..., Any] | bool | None = None,
@@ -231,7 +232,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
-            if value is None and name in ("sketch", "rank", "thin"):
+            if value is None and name in ("sketch", "rank"):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
@@ -251,7 +252,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.sampler.errors_in_variables import sample
+        from intarsia.server.sampler.private import sample
 
         noise: dict[str, Any] = {
             "feature_noise": np.asarray(joined.feature_noise),
@@ -263,7 +264,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _run(self, seed: int, progress: Any) -> dict[str, Any]:
         """How long to sample, with what seed."""
         run = {"draws": self.draws, "warmup": self.warmup, "chains": self.chains, "seed": seed, "workers": self.n_jobs}
-        return run | {"progress": progress} | ({} if self.thin is None else {"thin": self.thin})
+        return run | {"progress": progress, "thin": self.thin}
 
     def _progress(self) -> AbstractContextManager[Any]:
         """The bar of a terminal, or the callback that was given."""

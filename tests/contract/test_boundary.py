@@ -14,7 +14,7 @@ import intarsia
 
 PACKAGE = Path(intarsia.__file__).parent
 
-PLAIN = {"errors", "compiling", "inverse_normal"}  # hold nothing of anybody's; import nothing but each other
+PLAIN = {"errors", "inverse_normal"}  # hold nothing of anybody's; import nothing but each other
 SERVER_END = PLAIN | {"wire", "privacy", "server", "progress"}
 SITE_END = PLAIN | {"wire", "privacy", "site"}
 EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression", "prepared"}
@@ -182,16 +182,40 @@ def test_nothing_of_a_site_is_loaded_with_the_blind_rooms() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_only_the_backend_knows_the_array_library() -> None:
-    allowed = {PACKAGE / "server" / "sampler" / "backends" / "jax.py"}
-    for path in (PACKAGE / "server").rglob("*.py"):
+def array_library_branches(path: Path) -> list[str]:
+    """Where a module imports an accelerator's array library, or asks which one it was given (its name, its kernels, its type)."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                names.add(node.module.split(".")[0])
-        assert path in allowed or not names & {"jax", "jaxlib", "cupy", "torch"}, path.name
+        if isinstance(node, ast.Import):
+            names = {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = {node.module.split(".")[0]}
+        if names & {"jax", "jaxlib", "cupy", "torch"}:
+            found.append(f"{path.name}: imports {', '.join(sorted(names))}")
+        asked = [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
+        asked += node.values if isinstance(node, ast.BoolOp) else []
+        for test in asked:
+            text = ast.unparse(test)
+            if any(mark in text for mark in (".kernels", "be.name", "KERNELS", "Backend)", "be.xp is", "xp is ")):
+                found.append(f"{path.name}: {text}")
+    return found
+
+
+def test_only_the_backend_knows_the_array_library(tmp_path: Path) -> None:
+    sampler = PACKAGE / "server" / "sampler"
+    outside = [path for path in (PACKAGE / "server").rglob("*.py") if sampler / "backends" not in path.parents]
+    assert len(outside) > 10
+    assert [line for path in outside for line in array_library_branches(path)] == []
+    for bad in (
+        "import jax.numpy",
+        "if be.kernels is not None:\n    pass",
+        "x = 1 if be.name == 'numpy' else 2",
+        "if small and KERNELS is not None:\n    pass",
+        "if isinstance(be, NumpyBackend):\n    pass",
+    ):
+        (tmp_path / "bad.py").write_text(bad + "\n")
+        assert array_library_branches(tmp_path / "bad.py"), bad
 
 
 def test_nothing_is_pickled() -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
+from intarsia.server.sampler.launch import Progress
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import Progress, Until, sample
+from intarsia.server.sampler.sample import Until, sample
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))

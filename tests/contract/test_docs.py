@@ -20,7 +20,18 @@ SHORT = {"draws": 120, "warmup": 120, "chains": 2, "thin": 1, "seed": 1}
 
 # What a page takes as given before its first block.
 GIVEN = {
-    "selection.md": "from tests.reports import made_up\nposterior = made_up()[0]",
+    "selection.md": "from tests.reports import made_up\nposterior, joined, _C = made_up()\nX = joined.X",
+    "criticism.md": """
+import numpy as np
+from intarsia import ReducedRankHorseshoe
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 6))
+Y = np.column_stack([X[:, 0], X[:, 1]]) + rng.normal(size=(60, 2))
+run = {"draws": 80, "warmup": 60, "chains": 2, "thin": 1, "random_state": 0}
+model = ReducedRankHorseshoe(**run).fit(X, Y)
+smaller = ReducedRankHorseshoe(**run).fit(X[:, 1:], Y)
+""",
+    "covariates.md": "",
     "sketch.md": """
 import numpy as np, pandas as pd
 from intarsia import SketchKey
@@ -33,6 +44,15 @@ frame(30_000).to_parquet("north.parquet")
 frame(20_000).to_parquet("south.parquet")
 key, study = SketchKey.new(), make_study()
 key.save("study.key")
+""",
+    "tables.md": """
+import numpy as np, pandas as pd
+rng, n = np.random.default_rng(0), 300
+visits = pd.DataFrame({"patient": range(n), "fev1": rng.normal(3, 1, n), "age": rng.normal(50, 9, n)})
+visits["bmi"] = rng.normal(25, 3, n)
+visits["centre"], visits["asthma"] = rng.integers(1, 7, n), rng.choice(["yes", "no"], n)
+visits["months"], visits["died"], visits["admissions"] = rng.exponential(20, n), rng.integers(0, 2, n), rng.poisson(3, n)
+visits.loc[:4, "bmi"] = 999
 """,
     "tutorial-files.md": """
 import numpy as np, pandas as pd
@@ -61,7 +81,19 @@ def with_python() -> list[Path]:
     return [path for path in PAGES if blocks(path, "python")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "tutorial-python.md", "selection.md", "sketch.md", "tutorial-files.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "tutorial-python.md",
+        "selection.md",
+        "covariates.md",
+        "criticism.md",
+        "sketch.md",
+        "tables.md",
+        "tutorial-files.md",
+    ],
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """Block after block in one namespace, in an empty folder; only the length of the default run is cut."""
     from intarsia.carriers import in_process as local

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from intarsia.cli import main
 from intarsia.errors import InputError, MessageError, PrivacyError
 from intarsia.privacy import dp
-from intarsia.privacy.card import NOT_CLAIMED, sign, site_card, study_card, verify
+from intarsia.privacy.card import NOT_CLAIMED, exposed_names, sign, site_card, study_card, verify
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import judge
 from intarsia.privacy.ledger import Claim, Ledger
@@ -179,7 +180,7 @@ def test_blind_and_near_duplicate_rules():
     assert [f.rule for f in judge(facts(**small, columns=2000, own_columns=skewed), Policy()).refused] == ["blind"]
     # The other sites' columns count: the same columns alone are not refused.
     assert not judge(facts(**small, columns=100, own_columns=skewed), Policy()).refused
-    assert "blind" in {f.rule for f in judge(facts(**small, columns=500, own_columns=skewed), Policy()).warnings}
+    assert "blind" in {f.rule for f in judge(facts(**small, columns=200, own_columns=skewed), Policy()).warnings}
     normal = tuple(column(f"c{j}", skewness=0.1, kurtosis=0.1) for j in range(100))
     assert not judge(facts(**small, columns=2000, own_columns=normal), Policy()).refused
     found = judge(facts(**small, columns=100, own_columns=normal, blind_found=3), Policy())
@@ -407,6 +408,30 @@ def test_card_says_what_must_be_said():
     assert "http" not in html
     for never in ("unconditional", "holds if Φ is known"):
         assert never not in html
+
+
+def test_the_card_begins_with_a_plain_sentence(tmp_path, capsys):
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    card = a_card()
+    sentence = card["in_one_sentence"]
+    assert sentence.startswith("The server gets 200 secret weighted sums over 5000 people of each of the 20 columns")
+    assert sentence.endswith("a leaked key would expose 1 column.")
+    html = page(card)
+    assert html.index("The server gets 200") < html.index("Who sees what")
+    path = tmp_path / "clinic.card.json"
+    path.write_text(sign(card, key.sign, public))
+    assert main(["privacy", "card", str(path)]) == 0
+    assert capsys.readouterr().out.replace("\n", " ").startswith(sentence)
+
+
+def test_the_servers_card_names_the_columns_its_sites_name():
+    whole = study_card(study(), n=5000, columns=40, key_fingerprint="0f" * 16, site_cards=[a_card()])
+    assert exposed_names(whole) == ["sex"]
+    assert "expose 1 column" in whole["in_one_sentence"]
+    # The site's own card and the server's agree on the figure both state.
+    alone = study_card(study(), n=5000, columns=20, key_fingerprint="0f" * 16)
+    assert alone["attacks"] == a_card()["attacks"]
 
 
 def test_infinity_is_plain_json():

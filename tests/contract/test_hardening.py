@@ -200,3 +200,16 @@ def test_a_guard_that_does_not_hold_stops_everything() -> None:
     done = guarded(gone + "from intarsia.carriers.flare.guard import guard_site\nguard_site()\nprint('started')\n")
     assert done.returncode != 0
     assert "started" not in done.stdout
+
+
+def test_a_job_works_in_the_checked_folder_only(tmp_path: Path) -> None:
+    from intarsia.carriers.flare.start_job import check_words
+
+    (tmp_path / "network").mkdir()
+    right = ["-m", str(tmp_path / "network"), "-w", "startup", "-n", NUMBER]
+    check_words(right, tmp_path / "network")
+    for more in (["-m", str(tmp_path)], [f"-m{tmp_path}"], ["--workspace", str(tmp_path)], [f"--work={tmp_path}"]):
+        with pytest.raises(FederationError, match="another folder"):
+            check_words([*right, *more], tmp_path / "network")
+    with pytest.raises(FederationError, match="another folder"):
+        check_words(["-m", str(tmp_path), "-n", NUMBER], tmp_path / "network")

@@ -160,6 +160,12 @@ def test_a_pair_that_differs_in_enough_people_passes():
     assert not any(f.near_duplicate_of for f in profile(Table.open(binary)).facts)
 
 
+def test_heavy_tails_alone_make_no_pair():
+    rng = np.random.default_rng(13)
+    data = {f"c{j}": np.exp(1.3 * rng.standard_normal(200)) for j in range(1500)}
+    assert not any(f.near_duplicate_of for f in profile(Table.open(data)).facts)
+
+
 def test_noise_does_not_hide_a_person():
     """A column with a little noise everywhere and one person who differs by a standard deviation is that person's φ still."""
     rng = np.random.default_rng(10)
@@ -217,6 +223,19 @@ def test_attacks_as_the_server(kind):
     assert found.singletons == 0
     assert found.membership_known_sigma == pytest.approx(found.membership_theory, abs=0.15)
     assert found.known_rows_theory < 0.02
+
+
+def test_rare_columns_are_found_in_what_really_leaves():
+    """The attack must scale columns as a site does: else it finds nothing and reassures for nothing."""
+    rng = np.random.default_rng(12)
+    n, m = 120, 30
+    X = (rng.random((n, 900)) < 0.02).astype(float)
+    X = X[:, X.sum(axis=0) > 0]
+    opened = Table.open({f"c{j}": X[:, j] for j in range(X.shape[1])})
+    phi = design(SketchKey(bytes(range(32))), study="demo", run="r", n=n, m=m)
+    found = attack_as_server(opened, phi, None, "float32")
+    assert found.singletons > 40
+    assert found.singleton_precision > 0.9
 
 
 def test_time_is_bounded():
@@ -413,6 +432,9 @@ def test_attack_command(capsys, tmp_path):
     assert "status" in capsys.readouterr().out
     assert main(common) == 2
     assert "--m" in capsys.readouterr().err
+    assert main([*common, "--m", "60", "--transform", "rank-normal", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert scored["blind_danger"] < report["blind_danger"]
 
 
 def test_ledger_command(capsys, tmp_path):

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from intarsia.cli import main
+from intarsia.site.key import SketchKey
 
 N = 400
 STUDY = """schema = 1
@@ -149,3 +150,42 @@ def test_covariates_that_repeat_each_other_are_seen_beforehand(tmp_path: Path, c
     said = capsys.readouterr().out
     assert "2 covariates (adjusted for, not shrunk):" in said
     assert "Among the covariates column years follows exactly from the others" in said
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_the_first_sketch_waits_for_a_yes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = desk(tmp_path, lines=['ignore = ["same"]', 'key = "study.key"', "[table.columns.bmi]", "missing_codes = [999]",
+                                 'missing = "mean"'])  # fmt: skip
+    accepted(site, m=20)
+    SketchKey(bytes(32)).save(site / "study.key")
+    monkeypatch.setattr("sys.stdin", Terminal())
+    command = ["site", "sketch", str(site), "-o", str(tmp_path / "clinic.sketch")]
+    monkeypatch.setattr("builtins.input", lambda prompt: "no")
+    assert main(command) == 6
+    said = capsys.readouterr()
+    assert "the gate would let it pass, with warnings" in said.out
+    assert "Not confirmed: nothing was sketched" in said.err
+    assert not (tmp_path / "clinic.sketch").exists()
+    monkeypatch.setattr("builtins.input", lambda prompt: "yes")
+    assert main(command) == 0
+    assert "warning    few-values" in capsys.readouterr().out
+    first = (tmp_path / "clinic.sketch").read_bytes()
+    monkeypatch.delattr("builtins.input")  # the same bytes again need no second yes
+    assert main(command) == 0
+    assert (tmp_path / "clinic.sketch").read_bytes() == first
+
+
+def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk(tmp_path)
+    init = ["site", "init", str(tmp_path / "lab"), "--name", "lab", "--id", "patient", "--table", str(tmp_path / "visits.csv")]
+    assert main([*init, "--responses", "fev1"]) == 0
+    assert "table        400 subjects, 6 features, 1 responses as it is now" in capsys.readouterr().out
+    init[2] = str(tmp_path / "other")
+    assert main([*init, "--responses", "fev2"]) == 0
+    assert "table        cannot be used yet: No column 'fev2' for the role response" in capsys.readouterr().out

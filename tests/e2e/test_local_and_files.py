@@ -10,7 +10,7 @@ from tests.federation import FIT, KEY, NAMES, RESPONSES, fingerprints, frames, s
 from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
-from intarsia.errors import FederationError, MessageError, StudyError
+from intarsia.errors import FederationError, InputError, MessageError, StudyError
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
 from intarsia.site.prediction import SiteModel
@@ -103,6 +103,47 @@ def test_the_spread_of_a_prediction_is_at_least_the_pooled_one(result) -> None: 
         assert (ours >= exact * (1 - 1e-9)).all()
         assert (ours <= 3 * 3 * exact).all()
         assert prediction.upper[:, q] - prediction.lower[:, q] == pytest.approx(2 * 1.959964 * prediction.sd[:, q], rel=1e-6)
+
+
+def test_covariates_take_part_in_rows_and_predictions() -> None:
+    """A confounder at one site, a centre with three levels at another: adjusted for, reported in own units, predicted with."""
+    tables = frames(600, seed=3)
+    rng = np.random.default_rng(3)
+    order = tables["clinic"]["id"].sort_values().to_numpy()
+    age = dict(zip(order, 50 + 10 * rng.standard_normal(600), strict=True))
+    centre = dict(zip(order, rng.choice(["a", "b", "c"], 600), strict=True))
+    tables["clinic"]["age"] = tables["clinic"]["id"].map(age)
+    tables["mri"]["centre"] = tables["mri"]["id"].map(centre)
+    lift = {"a": 0.0, "b": 5.0, "c": -5.0}
+    tables["clinic"]["alt"] += 0.8 * tables["clinic"]["age"] + tables["clinic"]["id"].map(centre).map(lift)
+    roles = {"clinic": ["age"], "mri": ["centre"], "lab": []}
+    parties = [
+        Site(
+            name,
+            tables[name],
+            id="id",
+            responses=RESPONSES[name],
+            covariates=roles[name],
+            key=KEY,
+            predict={"one_column": "allow"},
+        )
+        for name in NAMES
+    ]
+    result = fit(parties, study_for(parties, m=100, fit=FIT))
+    rows = {(r["feature"], r["response"]): r for r in result.models["clinic"].rows() if r["role"] == "covariate"}
+    assert set(rows) == {("age", q) for q in ("alt", "ast", "hdl")}
+    found = rows["age", "alt"]
+    assert found["lower"] < 0.8 < found["upper"]
+    assert found["selected"] is None
+    mri = {r["feature"] for r in result.models["mri"].rows() if r["role"] == "covariate"}
+    assert mri == {"centre=b", "centre=c"}
+    new = {name: frame.drop(columns=RESPONSES[name]).head(600) for name, frame in tables.items()}
+    ours = result.predict(new, "all")["clinic"]
+    truth = tables["clinic"].set_index("id").loc[list(ours.ids), "alt"].to_numpy()
+    assert np.corrcoef(ours.mean[:, 0], truth)[0, 1] > 0.97
+    # Without its covariates a subject's prediction is refused, not made from what is there.
+    with pytest.raises(InputError, match="age"):
+        parties[0].predict_part(result.study, "less", new["clinic"].drop(columns="age"))
 
 
 def test_masks_are_used_once(result) -> None:  # type: ignore[no-untyped-def]

@@ -69,7 +69,7 @@ class Audited:
             [*watch, str(self.trace_run), *words] if watch else words,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=480,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -155,7 +155,7 @@ def test_what_a_site_sends_is_hardly_more_than_its_sketch(audited: Audited) -> N
         assert log is not None
         ours = sum(json.loads(line)["bytes"] for line in log.read_text().splitlines())
         assert {json.loads(line)["step"] for line in log.read_text().splitlines()} == {
-            "offer", "share", "confirmation", "alignment", "sketch",
+            "offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt",
         }  # fmt: skip
         assert sum(map(len, audited.taps[name].up)) < ours + 300_000
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError
-from intarsia.privacy.membership import attack_membership, auc, largest_ratio, membership_auc
+from intarsia.privacy.membership import attack_membership, auc, inverse_of_gram, largest_ratio, membership_auc
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def simulate(n, m, c, rho, kind, rng, candidates=1000):
         G -= G.mean(axis=1, keepdims=True)
         Phi = np.linalg.solve(np.linalg.cholesky(G @ G.T), G)
     others = rng.standard_normal((min(n, candidates), c)) @ L.T
-    return attack_membership(Phi @ X, X[:candidates], others, S, kind, n)
+    return attack_membership(Phi @ X, X[:candidates], others, np.linalg.inv(S), kind, n)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "orthonormal"])
@@ -79,7 +79,7 @@ def test_scaling_the_columns_changes_nothing_for_an_attacker_who_knows_the_covar
     X, others, Phi = rng.standard_normal((80, 6)), rng.standard_normal((50, 6)), rng.standard_normal((9, 80)) / 80**0.5
     scale = np.array([1e-3, 1, 7, 1e4, 2, 0.5])
     plain = attack_membership(Phi @ X, X, others, np.eye(6), "gaussian", 80)
-    scaled = attack_membership(Phi @ (X * scale), X * scale, others * scale, np.diag(scale**2), "gaussian", 80)
+    scaled = attack_membership(Phi @ (X * scale), X * scale, others * scale, np.diag(1 / scale**2), "gaussian", 80)
     assert scaled.measured_known == plain.measured_known
 
 
@@ -96,3 +96,10 @@ def test_an_auc_that_cannot_be_computed():
         auc([np.nan], [1.0])
     with pytest.raises(InputError, match=r"between 0\.5 and 1"):
         largest_ratio(50, 0.4)
+
+
+@pytest.mark.parametrize("shape", [(5, 12), (30, 12)])
+def test_both_ways_to_the_inverse_agree(shape):
+    Z = np.random.default_rng(0).standard_normal(shape)
+    expected = np.linalg.inv(Z.T @ Z / shape[0] + 0.3 * np.eye(12))
+    np.testing.assert_allclose(inverse_of_gram(Z, 0.3), expected, atol=1e-10)

@@ -1,13 +1,24 @@
 """Normal scores: right at every value, the same for new subjects, and the end of the blind attack."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.stats import norm, rankdata
 
+from intarsia.errors import StudyError
 from intarsia.privacy.blind import Shape, danger
+from intarsia.site.align import tokenise
 from intarsia.site.data.columns import profile
 from intarsia.site.data.table import Table
+from intarsia.site.joint_prediction import _read
+from intarsia.site.key import SketchKey
 from intarsia.site.rank_normal import ScoredTable, Scores, scores_of
+from intarsia.site.site import Site
+from intarsia.site.sketch.sketch import sketch
+from intarsia.site.units import Units
+from intarsia.wire.messages import Sketch
+from intarsia.wire.study import Study
 
 
 def table(n=400, seed=0):
@@ -78,3 +89,39 @@ def test_scores_have_no_shape_left():
 
     assert risk(raw) > 20
     assert risk(ScoredTable.of(raw)) < 0.3
+
+
+def test_a_site_sketches_scores_and_scores_new_subjects():
+    """From study.toml to the sketch, and to the rows of a prediction; nothing but the named site's features changes."""
+    _, data = table()
+    ids = np.array([f"p{i}" for i in range(400)])
+    roster = [
+        {"name": "clinic", "features": ["*"], "responses": ["y"], "transform": "rank-normal"},
+        {"name": "lab", "features": ["z"]},
+    ]
+    study = Study.from_dict({"id": "scores", "run": "ab" * 16, "sketch": {"m": 30}, "site": roster})
+    key = SketchKey(bytes(range(32)))
+    site = Site("clinic", data | {"id": ids}, id="id", responses=["y"], key=key)
+    sent = Sketch.load(site.sketch(study))
+    opened = Table.open(data | {"id": ids}, id="id", responses=["y"])
+    order = tokenise(ids, key, study).rows
+    by_hand = sketch(
+        ScoredTable.of(opened, order), key, study="scores", run=study.run, m=30, order=order, order_mac=sent.order_mac
+    ).message  # fmt: skip
+    np.testing.assert_allclose(sent.X, by_hand.X, atol=1e-9)
+    plain = sketch(opened, key, study="scores", run=study.run, m=30, order=order, order_mac=sent.order_mac).message
+    assert not np.allclose(sent.X[:, 0], plain.X[:, 0], atol=0.05)
+    np.testing.assert_allclose(sent.Y, plain.Y, atol=1e-9)
+    units = Units.from_bytes(site.run_store(study).get("units.secret"))
+    new = {name: column[:25] for name, column in data.items() if name != "y"} | {"id": ids[:25]}
+    read = _read(site, study, SimpleNamespace(units=units), "next", new, None)
+    expected = scores_of(opened).apply(np.column_stack([new[name] for name in units.features]), units.features)
+    np.testing.assert_allclose(np.sort(read.X, axis=0), np.sort(expected, axis=0), atol=1e-12)
+
+
+def test_ranks_and_differential_privacy_exclude_each_other():
+    private = {"epsilon": 1.0, "delta": 1e-6, "row_bound": {"clinic": 1.0}}
+    site = {"name": "clinic", "features": ["x"], "responses": ["y"], "transform": "rank-normal"}
+    content = {"id": "s", "run": "ab" * 16, "sketch": {"m": 30, "kind": "gaussian"}, "privacy": private, "site": [site]}
+    with pytest.raises(StudyError, match="does not cover transform"):
+        Study.from_dict(content)

@@ -51,8 +51,7 @@ class Setting:
         self.tuning = tuning._replace(
             theta=np.linspace(0.3, np.pi / 2, tuning.theta.size).reshape(tuning.theta.shape),
             doubt=np.linspace(0.0, 2.0, P),
-            log_steps=np.log(np.full(3, 1.2)),
-            log_odds=np.array(0.3),
+            log_steps=np.log(np.full(2, 1.2)),
         )
 
     def scale(self, rng, shape, law):

@@ -24,6 +24,8 @@ def columns(kind, n, count, rng):
     if kind in ("lognormal", "signed"):
         X = np.exp(rng.standard_normal((n, count)))
         X = X * rng.choice([-1, 1], count) if kind == "signed" else X
+    elif kind == "uniform":
+        X = rng.random((n, count))
     elif kind == "binary":
         X = (rng.random((n, count)) < 0.1).astype(float)
     else:
@@ -56,18 +58,32 @@ def test_normal_columns_give_nothing():
     assert found == 0
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "signed", "binary"])
+@pytest.mark.parametrize("kind", ["lognormal", "signed", "binary", "uniform"])
 def test_where_the_rule_is_silent_the_attack_finds_nothing(kind):
     """At the largest number of columns the gate lets pass without a warning (.3)."""
     rng = np.random.default_rng(3)
-    n, m = 120, 24
+    n, m = 80, 20
     X = columns(kind, n, 3000, rng)
     each = danger(Shape.of((X**3).mean(axis=0), (X**4).mean(axis=0) - 3, n), n, m) / X.shape[1]
     for _ in range(3):
-        X = columns(kind, n, 3000, rng)[:, : int(0.3 / each)]
+        X = columns(kind, n, int(0.4 / each), rng)[:, : int(0.3 / each)]
         risk, found = measured(X, m, rng)
         assert 0.1 < risk < 0.5
         assert found == 0
+
+
+def test_some_site_sees_no_less_than_the_whole():
+    """Each site takes the others' columns to be like its own; one of them then has a figure at or above the true one."""
+    rng = np.random.default_rng(7)
+    n, m = 200, 50
+    parts = [columns("normal", n, 50, rng), columns("lognormal", n, 200, rng), columns("binary", n, 400, rng)]
+    total = sum(X.shape[1] for X in parts)
+
+    def shape(X):
+        return Shape.of((X**3).mean(axis=0), (X**4).mean(axis=0) - 3, n)
+
+    whole = danger(shape(np.hstack(parts)), n, m)
+    assert max(danger(shape(X).scaled(total), n, m) for X in parts) >= whole
 
 
 def test_what_a_found_column_of_phi_is_worth():

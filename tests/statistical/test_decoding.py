@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError
-from intarsia.privacy.decode import Levels, attack_column, decode_amp, decode_lp, orthonormal_rows, state_evolution
+from intarsia.privacy.decode import Levels, attack_column, decode_amp, decode_lp, orthonormal_rows, score, state_evolution
 from intarsia.privacy.known_rows import attack_known_rows, correlation_error, known_rows_r2, withdrawn_row
 from intarsia.privacy.plan import decodable_prevalence
 from intarsia.privacy.singleton import match_phi, singleton_search
@@ -99,6 +99,20 @@ def test_rounding_does_not_stop_the_decoders():
     found = decode_lp(Phi, coarse, 0, 1, tolerance=2**-11)
     assert found is not None
     assert (np.round(found) == x).all()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_a_column_and_its_mirror_are_decoded_alike(share):
+    """Rare zeros are as exposed as rare ones; and calling everybody rare is no success."""
+    rng = np.random.default_rng(15)
+    n, m = 200, 40
+    x, Phi = binary(n, share, rng), sketching_matrix("orthonormal", m, n, rng)
+    one, other = (attack_column(Phi, Phi @ column, column, 30) for column in (x, 1 - x))
+    for a, b in zip(one, other, strict=True):
+        assert a.method == b.method
+        assert a.right == pytest.approx(b.right, abs=0.03)
+        assert a.right_rare == pytest.approx(b.right_rare, abs=0.05)
+    assert score(x, np.ones(n), "all rare", 0.0).right_rare < 2.1 * share
 
 
 def test_a_sparse_continuous_column_is_decoded_too():
@@ -199,7 +213,7 @@ def test_second_moments_are_learned_to_one_over_root_m():
 def rare_columns(n, P, prevalence, rng):
     X = (rng.random((n, P)) < prevalence).astype(float)
     X = X[:, X.sum(axis=0) > 0]
-    return (X - X.mean(axis=0)) / X.std(axis=0)
+    return (X - X.mean(axis=0)) / X.std(axis=0, ddof=1)  # as a site scales its columns
 
 
 def test_singletons_expose_columns_of_phi_and_the_gate_stops_them():

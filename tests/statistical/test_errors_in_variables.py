@@ -10,7 +10,7 @@ from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
-from intarsia.server.sampler import backends
+from intarsia.server.sampler import backends, private
 from intarsia.server.sampler import errors_in_variables as ev
 from intarsia.server.sampler.covariance import Correlated
 from intarsia.server.sampler.model import Model
@@ -50,7 +50,7 @@ def score(C, draws):
 
 def fit(Z, Y, d, n=10**5, **options):
     w = np.sqrt(d * n)
-    return ev.sample(Z, Y, feature_noise=np.full(Z.shape[1], w), response_noise=np.full(Y.shape[1], w), n=n, **options)
+    return private.sample(Z, Y, feature_noise=np.full(Z.shape[1], w), response_noise=np.full(Y.shape[1], w), n=n, **options)
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_corrects_what_plain_fitting_shrinks():
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
         plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))
-        aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, seed=seed, workers=1).C))
+        aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, thin=1, seed=seed, workers=1).C))
     plain, aware = np.mean(plain, axis=0), np.mean(aware, axis=0)
     assert aware[0] < 0.75 * plain[0]  # error
     assert plain[1] < 0.6  # coverage
@@ -170,7 +170,7 @@ def test_corrects_what_plain_fitting_shrinks():
 def test_noise_level_of_the_responses_is_taken_off():
     rng = np.random.default_rng(8)
     _, Z, Y, sigma2 = simulate(10, 2, 3, 600, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=200, warmup=100, chains=1, workers=1)
+    draws = fit(Z, Y, 0.1, draws=200, warmup=100, chains=1, thin=1, workers=1)
     assert draws.sigma2.mean(axis=(0, 1)) == pytest.approx(sigma2, abs=0.04)
 
 
@@ -184,7 +184,7 @@ def test_coverage_and_error_at_full_size(epsilon, error, kind):
     found = []
     for seed in range(3):
         C, Z, Y, _ = simulate(P, Q, 10, m, d, np.random.default_rng(seed), kind)
-        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, seed=seed, workers=1)
+        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, thin=1, seed=seed, workers=1)
         found.append(score(C, draws.C))
     found = np.mean(found, axis=0)
     print(f"{kind} epsilon {epsilon} noise {d:.3f}: error {found[0]:.3f} ({error}), coverage {found[1]:.3f}")
@@ -215,11 +215,23 @@ def test_refuses_when_the_noise_drowns_the_signal():
 def test_same_seed_same_draws_and_progress():
     _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
     seen = []
-    a = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, workers=1)
-    b = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, workers=2, progress=seen.append)
+    a = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=1)
+    b = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=2, progress=seen.append)
     np.testing.assert_array_equal(a.C, b.C)
     assert seen[-1].sweeps == [10, 10]
     assert a.info["noise_ratio"] < 0.5
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path):
+    _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
+    run = {"warmup": 7, "chains": 2, "thin": 2, "workers": 1}
+    whole = fit(Z, Y, 0.1, draws=12, **run)
+    fit(Z, Y, 0.1, draws=5, checkpoint=tmp_path, **run)
+    longer = fit(Z, Y, 0.1, draws=12, checkpoint=tmp_path, **run)
+    for name in ("C", "Sigma", "tau"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(longer, name))
+    with pytest.raises(InputError, match="another run"):
+        fit(Z, Y, 0.2, draws=12, checkpoint=tmp_path, **run)
 
 
 @pytest.mark.parametrize("local", ["row", "element"])
@@ -227,7 +239,7 @@ def test_same_seed_same_draws_and_progress():
 def test_every_shape_runs(local, P):
     rng = np.random.default_rng(6)
     _, Z, Y, _ = simulate(P, 2, 2, 30, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=5, warmup=3, chains=1, model=Model(local=local, rank=1))
+    draws = fit(Z, Y, 0.1, draws=5, warmup=3, chains=1, thin=1, model=Model(local=local, rank=1))
     assert np.isfinite(draws.C).all()
 
 
@@ -241,6 +253,6 @@ def test_bad_input():
     ):
         given = {"feature_noise": np.ones(3), "n": 100} | bad
         with pytest.raises(InputError, match=words):
-            ev.sample(Z, Y, **given)
+            private.sample(Z, Y, **given)
     with pytest.raises(InputError, match="not finite"):
-        ev.sample(Z * np.nan, Y, feature_noise=np.ones(3), n=10)
+        private.sample(Z * np.nan, Y, feature_noise=np.ones(3), n=10)

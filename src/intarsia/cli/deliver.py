@@ -1,14 +1,11 @@
 """`intarsia deliver`: each site's own rows of the coefficients to the site, and the sites' receipts."""
 
 import argparse
-import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
-from intarsia.wire.plain import cells
 
 EPILOG = """examples:
   intarsia deliver send liver --server server           # over the network; by files, just send coefficients/SITE.…
@@ -53,11 +50,7 @@ def run_receipts(args: argparse.Namespace) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A table as CSV or JSON lines."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        if path.suffix == ".jsonl":
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-        else:
-            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["feature"])
-            writer.writeheader()
-            writer.writerows(cells(row) for row in rows)
+    """A table as CSV, Excel, LaTeX, Markdown or JSON lines, by the file's suffix."""
+    from intarsia.wire.table_files import write_table
+
+    write_table(path, rows)

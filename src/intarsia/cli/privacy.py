@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
+from intarsia.wire.plain import one_line
 
 _PLAN = """example:
   intarsia privacy plan --n 500 --features 300 --responses 5
@@ -26,7 +27,14 @@ _ATTACK = """example:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
   intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
 
-Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine."""
+Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine.
+
+columns of the table:
+  off mode      subjects who do not have the commonest value
+  decoded       exact: every value read by someone who knows Φ; partly: most of the rarer ones
+  rare found    how well these subjects are found (F score: 100 % finds all of them and nobody else)
+  theory        share of the column's variance that a party that knows Φ gets, for long columns
+  one subject   largest share of the column's variance that one subject carries"""
 _CARD = """example:
   intarsia privacy card clinic.card.json                       # check the signature, show the card
   intarsia privacy card clinic.card.json --key <base64> --html clinic.html
@@ -77,6 +85,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
     a.add_argument("--precision", choices=("float64", "float32"), default="float32")
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
+    a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
 
     c = add("card", "check a signed privacy card and show it, or make the server's card for a study", _CARD, _card)
@@ -185,6 +194,7 @@ def _attack(args: argparse.Namespace) -> int:
     from intarsia.site.data.columns import profile
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
+    from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.self_attack import attack_as_server, attack_columns
     from intarsia.site.sketch.sketch import design
     from intarsia.wire.study import Study
@@ -203,6 +213,8 @@ def _attack(args: argparse.Namespace) -> int:
         study = Study.load(args.study)
         policy, study_id, run = Policy.of_study(study.privacy), study.id, study.run
         m, kind, precision = study.sketch.m, study.sketch.kind, study.sketch.precision
+        args.transform = args.transform or next((s.transform for s in study.sites if s.name == args.site), None)
+    table = as_the_study_asks(table, args.transform)
     if m is None:
         raise InputError("How large is the sketch? Give --m, or --study with a study file.")
     key = SketchKey.load(args.key) if args.key else SketchKey.new()
@@ -238,7 +250,7 @@ def _attack(args: argparse.Namespace) -> int:
     print()
     _server_lines(server)
     for finding in verdict.findings:
-        print(f"{finding.level:>10}  {finding.text}")
+        print(f"{finding.level:>10}  {one_line(finding.text)}")
     return 0
 
 
@@ -327,7 +339,7 @@ def _card(args: argparse.Namespace) -> int:
         ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
         ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
     ]
-    print(card["in_one_sentence"])
+    print(one_line(str(card["in_one_sentence"])))
     _table("privacy card", ["", ""], rows)
     return 0
 
@@ -379,7 +391,7 @@ def _ledger(args: argparse.Namespace) -> int:
 
 
 def _json(value: Any) -> int:
-    print(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_plain(value), indent=1, allow_nan=False))
     return 0
 
 
@@ -395,12 +407,13 @@ def _plain(value: Any) -> Any:
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as Grid
 
     grid = Grid(title=title, title_justify="left")
     for i, name in enumerate(head):
         grid.add_column(name, justify="left" if i == 0 else "right" if len(head) > 2 else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*(escape(one_line(str(cell))) for cell in row))
     wide = not sys.stdout.isatty()
     Console(width=140 if wide else None, no_color=wide, highlight=False).print(grid)

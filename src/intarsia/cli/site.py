@@ -53,6 +53,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     sketch = _add(sub, "sketch", "check, then sketch: the one file made of the site's data", run_sketch, out=True)
     sketch.add_argument("--cohort", type=Path, help="the server's answer to `align`")
     sketch.add_argument("--announcements", nargs="+", type=Path, help="the announcements of all sites, for the privacy check")
+    site_check.add_yes(sketch)
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
@@ -61,6 +62,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
     join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
     serve = _add(sub, "serve", "connect to the server and answer its steps", run_serve)
+    site_check.add_yes(serve)
     serve.add_argument("--patience", type=float, default=0, help="give up if not connected after so many seconds")
 
 
@@ -90,9 +92,20 @@ def run_init(args: argparse.Namespace) -> None:
         f"fingerprint  {args.name} {identity.words}",
         "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
-        f"next: look into {args.dir / 'site.toml'}",
+        *_opened(site_folder),
+        f"next: look into {args.dir / 'site.toml'}, then: intarsia site check {args.dir}",
     ]
     emit(args, data, lines)
+
+
+def _opened(site_folder: Any) -> list[str]:
+    """The new site's table as it stands now: a wrong path or column is better found here than in the middle of a study."""
+    try:
+        table = site_folder.site().table()
+        n = len(table.ids()) if table.has_id else table.n
+    except InputError as error:
+        return [f"table        cannot be used yet: {one_line(str(error))}"]
+    return [f"table        {n:,} subjects, {len(table.features):,} features, {len(table.responses):,} responses as it is now"]
 
 
 def run_show(args: argparse.Namespace) -> None:
@@ -146,9 +159,11 @@ def run_sketch(args: argparse.Namespace) -> None:
     site, study = both(args)
     if args.announcements:
         site.hear(study, _announcements(args.announcements))
+    site_check.ask(args.dir, [study], args.yes)
     _step(args, "sketch", {} if args.cohort is None else {"cohort": args.cohort.read_bytes()}, signed=True)
-    preflight = site.run_store(study).path("preflight.json")
-    print(f"what the privacy check found is in {preflight}")
+    store = site.run_store(study)
+    print("\n".join(site_check.found_before(store.get("preflight.json"))))
+    print(f"in full: {store.path('preflight.json')}; the card: {store.path('card.html')}")
 
 
 def run_receive(args: argparse.Namespace) -> None:
@@ -189,8 +204,10 @@ def run_join(args: argparse.Namespace) -> None:
 def run_serve(args: argparse.Namespace) -> int:
     from intarsia.carriers.flare.engine import site_command, supervise
     from intarsia.site.site_folder import SiteFolder
+    from intarsia.wire.study import Study
 
     site_folder = SiteFolder.load(args.dir)
+    site_check.ask(args.dir, [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))], args.yes)
     command, env = site_command(args.dir, site_folder.name)
     log = args.dir / "network" / "serve.log"
 

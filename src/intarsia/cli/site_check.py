@@ -1,12 +1,19 @@
 """`intarsia site check`: what would leave this site, and as what. A dry run: nothing is sent, booked or kept."""
 
 import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia.cli.show import emit
+from intarsia.errors import PrivacyError
+from intarsia.wire.plain import one_line
 
 if TYPE_CHECKING:
     from intarsia.site.desk import ColumnReport, Desk, StudyReport
+    from intarsia.wire.study import Study
 
 EXIT_REFUSED = 6
 _MOST_SHOWN = 30
@@ -35,6 +42,38 @@ def run(args: argparse.Namespace) -> int:
     data = desk.as_dict() | {"columns_alone": None if alone is None else {"refused": alone.refused, "warnings": alone.warnings}}
     emit(args, data, list(lines(desk, alone, show_all=args.all)))
     return EXIT_REFUSED if desk.refused or (alone is not None and alone.refused) else 0
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask before the first sketch of a study (for scripts)")
+
+
+def ask(folder: Path, studies: "Sequence[Study]", yes: bool) -> None:
+    """On a terminal, show what would leave and let a person say yes, once per study; a repeated sketch is the same bytes."""
+    from intarsia.site.desk import check_site
+    from intarsia.site.site_folder import SiteFolder
+
+    if yes or not sys.stdin.isatty():
+        return
+    site_folder = SiteFolder.load(folder)
+    site = site_folder.site()
+    new = [study for study in studies if site.run_store(study).get("sketch") is None]
+    if not new:
+        return
+    print("\n".join(lines(check_site(site_folder, new), None)))
+    said = input(f"\nLet the sketch of {', '.join(study.id for study in new)} leave this site? Type yes: ")
+    if said.strip().lower() != "yes":
+        raise PrivacyError("Not confirmed: nothing was sketched and nothing leaves. Run it again when you have decided.")
+
+
+def found_before(raw: bytes | None) -> list[str]:
+    """What the gate found before the sketch was made, from the run's own record."""
+    if raw is None:
+        return []
+    findings = json.loads(raw)["findings"]
+    shown = {"refuse": "REFUSED", "warn": "warning", "overridden": "overridden"}
+    out = [f"  {shown[f['level']]:<10} {one_line(f['text'])}" for f in findings if f["level"] in shown]
+    return ["the privacy check found:", *out] if out else ["the privacy check found nothing to warn of"]
 
 
 def lines(desk: "Desk", alone: "StudyReport | None", show_all: bool = False) -> "list[str]":

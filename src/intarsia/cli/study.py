@@ -7,6 +7,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
 from intarsia.wire.words import in_lines, to_words
@@ -165,7 +166,7 @@ def run_status(args: argparse.Namespace) -> None:
         return
     table(f"study {folder.study.id}, hash {folder.study.hash[:16]}…", ("step", "done", "present", "missing"), rows)
     for event in refused[-5:]:
-        print(f"refused {event['time']}: {event['why']}")
+        print(one_line(f"refused {event['time']}: {event['why']}"))
     waiting = next((row for row in rows if not row["done"]), None)
     print("complete" if waiting is None else f"next: {waiting['step']}")
 
@@ -283,10 +284,13 @@ min_subjects = 20         # fewest new subjects of a joint prediction
 max_column_share = 0.95   # a site's part that one of its columns explains better (R²) is refused
 
 [privacy]
+# Limits may be tighter than these; a looser one counts for nothing unless a site overrides the rule in its own site.toml.
 warn_ratio = 0.1          # Σm/n over a cohort's history
 max_ratio = 0.25
 max_auc = 0.6             # membership attack
-min_level = 10            # subjects a level must have
+min_level = 10            # subjects a level must have, and in which two columns must differ
+max_blind = 1.0           # finding Φ without the key; 1 is where that begins to work
+max_epsilon = 10.0        # Σε over a cohort's history
 self_attack = true
 # Differential privacy against the server (kind = "gaussian" and public constants for every site):
 # epsilon = 3.0

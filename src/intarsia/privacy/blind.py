@@ -11,7 +11,8 @@ Gaussian columns have no such moments, and neither have columns turned into norm
 How much is too much (`danger`): the signal of order k is Σ_j κ_j² · (m/n)^k over the columns j, with κ the skewness
 (k = 3) or the excess kurtosis (k = 4), and the noise of the estimated moments grows with m. Measured over n = 100 to 500,
 m/n = .1 and .25, and eight kinds of columns, the first column of Φ is found where Σκ₃²(m/n)³/m passes about 3 or
-Σκ₄²(m/n)⁴/m passes about 10. `danger` is the larger of the two in these units: 1 is where the attack begins to work.
+Σκ₄²(m/n)⁴/m passes about 10; where all columns have the same kurtosis, so that none is outweighed, (Σκ₄)²/P·(m/n)⁴/m
+passes about 2. `danger` is the largest of the three in these units: 1 is where the attack begins to work.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ Array = NDArray[np.float64]
 FOUND_COSINE = 0.9  # a direction this close to a true column of Φ counts as found
 FIRST_FOUND_ORDER_3 = 3.0
 FIRST_FOUND_ORDER_4 = 10.0
+FIRST_FOUND_ALIKE = 2.0
 STARTS = 200
 STEPS = 25
 OPERATIONS_PER_SECOND = 1e9  # of one slow core; only used to keep the self-attack within its time
@@ -33,33 +35,40 @@ OPERATIONS_PER_SECOND = 1e9  # of one slow core; only used to keep the self-atta
 
 @dataclass(frozen=True)
 class Shape:
-    """What of the columns' shape helps the attack: Σ skewness² and Σ excess kurtosis² beyond those of normal columns."""
+    """What of the columns' shape helps the attack: Σ skewness² and Σ excess kurtosis² beyond those of normal columns, and
+    Σ excess kurtosis.
+    """
 
     columns: int
     skewness2: float
     kurtosis2: float
+    kurtosis: float = 0.0
 
     @classmethod
     def of(cls, skewness: Sequence[float] | Array, kurtosis: Sequence[float] | Array, n: int) -> "Shape":
         """From the columns' sample moments; what n normal values show by chance (6/n and 24/n) is taken off."""
         s, k = np.asarray(skewness, float), np.asarray(kurtosis, float)
-        return cls(
-            s.size, max(0.0, float(np.square(s).sum()) - 6 * s.size / n), max(0.0, float(np.square(k).sum()) - 24 * k.size / n)
-        )
+        third = max(0.0, float(np.square(s).sum()) - 6 * s.size / n)
+        fourth = max(0.0, float(np.square(k).sum()) - 24 * k.size / n)
+        return cls(s.size, third, fourth, float(k.sum()))
 
     def scaled(self, columns: int) -> "Shape":
         """The same shape for another number of columns (those of the other sites are taken to be like one's own)."""
         factor = columns / max(self.columns, 1)
-        return Shape(columns, self.skewness2 * factor, self.kurtosis2 * factor)
+        return Shape(columns, self.skewness2 * factor, self.kurtosis2 * factor, self.kurtosis * factor)
 
 
 def danger(shape: Shape, n: int, m: int) -> float:
     """The attack's signal in units of where it begins to find columns of Φ."""
     if not 0 < m <= n:
         raise InputError(f"A sketch has 1 to n = {n} rows; m = {m} came.")
-    third = shape.skewness2 * (m / n) ** 3 / m
-    fourth = shape.kurtosis2 * (m / n) ** 4 / m
-    return max(third / FIRST_FOUND_ORDER_3, fourth / FIRST_FOUND_ORDER_4)
+    third, fourth = (m / n) ** 3 / m, (m / n) ** 4 / m
+    alike = shape.kurtosis**2 / max(shape.columns, 1)
+    return max(
+        shape.skewness2 * third / FIRST_FOUND_ORDER_3,
+        shape.kurtosis2 * fourth / FIRST_FOUND_ORDER_4,
+        alike * fourth / FIRST_FOUND_ALIKE,
+    )
 
 
 def blind_phi(Z: Array, rng: np.random.Generator, starts: int = STARTS, steps: int = STEPS) -> Array:

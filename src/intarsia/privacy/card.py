@@ -29,7 +29,11 @@ NOT_CLAIMED = (
     "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
     "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server learns them.",
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
+    "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
+    "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
+    "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
+    "deviations (with two sites: the other site's own). An owner who works with the server also chooses the coefficients, once.",
 )
 
 
@@ -45,13 +49,18 @@ def site_card(
     longest: float | None = None,
     sketch_digest: str = "",
     budget: tuple[float, float] | None = None,
+    imputed: Mapping[str, int] | None = None,
+    listed: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ."""
+    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ; `imputed` are
+    the missing values that were filled, by column (not told under differential privacy: they are a fact about the data);
+    `listed` is how many subjects each site announced."""
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",
+        "subjects_listed": dict(listed or {}),
         "columns": {"own": len(facts.own_columns), "at_server": UNKNOWN if columns is None else columns},
         "blind_danger": verdict.blind,
         "history": {"sum_m": facts.history_m + facts.m, "ratio": verdict.ratio, "earlier_m": facts.history_m},
@@ -68,6 +77,7 @@ def site_card(
         "policy": {k: v for k, v in verdict.policy.as_dict().items() if k != "overrides"},
         "key_fingerprint": key_fingerprint,
         "ledger": None if ledger_head is None else {"entries": ledger_head[0], "head": ledger_head[1]},
+        "imputed": dict(imputed or {}) if guarantee is None else {},
         "sketch_sha256": sketch_digest,
         "differential_privacy": _private(guarantee, facts.n, longest),
     }

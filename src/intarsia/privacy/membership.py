@@ -55,9 +55,18 @@ def whitening_from_sketch(Z: Array, ridge: float = 1.0) -> Array:
     shared directions out of T and leaves the rest alone. The rows of Z have mean zero, so no mean is taken off.
     """
     Z = np.asarray(Z, float)
-    covariance = Z.T @ Z / len(Z)
-    covariance[np.diag_indices_from(covariance)] += ridge * np.mean(np.diag(covariance))
-    return np.linalg.inv(covariance)
+    return inverse_of_gram(Z, ridge * float(np.square(Z).sum()) / Z.size)
+
+
+def inverse_of_gram(Z: Array, ridge: float) -> Array:
+    """(ZᵀZ/rows + ridge·I)⁻¹; with fewer rows than columns by way of the small matrix ZZᵀ."""
+    rows, columns = Z.shape
+    if rows >= columns:
+        return np.linalg.inv(Z.T @ Z / rows + ridge * np.eye(columns))
+    small = np.linalg.solve(Z @ Z.T + rows * ridge * np.eye(rows), Z)
+    out = -(Z.T @ small) / ridge
+    out[np.diag_indices_from(out)] += 1 / ridge
+    return out
 
 
 def statistic(Z: Array, rows: Array, M: Array) -> Array:
@@ -89,10 +98,11 @@ class MembershipResult:
     candidates: int
 
 
-def attack_membership(Z: Array, members: Array, others: Array, covariance: Array, kind: Kind, n: int) -> MembershipResult:
-    """Run the attack with both whitenings. Rows are centred and scaled as the sketched columns were."""
+def attack_membership(Z: Array, members: Array, others: Array, known: Array, kind: Kind, n: int) -> MembershipResult:
+    """Run the attack with both whitenings. Rows are centred and scaled as the sketched columns were; `known` is the inverse of
+    the columns' covariance.
+    """
     m, c = Z.shape
-    known = np.linalg.pinv(covariance, hermitian=True)
 
     def measured(M: Array) -> float:
         return auc(statistic(Z, members, M), statistic(Z, others, M))

@@ -39,6 +39,8 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 ("Subjects n, rows m", f"{sketch['n']}, {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
                 *_history(card),
+                *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
+                  for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
             ]
         ),
@@ -58,6 +60,9 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>Differential privacy</h2>",
         "<p>None: no noise was added.</p>" if private is None else _private_table(private),
     ]  # fmt: skip
+    if card.get("imputed"):
+        rows = [(name, f"{count:,} missing values filled") for name, count in card["imputed"].items()]
+        parts += ["<h2>Values that were filled</h2>", _table(rows)]
     if card.get("exposed_columns"):
         rows = [(e["name"], _exposure(e)) for e in card["exposed_columns"]]
         parts += ["<h2>Columns a leaked key would expose</h2>", _table(rows)]

@@ -1,7 +1,7 @@
 """Rare binary columns give columns of Φ away, without the key.
 
 The sketch of a centred 0/1 column is the sum of its carriers' columns of Φ; scaling by the column's standard
-deviation multiplies it by n/√(k(n−k)), where the number of carriers k is a small integer. So guess k, undo the
+deviation multiplies it by √(n(n−1)/(k(n−k))), where the number of carriers k is a small integer. So guess k, undo the
 scaling, and subtract: a column whose carriers are another's and one person more differs from it by exactly that
 person's φ. A difference that comes out the same from two different pairs of columns is no accident. Each hit is a
 column of Φ, and with it an estimate of that person's value in *every* column of that sketch (φ_iᵀ y_Φ).
@@ -27,8 +27,10 @@ class Singletons:
     support: Indices
 
 
-def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, columns: int = 4000) -> Singletons:
-    """Columns of Φ exposed by the standardised rare binary columns among Z's columns.
+def singleton_search(
+    Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, columns: int = 4000, ddof: int = 1
+) -> Singletons:  # fmt: skip
+    """Columns of Φ exposed by the standardised rare binary columns among Z's columns; `ddof` as in their standard deviation.
 
     `most` is the largest carrier count guessed; `tolerance` allows for the rounding of the sketch. Work is quadratic
     in the columns, so at most `columns` of them are used.
@@ -36,7 +38,7 @@ def singleton_search(Z: Array, n: int, most: int = 5, tolerance: float = 1e-5, c
     Z = _distinct(np.asarray(Z, float)[:, :columns], tolerance)
     m = Z.shape[0]
     counts = np.arange(1, most + 1)
-    factor = np.sqrt(counts * (n - counts)) / n
+    factor = np.sqrt(counts * (n - counts) / (n * (n - ddof)))
     gram = Z.T @ Z
     squared = np.diag(gram).copy()
     # One carrier's φ has squared length around m/n (spread √(2/m)); the next kind of difference, three carriers,

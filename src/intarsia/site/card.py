@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from intarsia.privacy.card import sign, site_card
@@ -11,12 +12,20 @@ from intarsia.site.identity import Identity
 from intarsia.site.preflight import Preflight
 
 
-def card_files(check: Preflight, sketch: bytes, identity: Identity | None, longest: float | None = None) -> dict[str, bytes]:
+def card_files(
+    check: Preflight,
+    sketch: bytes,
+    identity: Identity | None,
+    longest: float | None = None,
+    imputed: Mapping[str, int] | None = None,
+    listed: Mapping[str, int] | None = None,
+) -> dict[str, bytes]:
     """`card.json` (signed when the site has an identity) and `card.html`. Make them after the run was reserved."""
     card = site_card(
         check.study, check.site, check.facts, check.verdict, key_fingerprint=check.key_fingerprint,
         ledger_head=None if check.ledger is None else check.ledger.head, guarantee=check.guarantee, longest=longest,
-        sketch_digest=hashlib.sha256(sketch).hexdigest(), budget=_budget(check),
+        sketch_digest=hashlib.sha256(sketch).hexdigest(), budget=_budget(check), imputed=imputed,
+        listed=listed,
     )  # fmt: skip
     if identity is None:
         unsigned: dict[str, Any] = {"card": card, "signing_key": None, "signature": None}

@@ -20,6 +20,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.rank_normal import Scores
+from intarsia.site.table_settings import for_new_subjects
 from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import Study
@@ -178,10 +179,11 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     def columns(labels: tuple[str, ...]) -> list[str]:
         return list(dict.fromkeys(column.get(label, label) for label in labels))
 
+    named: dict[str, Any] = {"features": columns(units.features), "covariates": columns(units.covariates)}
+    options = for_new_subjects(site.options, [*named["features"], *named["covariates"]])
     table = Table.open(
-        data, id=id if id is not None else site.roles["id"], features=columns(units.features),
-        covariates=columns(units.covariates), levels=levels, reference=kept["reference"], missing=site.roles["missing"],
-        constant="drop",
+        data, id=id if id is not None else site.roles["id"], levels=levels, reference=kept["reference"],
+        missing=site.roles["missing"], constant="drop", **named, **options,
     )  # fmt: skip
     tokens = tokenise(table.ids(), site.key(study), study, purpose=f"predict-{request}")
     if not units.features and not units.covariates:

@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 CELL_SD = 0.1  # side of a cell, in standard deviations of a projection
 NEGLIGIBLE_SD = 1e-3  # a difference below this many standard deviations is none
 DOMINATED_SHARE = 0.9  # a difference of which few people carry this share is theirs
+AGREEING_SHARE = 0.1  # of the other people's variance that may be left off the line
 _PROJECTIONS = 3
 _ALL_PAIRS = 40  # columns in one cell; beyond, each is compared with the next few only
 _SMALLEST_GROUP_ROWS = 6
@@ -139,6 +140,10 @@ def differing(x: Array, y: Array, same: NDArray[np.int64], level: int) -> int | 
         same = np.argpartition(e, len(e) - level)[: len(e) - level] if len(e) > 2 * level else same
     variance = float(y.var())
     if float(e.max(initial=0.0)) <= NEGLIGIBLE_SD**2 * variance:
+        return None
+    # Two columns that agree in nobody but have a few large values each are no pair: the rest must lie on the line.
+    rest = np.argpartition(e, len(e) - level)[: len(e) - level]
+    if float(e[rest].mean()) > AGREEING_SHARE * float(y[rest].var()):
         return None
     shares = np.cumsum(np.sort(e)[::-1]) / e.sum()
     people = int(np.searchsorted(shares, DOMINATED_SHARE)) + 1

@@ -1,6 +1,5 @@
 """A site's rows of the posterior in its own units, and its part of a joint prediction."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
-from intarsia.wire.plain import cells
+from intarsia.wire.table_files import write_table
 
 Array = NDArray[np.float64]
 
@@ -31,9 +30,8 @@ class SiteModel:
     units: Units
 
     def __post_init__(self) -> None:
-        c: Any = self.coefficients
-        u = self.units
-        if c.features != u.features or c.own_responses != u.responses or tuple(getattr(c, "covariates", ())) != u.covariates:
+        c, u = self.coefficients, self.units
+        if c.features != u.features or c.own_responses != u.responses or c.covariates != u.covariates:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
@@ -42,34 +40,33 @@ class SiteModel:
     def site(self) -> str:
         return self.coefficients.site
 
-    def factor(self) -> Array:
-        """What takes a standardised coefficient to this site's units, (feature, response)."""
-        y = dict(zip(self.units.responses, self.units.y_scale, strict=True))
-        row = np.array([y.get(q, 1.0) for q in self.coefficients.responses])
-        return row[None, :] / self.units.x_scale[:, None]
-
     def rows(self) -> list[dict[str, Any]]:
-        """One row per feature and response: mean, sd, interval in own units, evidence, selected."""
-        c, factor = self.coefficients, self.factor()
+        """One row per own column and response: mean, sd, interval in own units; evidence and selection for features.
+
+        A covariate is adjusted for and never selected: those entries of its rows are empty.
+        """
+        c, u = self.coefficients, self.units
+        y = dict(zip(u.responses, u.y_scale, strict=True))
+        roles = (
+            ("feature", c.features, u.x_scale, (c.mean, c.sd, c.lower, c.upper)),
+            ("covariate", c.covariates, u.z_scale, (c.covariate_mean, c.covariate_sd, c.covariate_lower, c.covariate_upper)),
+        )
         out = []
-        for p, feature in enumerate(c.features):
-            for q, response in enumerate(c.responses):
-                own = response in self.units.responses
-                out.append(
-                    {
-                        "feature": feature,
-                        "response": response,
-                        "mean": float(c.mean[p, q] * factor[p, q]),
-                        "sd": float(c.sd[p, q] * factor[p, q]),
-                        "lower": float(c.lower[p, q] * factor[p, q]),
-                        "upper": float(c.upper[p, q] * factor[p, q]),
-                        "standardised": float(c.mean[p, q]),
-                        "selected": bool(c.selected[p]),
-                        "selected_here": bool(c.by_response[p, q]),
-                        "evidence": float(c.evidence[p]),
-                        "unit": "response units" if own else "sd of the response",
+        for role, labels, scale, summary in roles:
+            for p, label in enumerate(labels):
+                for q, response in enumerate(c.responses):
+                    row: dict[str, Any] = {"feature": label, "role": role, "response": response}
+                    factor = y.get(response, 1.0) / scale[p]
+                    row |= {
+                        name: float(v[p, q] * factor) for name, v in zip(("mean", "sd", "lower", "upper"), summary, strict=True)
                     }
-                )
+                    row["standardised"] = float(summary[0][p, q])
+                    chosen = role == "feature"
+                    row["selected"] = bool(c.selected[p]) if chosen else None
+                    row["selected_here"] = bool(c.by_response[p, q]) if chosen else None
+                    row["evidence"] = float(c.evidence[p]) if chosen else None
+                    row["unit"] = "response units" if response in y else "sd of the response"
+                    out.append(row)
         return out
 
     def part(self, X: Array, Z: Array) -> Array:
@@ -78,8 +75,7 @@ class SiteModel:
         Only these summaries take part in a joint prediction. Parts of single draws would be linear equations in the
         subjects' rows, one for each draw, and whoever has the posterior could solve them. A fit without draws has no sd slice.
         """
-        c: Any = self.coefficients
-        u = self.units
+        c, u = self.coefficients, self.units
         for what, found, labels in (("feature", X, u.features), ("covariate", Z, u.covariates)):
             if found.ndim != 2 or found.shape[1] != len(labels):
                 raise InputError(
@@ -155,15 +151,5 @@ class Prediction:
         return out
 
     def save(self, path: str | Path) -> None:
-        """A CSV (or JSON lines) file the site keeps."""
-        path = Path(path)
-        rows = self.rows()
-        if path.suffix == ".jsonl":
-            path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
-            return
-        import csv
-
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(cells(rows[0])) if rows else ["subject"])
-            writer.writeheader()
-            writer.writerows(cells(row) for row in rows)
+        """A file the site keeps: .csv, .xlsx, .tex, .md or .jsonl."""
+        write_table(path, self.rows(), ["subject"])

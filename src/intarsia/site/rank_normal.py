@@ -90,6 +90,11 @@ def _knots(column: Array) -> tuple[Array, Array] | None:
     return values, scores
 
 
+def as_the_study_asks(table: Table, transform: str | None, order: Any = None) -> Table:
+    """The table as it is sketched: with normal scores where the site's entry in study.toml asks for them."""
+    return ScoredTable.of(table, order) if transform == "rank-normal" else table
+
+
 class ScoredTable(Table):
     """A table whose continuous features come as normal scores of the cohort."""
 

@@ -20,7 +20,7 @@ from intarsia.privacy.decode import Levels, attack_column, state_evolution
 from intarsia.privacy.differences import difference_search
 from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.known_rows import attack_known_rows, known_rows_r2
-from intarsia.privacy.membership import attack_membership, whitening_from_sketch
+from intarsia.privacy.membership import attack_membership, inverse_of_gram, whitening_from_sketch
 from intarsia.privacy.singleton import match_phi, singleton_search
 from intarsia.site.data.columns import Profile
 from intarsia.site.data.table import Table
@@ -195,8 +195,8 @@ def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None,
     mix = np.random.default_rng(0).permutation(n)  # the table may be sorted
     inside, outside = Z[mix[:stay]], Z[mix[stay:]]
     sketch = (sub @ inside).astype(precision).astype(float)
-    covariance = Z.T @ Z / n + 1e-6 * np.eye(c)
-    member = attack_membership(sketch, inside[:HELD_BACK], outside, covariance, phi.kind, stay)  # type: ignore[arg-type]
+    known = inverse_of_gram(Z, 1e-6)
+    member = attack_membership(sketch, inside[:HELD_BACK], outside, known, phi.kind, stay)  # type: ignore[arg-type]
     out = replace(
         out, membership_theory=member.theory, membership_known_sigma=member.measured_known,
         membership_sketch_only=member.measured_sketch,
@@ -210,7 +210,7 @@ def _known_rows(out: ServerAttacks, Z: Array, sent: Array, n: int, m: int) -> Se
     The columns are first cleared of what the rest predict: correlation is the study's business, not a leak through Φ.
     """
     c = Z.shape[1]
-    if c < 3:
+    if c < 3 or c > n:  # with more columns than people the rest say everything, and nothing is left for Φ to leak
         return out
     scores = []
     for j in range(min(5, c)):

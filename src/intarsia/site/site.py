@@ -16,6 +16,7 @@ import numpy as np
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
 from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
+from intarsia.site.data.covariates import check_covariates
 from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
@@ -243,13 +244,13 @@ class Site:
         """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message."""
         if study.privacy.epsilon is not None:
             table = self.table()
-            self._claimed(study, table)
+            self.claimed(study, table)
             table.ids()
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.card import card_files
         from intarsia.site.preflight import preflight
-        from intarsia.site.rank_normal import ScoredTable
+        from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
@@ -265,9 +266,11 @@ class Site:
         if store.put("cohort", mac.encode()) != mac.encode():
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
         table, key = self.table(), self.key(study)
-        self._claimed(study, table)
-        if study.site(self.name).transform == "rank-normal":
-            table = ScoredTable.of(table, order)
+        self.claimed(study, table)
+        if study.privacy.epsilon is None:
+            check_covariates(table, order)
+        table = as_the_study_asks(table, study.site(self.name).transform, order)
+        if isinstance(table, ScoredTable):
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
@@ -293,7 +296,9 @@ class Site:
             pending = result.message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
-            for name, content in card_files(check, pending, self.identity, getattr(result, "longest", None)).items():
+            listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
+            longest = getattr(result, "longest", None)
+            for name, content in card_files(check, pending, self.identity, longest, table.imputed, listed).items():
                 store.replace(name, content)
             store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
@@ -325,12 +330,13 @@ class Site:
         unsigned = FileSignature(self.name, study.hash, hashlib.sha256(message).hexdigest())
         return replace(unsigned, signature=self.identity.sign(unsigned.body())).to_bytes()
 
-    def _claimed(self, study: Study, table: Table) -> None:
+    def claimed(self, study: Study, table: Table) -> None:
         foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
+            column = labels[0].partition("=")[0]  # a label may hold a category's text
             raise InputError(
-                f"study.toml does not list the {what} {labels[0]!r} ({len(labels)} in all) for site {self.name!r}. "
+                f"study.toml does not list the {what} {column!r} ({len(labels)} in all) for site {self.name!r}. "
                 "Leave it out at the site, or list it in study.toml."
             )
 

@@ -14,7 +14,8 @@ categorical = true
 reference = 3
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -101,4 +102,21 @@ def resolve_options(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(options)
     if "password_file" in out.get("reading", {}):
         out["reading"] = {**out["reading"], "password_file": str(folder / out["reading"]["password_file"])}
+    return out
+
+
+def for_new_subjects(options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The options that also hold for a table of new subjects, which may come in another file and lack some columns.
+
+    A code that means "missing" and a category's rule mean the same there; a database's query does not.
+    """
+    out: dict[str, Any] = {}
+    if "missing_codes" in options:
+        out["missing_codes"] = options["missing_codes"]
+    rules = {name: rule for name, rule in options.get("columns", {}).items() if any(fnmatchcase(one, name) for one in names)}
+    if rules:
+        out["columns"] = rules
+    reading = {key: value for key, value in options.get("reading", {}).items() if key in ("separator", "decimal", "encoding")}
+    if reading:
+        out["reading"] = reading
     return out

@@ -129,8 +129,14 @@ def _strict(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
         sizes = ", ".join(f"{name!r} has {report.n}" for name, report in reports.items())
         largest = max(groups.values(), key=len)
         differing = [name for name in reports if name not in largest] if len(largest) > 1 else list(reports)
+        written = ""
+        if len({report.n for report in reports.values()}) == 1:
+            written = (
+                "The numbers agree, so the ids may only be written differently (1 and 1.0, 001 and 1, upper and lower case): "
+                "[alignment] canonical in study.toml makes such ids alike. "
+            )
         raise AlignmentError(
-            f"The sites do not hold the same subjects: {sizes} subjects; the cohorts of {', '.join(differing)} differ. "
+            f"The sites do not hold the same subjects: {sizes} subjects; the cohorts of {', '.join(differing)} differ. {written}"
             'Make them equal, or set [alignment] mode = "intersect" in study.toml.'
         )
     return {name: Cohort(name, r.study_hash, r.mode, r.n) for name, r in reports.items()}

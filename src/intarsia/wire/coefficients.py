@@ -53,8 +53,8 @@ class Coefficients:
     `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses, `noise_covariance`
     (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
-    Unless `converged`, all of it is provisional. `fit_parts` has the
-    digest of every site's message of this fit: sites that hold the same `fit_digest` hold parts of one fit.
+    Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
+    hold the same `fit_digest` hold parts of one fit.
     """
 
     site: str

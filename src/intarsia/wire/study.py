@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import StudyError
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.schema import Checker, check_name
 
 SCHEMA = 1
@@ -56,10 +57,10 @@ class Fit:
     law: str = "horseshoe"
     noise: str = "correlated"
     power: float = 1.0
-    draws: int = 1000
-    warmup: int = 500
-    chains: int = 4
-    thin: int = 10
+    draws: int = DRAWS
+    warmup: int = WARMUP
+    chains: int = CHAINS
+    thin: int = THIN
     seed: int = 0
     select: str = "bfdr"
     fdr: float = 0.05

@@ -4,15 +4,20 @@ import io
 import json
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from tests.adversary.live.rogue_server import Rogue
 
 from intarsia.carriers.flare.jobs import CLIENT_CONFIG
 from intarsia.site import agreement
 from intarsia.site.identity import Identity
+from intarsia.site.masks import from_fixed
+from intarsia.wire.coefficients import Coefficients, bind
+from intarsia.wire.prediction import PredictionPart
 from intarsia.wire.signed import KeyOffer
 from intarsia.wire.study import Study
 
@@ -22,6 +27,11 @@ NUMBER = "00000000-1111-4222-8333-444444444444"
 
 def _texts(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, str) else f"<{len(value)} bytes>" for name, value in found.items()}
+
+
+def several(rogue: Rogue, attacks: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Many attacks in one job of the engine, which takes longer to start than most of them to run."""
+    return {name: globals()[name](rogue, **options) for name, options in attacks.items()}
 
 
 def unknown_hashes(rogue: Rogue, steps: list[str]) -> dict[str, Any]:
@@ -115,4 +125,46 @@ def jobs(rogue: Rogue, marker: str, kit: str) -> dict[str, str]:
         found[what] = rogue.command("clinic", "train.deploy", _signed(files, Path(kit)), **headers)
         started = rogue.command("clinic", "train.start_job", json.dumps({}), **headers)
         found[f"{what} started"] = started
+    return found
+
+
+def prediction(rogue: Rogue, folder: str, request: str) -> dict[str, Any]:
+    """Altered owners and coefficients, and every sum of masked parts that the server can form from the answers."""
+    where = Path(folder)
+    s = Study.load(where / "study.toml")
+    fitted = {name: Coefficients.from_bytes((where / "coefficients" / f"{name}.coefficients").read_bytes()) for name in NAMES}
+
+    def hand_out(messages: dict[str, Coefficients]) -> dict[str, Any]:
+        forged = bind(messages)
+        return _texts(rogue.ask(s.hash, "receive", {name: {"coefficients": forged[name].to_bytes()} for name in NAMES}))
+
+    def owned_by(sites: list[str]) -> dict[str, Coefficients]:
+        out = {}
+        for name, message in fitted.items():
+            own = sum(site == name for site in sites)
+            kept = {"sigma2_mean": np.ones(own), "draws": None, "sigma2": None}
+            out[name] = replace(message, response_sites=tuple(sites), **kept)
+        return out
+
+    found: dict[str, Any] = {
+        "nobody": hand_out(owned_by(["nobody"] * 3)),
+        "swapped": hand_out(owned_by(["lab", "lab", "clinic"])),
+    }
+    # Every feature counts one: the parts would be plain sums of the sites' columns.
+    ones = {
+        name: replace(m, mean=np.ones_like(m.mean), sd=np.zeros_like(m.sd), draws=None, sigma2=None) for name, m in fitted.items()
+    }
+    found["altered"] = hand_out(ones)
+    found["second"] = hand_out(fitted)
+    asked = {name: {"request": request.encode()} for name in NAMES}
+    first, again = rogue.ask(s.hash, "predict", asked), rogue.ask(s.hash, "predict", asked)
+    found["same bytes"] = {name: first[name] == again[name] for name in NAMES}
+    found["predict"] = _texts(first)
+    parts = {name: PredictionPart.from_bytes(raw) for name, raw in first.items() if isinstance(raw, bytes)}
+    sums: dict[str, Any] = {}
+    for owner in ("clinic", "lab"):
+        here = {name: part.parts[owner] for name, part in parts.items() if owner in part.parts}
+        tries = {**here, "all": sum(here.values())}
+        sums |= {f"{name} for {owner}": from_fixed(values, 40).tolist() for name, values in tries.items()}
+    found["sums"] = sums
     return found

@@ -10,8 +10,17 @@ from intarsia.carriers.flare.hardening import check_site
 from intarsia.errors import FederationError
 
 
+def check_words(words: list[str], kit: Path) -> None:
+    """The process works in the folder whose settings were checked: part of its command line comes from the server."""
+    named = [word for word in words if word.startswith(("-m", "--w"))]
+    if named != ["-m"] or Path(words[words.index("-m") + 1]).resolve() != kit.resolve():
+        raise FederationError("The job's process was to work in another folder than this site's. Nothing is started.")
+
+
 def main() -> None:
-    check_site(Path(os.environ["INTARSIA_SITE"]))
+    folder = Path(os.environ["INTARSIA_SITE"])
+    check_words(sys.argv[1:], folder / "network")
+    check_site(folder)
     guard_site()
     runpy.run_module("nvflare.private.fed.app.client.worker_process", run_name="__main__", alter_sys=True)
 

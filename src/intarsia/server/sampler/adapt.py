@@ -49,10 +49,8 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         return tuning, memory
 
     if kind.collapse:
-        taken, Q = 1.0 * stats.steps, plan.Q
-        accepted = xp.stack([xp.mean(taken[:Q]), xp.mean(taken[Q:-1]), taken[-1]])
-        tuning = tuning._replace(log_odds=tuning.log_odds + gain * stats.odds)
-        tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 2))
+        accepted = xp.stack([xp.mean(1.0 * stats.steps[:-1]), 1.0 * stats.steps[-1]])
+        tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 1))
     begun = sweep >= min(20, warmup // 4)
     away = strength - memory.strength
     memory = Memory(

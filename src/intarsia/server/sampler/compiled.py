@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, integrated, kernels
+from intarsia.server.sampler import conditionals, kernels
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
-from intarsia.server.sampler.schedule import ACCEPT, RELAX, Sweep
+from intarsia.server.sampler.schedule import RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
@@ -24,12 +24,11 @@ def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     _, plan, data, tuning, noise, kind, _ = now
     correlated = plan.model.noise == "correlated" and plan.Q > 1
     laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale
-    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + plan.exchanges + 1), np.zeros(()))
+    stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
         B, F, lam, tau, view, accepted = _without_B(now, state, view, laws)
-        odds = (noise["steps.c"] * (accepted[plan.Q : -1] - ACCEPT)).mean()
-        stats = stats._replace(steps=accepted, odds=odds)
+        stats = stats._replace(steps=accepted)
     else:
         B, F = _given_scales(now, state, view)
         lam, tau = state.lam, state.tau
@@ -88,10 +87,10 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     factor = Tridiagonal(G, X, lam, 1e1 * top)
     chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
-    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1] * plan.exchanges + [2]] * noise["steps.z"]
+    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     U, D, tau, accepted, new, W, Vt = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
-        (noise["steps.v"], steps, integrated.exchange_scale(be, data, lam, tuning.log_odds, noise["steps.c"]), noise["steps.u"]),
+        (noise["steps.v"], steps, noise["steps.u"]),
         (Z[chosen], lam[chosen], noise["border.value"], noise["border.mix"], noise["border.pick"]),
     )  # fmt: skip
     if np.isnan(new).any():

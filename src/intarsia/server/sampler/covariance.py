@@ -26,8 +26,7 @@ class Rotation(NamedTuple):
         return (self.U**2 / self.variances).sum(axis=1)
 
     def root(self) -> "Root":
-        sigma = self.variances**0.5
-        return Root((self.U / sigma).T, self.U * sigma, self.variances)
+        return Root((self.U / self.variances**0.5).T, self.variances)
 
     def whiten(self, E: Array) -> Array:
         """Rows of E in coordinates in which the noise is standard."""
@@ -35,18 +34,15 @@ class Rotation(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Sigma⁻¹ = KᵀK, Sigma = RRᵀ, R = K⁻¹; and numbers whose product is det Sigma."""
+    """Sigma⁻¹ = KᵀK; and numbers whose product is det Sigma."""
 
     K: Array
-    R: Array
     volume: Array
 
     def stretched(self, be: Backend, v: Array, x: Array) -> "Root":
-        """Sigma stretched along the unit vector v: R (I + (eˣ-1) v vᵀ) Rᵀ."""
-        xp = be.xp
-        K = self.K + xp.outer(xp.expm1(-x / 2) * v, v @ self.K)
-        R = self.R + xp.outer(self.R @ v, xp.expm1(x / 2) * v)
-        return Root(K, R, self.volume * xp.exp(x / v.shape[0]))
+        """Sigma = RRᵀ, R = K⁻¹, stretched along the unit vector v: R (I + (eˣ-1) v vᵀ) Rᵀ."""
+        K = self.K + be.xp.outer(be.xp.expm1(-x / 2) * v, v @ self.K)
+        return Root(K, self.volume * be.xp.exp(x / v.shape[0]))
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
 from intarsia.server.sampler.schedule import Kind, Plan
+from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Blocks, Data, State, Tuning
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
-STRETCH = 2**28  # bytes of kept draws a compiled stretch may hold on the device
-WARM = 50  # warm-up sweeps a compiled stretch
+STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
+WARMUP_SWEEPS = 50  # per compiled stretch
 
 
 class Chains(NamedTuple):
@@ -61,15 +62,18 @@ class Runner:
         self._axis = _data_axes(own_data)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
-    def start(self, seed: int, chains: int, scale: Array | None = None) -> Chains:
-        """Overdispersed starts, drawn on the host as the CPU sampler draws them. `scale`: noise scales (Q) or (chain, Q)."""
+    def start(self, seed: int, chains: int, scale: Array | None = None, found: SparseStart | None = None) -> Chains:
+        """Overdispersed starts, drawn on the host as the CPU sampler draws them, about a sparse solution where one was `found`.
+
+        `scale`: noise scales (Q) or (chain, Q).
+        """
         be = self.be
         scale = np.asarray(self.data.noise_scale if scale is None else scale)
         states = []
         for k in range(chains):
             rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
             own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale)
-            states.append(initial(self.plan, own, rng))
+            states.append(initial(self.plan, own, rng, found))
         with be.precision():
             stacked = State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
             tuning, memory = initial_tuning(self.plan), adapt.start(self.plan)
@@ -223,7 +227,7 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 def stretch_length(plan: Plan, chains: int, draws: int) -> int:
     """Kept draws a stretch, so that those on the device stay within bounds."""
-    return even(draws, max(1, min(50, STRETCH // (8 * chains * plan.P * plan.Q))))
+    return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
 
 
 def even(total: int, limit: int) -> int:
@@ -244,7 +248,7 @@ def run(
     """Warm up, then keep `draws` draws, handing each stretch to `take(first, kept)`; returns also the seconds this took."""
     number = chains.words.shape[0]
     total = warmup + draws * thin
-    for first, last in stretches(warmup, even(warmup, WARM)):
+    for first, last in stretches(warmup, even(warmup, WARMUP_SWEEPS)):
         chains = runner.warm_up(chains, first, last, warmup)
         if report is not None:
             report(last, total)

@@ -15,12 +15,8 @@ One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, Sigma, λ, τ b
 the P×P Cholesky factor of XᵀX, which holds all they need.
 """
 
-import os
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,17 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, solve_triangular
 from scipy.special import multigammaln
-from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.results.draws import Draws
 from intarsia.server.sampler import backends, conditionals, moves
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Covariance, Rotation, covariance_law
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.moves import Laws
 from intarsia.server.sampler.priors import HalfCauchy, Noise, local_law
-from intarsia.server.sampler.sample import Progress
 
 Array = NDArray[np.float64]
 BE = backends.get("numpy")
@@ -309,62 +302,6 @@ def start(s: Setting, rng: np.random.Generator) -> State:
     return State(X, A, np.zeros((P, s.rank)), lam, tau, Sigma, float(m))
 
 
-def sample(
-    Z: Any,
-    Y: Any,
-    *,
-    feature_noise: Any,
-    n: int,
-    response_noise: Any = None,
-    model: Model | None = None,
-    draws: int = 1000,
-    warmup: int = 500,
-    chains: int = 4,
-    thin: int = 1,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Draws:
-    """Draws of C, Sigma and τ from noisy sketches. `feature_noise` and `response_noise` hold the columns' w, no variances.
-
-    Sigma is that of the responses without the privacy noise. The same seed gives the same draws, whatever the workers.
-    """
-    model = model or Model()
-    s = setting(Z, Y, np.square(np.asarray(feature_noise, float)) / n, model)
-    loud = check_signal(s.Z, s.d, n)
-    dy = np.zeros(s.Y.shape[1]) if response_noise is None else np.square(np.asarray(response_noise, float)) / n
-    for name, value, least in (("draws", draws, 4), ("warmup", warmup, 0), ("chains", chains, 1), ("thin", thin, 1)):
-        if int(value) != value or value < least:
-            raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
-    seeds = np.random.SeedSequence(seed).spawn(chains)
-    C = np.empty((chains, draws, s.Z.shape[1], s.Y.shape[1]))
-    Q = s.Y.shape[1]
-    Sigma, tau = np.empty((chains, draws, Q, Q)), np.empty((chains, draws, s.rank))
-    strength = np.empty((chains, draws))
-    clock = _Clock(chains, warmup + draws * thin, warmup, progress)
-
-    def chain(i: int) -> None:
-        rng = np.random.Generator(np.random.PCG64DXSM(seeds[i]))
-        state = start(s, rng)
-        for step in range(warmup + draws * thin):
-            state = sweep(s, state, rng, learn=step % 5 == 0)
-            kept = step - warmup
-            if kept >= 0 and (kept + 1) % thin == 0:
-                at = kept // thin
-                C[i, at], Sigma[i, at], tau[i, at], strength[i, at] = state.C, state.Sigma, state.tau, state.strength
-            clock.tick(i)
-
-    # Threads suffice: nearly all the time is spent inside the linear algebra, which releases the lock.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers or min(chains, default_workers())) as pool:
-        list(pool.map(chain, range(chains)))
-    info = {
-        "seconds": clock.seconds, "warmup": warmup, "thin": thin, "seed": seed, "model": asdict(model),
-        "errors_in_variables": True, "noise_ratio": loud.ratio, "noise_variance": loud.noise,
-        "strength": float(np.exp(np.log(strength).mean())),
-    }  # fmt: skip
-    return Draws(C, without(Sigma, dy), tau, None, info)
-
-
 def without(Sigma: Array, variances: Array) -> Array:
     """Covariances less noise of these variances: no eigenvalue below a thousandth of the mean covariance's least."""
     if not variances.any():
@@ -372,31 +309,3 @@ def without(Sigma: Array, variances: Array) -> Array:
     w, V = np.linalg.eigh(Sigma - np.diag(variances))
     least = 1e-3 * np.linalg.eigvalsh(Sigma.mean(axis=(0, 1)))[0]
     return np.asarray((V * np.maximum(w, least)[..., None, :]) @ np.swapaxes(V, -1, -2))
-
-
-def default_workers() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Clock:
-    """Counts sweeps over the chains' threads and reports a few times a second."""
-
-    def __init__(self, chains: int, total: int, warmup: int, report: Callable[[Progress], None] | None):
-        self.sweeps, self.total, self.warmup, self.report = [0] * chains, total, warmup, report
-        self.began, self.last, self.lock = time.monotonic(), 0.0, threading.Lock()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def tick(self, chain: int) -> None:
-        self.sweeps[chain] += 1
-        if self.report is None:
-            return
-        with self.lock:
-            done, all_ = sum(self.sweeps), self.total * len(self.sweeps)
-            if self.seconds - self.last < 0.25 and done < all_:
-                return
-            self.last = self.seconds
-            left = self.seconds * (all_ - done) / done
-            self.report(Progress(list(self.sweeps), self.total, self.warmup, self.seconds, left, float("nan")))

@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
 from intarsia.server.sampler.priors import HalfCauchy, Law
-from intarsia.server.sampler.state import Data
 
 _PRIOR = HalfCauchy()
 LOG_HALF_PI = math.log(math.pi / 2)
-SPREAD = 0.7  # of the logarithms of the exchanges' scales
 
 
 class Collapsed(NamedTuple):
-    """The posterior density of Sigma, A and tau's common scale given lam, B integrated out; A's prior is left to the moves."""
+    """The posterior density of Sigma and of tau's common scale, given A and lam, B integrated out."""
 
     be: Backend
     factor: Factor
     Yrot: Array  # the responses, rotated by the factor
+    A: Array
     rss0: Array  # (Q, Q) scatter of the rows no feature reaches
     rows: float
     power: float
@@ -29,67 +28,41 @@ class Collapsed(NamedTuple):
     global_: Law
     covariance: Covariance
 
-    def __call__(self, at: Root, A: Array, log_t: Array) -> Array:
-        """Log density at Sigma, A and t tau, up to a constant."""
+    def __call__(self, at: Root, log_t: Array) -> Array:
+        """Log density at Sigma and t tau, up to a constant."""
         xp = self.be.xp
         K, tau = at.K * self.power**0.5, self.tau * xp.exp(log_t)
-        value = -0.5 * self.factor.evidence(K @ A * tau, self.Yrot @ K.T) - 0.5 * ((K @ self.rss0) * K).sum()
+        value = -0.5 * self.factor.evidence(K @ self.A * tau, self.Yrot @ K.T) - 0.5 * ((K @ self.rss0) * K).sum()
         # power·rows: the likelihood's power acts on its normaliser too.
         value = value - 0.5 * self.power * self.rows * xp.log(at.volume).sum()
         return value + self.covariance.log_density(self.be, at) + self.global_.log_density(xp, xp.log(tau)).sum()
 
 
-class Walk(NamedTuple):
-    """Q stretches of Sigma, N exchanges of noise and nulls, one step of tau: numbers of their proposals."""
+def collapsed_scales(
+    be: Backend, target: Collapsed, at: Root, directions: Array, steps: Array, u: Array
+) -> tuple[Root, Array, Array]:
+    """Metropolis updates of Sigma along each of the directions, then of tau's common scale.
 
-    directions: Array  # (Q + N, Q) unit vectors
-    steps: Array  # (Q + N + 1)
-    scale: Array  # (N) of the exchanges
-    u: Array  # (Q + N + 1)
-
-
-def collapsed_scales(be: Backend, target: Collapsed, at: Root, A: Array, walk: Walk) -> tuple[Root, Array, Array, Array]:
-    """Metropolis updates, one after the other; returns Sigma, A, tau and what was accepted.
-
-    A stretch makes Sigma larger or smaller along a direction v. Where features outnumber rows, X diag(lam²) Xᵀ is nearly a
-    multiple c of the identity, and the data know Sigma + c A T² Aᵀ far better than either: an exchange holds that sum along v and
-    moves the logarithm of the odds c vᵀAT²Aᵀv / vᵀSigma v. It keeps the volume in the logarithms of both; A's part along v has R
-    entries, hence R y below. c is `scale`, which depends on lam and noise alone.
+    `steps` (Q + 1) are those of log variances along the directions, and of log tau. Returns Sigma, tau and what was accepted.
     """
     xp = be.xp
-    (Q, R), zero = A.shape, xp.zeros(())
-    most = walk.directions.shape[0]
-    place = xp.arange(most + 1)
-    last, exchange = place == most, (place >= Q) & (place < most)
+    Q, zero = directions.shape[0], xp.zeros(())
+    last = xp.arange(Q + 1) == Q
 
     def one(carry: Any, x: Any) -> Any:
-        at, A, log_t, current = carry
-        v, step, scale, exchange, last, log_u = x
-        along = v @ at.K @ A
-        odds = scale * ((along * target.tau) ** 2).sum()
-        shift = xp.log1p(odds) - xp.log1p(odds * xp.exp(step))
-        stretch = xp.where(last, 0.0, xp.where(exchange, shift, step))
-        y = xp.where(exchange, (step + shift) / 2, 0.0)
-        more = xp.where(last, step, 0.0)
-        new, new_A = at.stretched(be, v, stretch), A + xp.outer(xp.expm1(y) * (at.R @ v), along)
-        proposed = target(new, new_A, log_t + more)
-        accept = log_u < proposed - current + R * y + 0.5 * ((A**2).sum() - (new_A**2).sum())
-        there, here = (*new, new_A, log_t + more, proposed), (*at, A, log_t, current)
-        chosen = [xp.where(accept, a, b) for a, b in zip(there, here, strict=True)]
-        return (Root(*chosen[:3]), *chosen[3:]), accept
+        at, log_t, current = carry
+        v, step, more, log_u = x
+        new = at.stretched(be, v, step)
+        proposed = target(new, log_t + more)
+        accept = log_u < proposed - current
+        there, here = (*new, log_t + more, proposed), (*at, log_t, current)
+        K, volume, log_t, current = (xp.where(accept, a, b) for a, b in zip(there, here, strict=True))
+        return (Root(K, volume), log_t, current), accept
 
-    v = xp.concatenate([walk.directions, walk.directions[:1]])  # tau's step has no direction
-    scale = xp.concatenate([xp.ones(Q), walk.scale, xp.ones(1)])
-    begin = at, A, zero, target(at, A, zero)
-    (at, A, log_t, _), accepted = be.scan(one, begin, (v, walk.steps, scale, exchange, last, xp.log(walk.u)))
-    return at, A, target.tau * xp.exp(log_t), accepted
-
-
-def exchange_scale(be: Backend, data: Data, lam: Array, log_odds: Array, normal: Array) -> Array:
-    """(N) guesses of X diag(lam²) Xᵀ where it is least: tuned, and spread by noise; they depend on lam alone."""
-    xp = be.xp
-    typical = xp.exp(2 * xp.log(lam).mean()) * data.norm2.sum() / data.X.shape[0]
-    return xp.exp(log_odds + SPREAD * normal) * typical
+    v = xp.concatenate([directions, directions[:1]])  # the last step is tau's: Sigma is stretched by nought
+    begin = at, zero, target(at, zero)
+    (at, log_t, _), accepted = be.scan(one, begin, (v, xp.where(last, 0.0, steps), xp.where(last, steps, 0.0), xp.log(u)))
+    return at, target.tau * xp.exp(log_t), accepted
 
 
 def collapsed_local(

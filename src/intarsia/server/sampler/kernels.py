@@ -515,65 +515,52 @@ def integrated(
     A: Array,
     tau: Array,
     laws: tuple[Any, ...],
-    walk: tuple[Array, Array, Array, Array],
+    walk: tuple[Array, Array, Array],
     border: tuple[Array, Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W and Vᵀ.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
-    features) and rss0; `view` Sigma's U and D; `walk` the numbers of `integrated.Walk`;
+    features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
     `border` the features' rows of Z, their scales and the candidates' numbers.
     """
     diag, off, packed, rss0 = systems
     power, correlated = laws[1], laws[2]
-    directions, steps, scale, u = walk
-    (Q, T), m, number = A.shape, packed.shape[0], border[1].size
+    directions, steps, u = walk
+    (Q, R), m, number = A.shape, packed.shape[0], border[1].size
     Yrot = np.ascontiguousarray(packed[:, :Q])
     target = (diag, off, Yrot, rss0)
-    K, R, log_det = np.empty((Q, Q)), np.empty((Q, Q)), 0.0
+    K, log_det = np.empty((Q, Q)), 0.0
     for i in range(Q):
         log_det += math.log(view[1][i])
         for q in range(Q):
             K[i, q] = view[0][q, i] / math.sqrt(view[1][i])
-            R[q, i] = view[0][q, i] * math.sqrt(view[1][i])
-    most = Q + scale.size
-    accepted = np.zeros(most + 1, dtype=np.bool_)
+    accepted = np.zeros(Q + 1, dtype=np.bool_)
     value = _collapsed(target, K, log_det, A, tau, laws)
-    for k in range(most + 1):
-        if k == most:
+    for k in range(Q + 1):
+        new, new_det, new_tau = K, log_det, tau
+        if k == Q:
             new_tau = tau * math.exp(steps[k])
-            proposed = _collapsed(target, K, log_det, A, new_tau, laws)
-            if math.log(u[k]) < proposed - value:
-                tau, value, accepted[k] = new_tau, proposed, True
-            continue
-        v = np.zeros(Q)
-        if correlated:
-            v[:] = directions[k] / math.sqrt((directions[k] ** 2).sum())
+        elif correlated:
+            v = directions[k] / math.sqrt((directions[k] ** 2).sum())
+            new, new_det = K + np.outer(math.expm1(-steps[k] / 2) * v, np.dot(v, K)), log_det + steps[k]
         else:
-            v[k % Q] = 1.0
-        x, y, along = steps[k], 0.0, np.dot(np.dot(v, K), A)
-        if k >= Q:
-            odds = scale[k - Q] * ((along * tau) ** 2).sum()  # what the nulls take of the noise along v, over what they leave
-            new_odds = odds * math.exp(x)
-            x = math.log1p(odds) - math.log1p(new_odds)
-            y = (steps[k] + x) / 2
-        new = K + np.outer(math.expm1(-x / 2) * v, np.dot(v, K))
-        new_A = A + np.outer(math.expm1(y) * np.dot(R, v), along) if k >= Q else A
-        proposed = _collapsed(target, new, log_det + x, new_A, tau, laws)
-        change = proposed - value + T * y + 0.5 * ((A**2).sum() - (new_A**2).sum())
-        if math.log(u[k]) < change:
-            R = R + np.outer(np.dot(R, v), math.expm1(x / 2) * v)
-            K, A, log_det, value, accepted[k] = new, new_A, log_det + x, proposed, True
+            new, new_det = K.copy(), log_det + steps[k]
+            new[k, k] *= math.exp(-steps[k] / 2)
+        proposed = _collapsed(target, new, new_det, A, new_tau, laws)
+        if math.log(u[k]) < proposed - value:
+            K, log_det, tau, value = new, new_det, new_tau, proposed
+            accepted[k] = True
     U, D = _from_root(K, correlated)
     s = np.sqrt(D / power)
     left, d, Vt = whiten(np.dot(U.T, A), tau, s)
     Yr = np.dot(np.dot(Yrot, U) / s, left)
-    rhs, Xk = np.empty((m, T)), np.empty((m, number))
+    rhs, Xk = np.empty((m, R)), np.empty((m, number))
     for i in range(m):
-        for r in range(T):
-            rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + T + r] - packed[i, Q + r]
+        for r in range(R):
+            rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + R + r] - packed[i, Q + r]
         for k in range(number):
-            Xk[i, k] = packed[i, Q + 2 * T + k]
+            Xk[i, k] = packed[i, Q + 2 * R + k]
     lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4])
     return U, D, tau, accepted, lam, d * W, Vt
 

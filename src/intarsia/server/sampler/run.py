@@ -1,84 +1,102 @@
-"""One chain, in whatever process: sweeps, warm-up, kept draws, checkpoint.
+"""One run: it steps, saves, resumes and reports, whatever makes the sweeps (a chain on the CPU, all chains on an accelerator, a
+chain with latent features).
 
-A run lives in a folder: `run.json` (what is asked), X.npy and Y.npy (the sketches), one C.npy for all chains, and per chain
-`state-k.npz` (everything a continuation needs, the generator's state included) and `progress-k.json`. A continued chain gives the
-same bits as one that was never stopped: draws after the last checkpoint are simply made again.
+A run lives in a folder: `run.json` (what is asked), X.npy and Y.npy (the sketches), one C.npy for all chains, per stepper
+`state-….npz` (everything a continuation needs, the generator's state included), and per chain `progress-k.json`. A continued
+chain gives the same bits as one that was never stopped: draws after the last checkpoint are simply made again.
 """
 
 import json
-import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import adapt, backends
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import Kind, draw_noise, plan
-from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import State, Tuning, prepare
-from intarsia.server.sampler.sweep import factored, shrinkage, strength, sweep
+from intarsia.server.sampler.record import Record
 
 STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
-WATCHED = 200  # entries of C whose running moments feed the live R̂
+REPORT_SECONDS = 0.3
+LEFT_RANGE = "left the range of double precision. Standardise the columns, or use noise='correlated'."
 
 
-class Chain:
-    """The chain numbered `k` of a run folder."""
+class Stepper(Protocol):
+    """Makes the sweeps of one or several chains. `sweeps` counts them; kept draws go into the record."""
 
-    def __init__(self, folder: Path, k: int) -> None:
-        self.folder, self.k = folder, k
-        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        self.warmup, self.thin = int(run["warmup"]), int(run["thin"])
-        X, Y = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in "XY")
-        self.be = backends.get("numpy")
-        self.plan = plan(Model(**run["model"]), X, Y, mixing=run["mixing"])
-        self.data = prepare(self.be, X, Y)
-        self.C = np.load(folder / "C.npy", mmap_mode="r+", allow_pickle=False)[k]
-        self._C = np.asarray(self.C)  # the file's own memory as a plain array: indexing a map costs more than a small draw
-        capacity = self.C.shape[0]
-        self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(run["seed"], spawn_key=(k,))))
-        self.state = initial(self.plan, self.data, self.rng)
-        self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
-        self.sweeps, self.seconds = 0, 0.0
-        self.Sigma, self.tau = np.zeros((capacity, self.plan.Q, self.plan.Q)), np.zeros((capacity, self.plan.R))
-        self.kappa = np.zeros(self.plan.P)
-        self.factor: Any = None
-        self.top = math.nan  # what a stored chain's factor was made for
-        watched = np.linspace(0, self.plan.P * self.plan.Q - 1, min(WATCHED, self.plan.P * self.plan.Q))
-        self.watched = np.unique(watched.astype(int))
-        self.moments = np.zeros((2, self.watched.size + self.plan.Q))
-        if self._state_file.exists():
+    name: str  # of its checkpoint
+    chains: range  # which chains of the run it makes
+    record: Record
+    sweeps: int
+    device: str
+
+    def advance(self, total: int) -> None:
+        """At least one sweep, none beyond number `total`; kept draws are added to the record."""
+        ...
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything a continuation needs besides the record."""
+        ...
+
+    def restore(self, stored: dict[str, Any]) -> None: ...
+
+
+class Asked:
+    """What `run.json` holds, with the arrays beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        self.engine: str = found["engine"]
+        self.model: dict[str, Any] = found["model"]
+        self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
+        self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
+
+    def array(self, name: str) -> Any:
+        return np.load(self.folder / f"{name}.npy", allow_pickle=False)
+
+    def record(self, chains: range, R: int) -> Record:
+        C = np.load(self.folder / "C.npy", mmap_mode="r+", allow_pickle=False)
+        return Record(C[chains.start : chains.stop], R)
+
+    def kept(self, sweeps: int) -> int:
+        """Draws kept after so many sweeps."""
+        return max(0, sweeps - self.warmup) // self.thin
+
+
+class Run:
+    """A stepper in its folder."""
+
+    def __init__(self, asked: Asked, stepper: Stepper) -> None:
+        self.asked, self.stepper, self.seconds = asked, stepper, 0.0
+        self.file = asked.folder / f"state-{stepper.name}.npz"
+        if self.file.exists():
             self._load()
 
     @property
-    def _state_file(self) -> Path:
-        return self.folder / f"state-{self.k}.npz"
-
-    @property
     def kept(self) -> int:
-        return max(0, self.sweeps - self.warmup) // self.thin
+        return self.asked.kept(self.stepper.sweeps)
 
-    def run(self, draws: int, *, every: float, report: Callable[["Chain", int], None] | None = None) -> bool:
-        """Go on until `draws` draws are kept; False when asked to stop before."""
-        total = self.warmup + draws * self.thin
+    def go(self, draws: int, *, every: float, report: Callable[[], None] | None = None) -> bool:
+        """Go on until `draws` draws of each chain are kept; False when asked to stop before."""
+        total = self.asked.warmup + draws * self.asked.thin
         began, saved, told = time.perf_counter() - self.seconds, time.perf_counter(), 0.0
-        stop = self.folder / STOP
+        stop = self.asked.folder / STOP
         with threadpool_limits(limits=1), np.errstate(all="ignore"):
-            while self.sweeps < total:
-                self._sweep()
+            while self.stepper.sweeps < total:
+                self.stepper.advance(total)
                 now = time.perf_counter()
                 self.seconds = now - began
-                if now - told > 0.3 or self.sweeps == total:
+                if now - told > REPORT_SECONDS or self.stepper.sweeps == total:
                     told = now
+                    self._tell(total)
                     if report is not None:
-                        report(self, total)
-                    if stop.exists():
+                        report()
+                    if stop.exists() and self.stepper.sweeps < total:
                         self.save()
                         return False
                 if now - saved > every:
@@ -87,93 +105,50 @@ class Chain:
         self.save()
         return True
 
-    def _sweep(self) -> None:
-        kind = self.plan.kind(self.sweeps)
-        noise = draw_noise(self.plan, self.rng, kind)
-        state, stats = sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
-        if not math.isfinite(state.B.sum() + state.Sigma.sum()):
-            raise ConvergenceError(
-                f"Chain {self.k + 1} left the range of double precision at sweep {self.sweeps + 1}. "
-                "Standardise the columns, or use noise='correlated'."
-            )
-        self.state = state
-        if self.sweeps < self.warmup:
-            sizes = strength(self.be, self.plan, self.data, state)
-            seen = adapt.Seen(self.sweeps, self.warmup, kind, stats, sizes)
-            self.tuning, self.memory = adapt.adapt(self.be, self.plan, self.tuning, self.memory, seen)
-        self.sweeps += 1
-        past = self.sweeps - self.warmup
-        if past > 0 and past % self.thin == 0:
-            self._keep(past // self.thin - 1)
-
-    def _factor(self, kind: Kind) -> Any:
-        """The system of B for a light sweep, made anew when the local scales have moved."""
-        if (kind.collapse and not kind.search) or self.plan.element or self.plan.hold == 1:
-            return None
-        self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
-        self.top = math.nan
-        return self.factor
-
-    def _keep(self, i: int) -> None:
-        state = self.state
-        C = state.B @ state.A.T
-        self._C[i], self.Sigma[i], self.tau[i] = C, state.Sigma, state.tau
-        self.kappa += (shrinkage(self.be, self.plan, self.data, state) - self.kappa) / (i + 1)
-        x = np.concatenate([C.reshape(-1)[self.watched], np.log(np.diagonal(state.Sigma))])
-        delta = x - self.moments[0]
-        self.moments[0] += delta / (i + 1)
-        self.moments[1] += delta * (x - self.moments[0])
-
     def save(self) -> None:
         """Write the checkpoint whole or not at all."""
-        if isinstance(self.C, np.memmap):
-            self.C.flush()
-        arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
-        arrays |= {f"tuning.{name}": value for name, value in self.tuning._asdict().items()}
-        arrays |= {f"memory.{name}": value for name, value in self.memory._asdict().items()}
-        held = self.factor is not None and self.factor.lam is self.state.lam
-        arrays["top"] = np.array(self.factor.top if held else math.nan)
-        kept = self.kept
-        arrays |= {"Sigma": self.Sigma[:kept], "tau": self.tau[:kept], "kappa": self.kappa, "moments": self.moments}
-        words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
-        part = self._state_file.with_suffix(".part")
+        arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
+        part = self.file.with_suffix(".part")
         with open(part, "wb") as file:
-            np.savez(file, sweeps=self.sweeps, seconds=self.seconds, generator=words, **arrays)
+            np.savez(file, sweeps=self.stepper.sweeps, seconds=self.seconds, **arrays)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, self._state_file)
+        os.replace(part, self.file)
 
     def _load(self) -> None:
-        with np.load(self._state_file, allow_pickle=False) as file:
+        with np.load(self.file, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
-        self.state = State(**{n: stored[f"state.{n}"] for n in State._fields})
-        self.tuning = Tuning(**{n: stored[f"tuning.{n}"] for n in Tuning._fields})
-        self.memory = adapt.Memory(**{n: stored[f"memory.{n}"] for n in adapt.Memory._fields})
-        self.top = float(stored["top"])
-        self.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
-        self.rng.bit_generator.state = json.loads(stored["generator"].tobytes().decode())
-        kept = len(stored["Sigma"])
-        self.Sigma[:kept], self.tau[:kept] = stored["Sigma"], stored["tau"]
-        self.kappa, self.moments = stored["kappa"], stored["moments"]
+        self.stepper.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
+        self.stepper.record.restore(stored)
+        self.stepper.restore({name[4:]: value for name, value in stored.items() if name.startswith("own.")})
+
+    def _tell(self, total: int) -> None:
+        """What the parent (and the monitor) may know while chains run."""
+        for i, k in enumerate(self.stepper.chains):
+            mean, square = self.stepper.record.moments[i].tolist()
+            told = {
+                "chain": k, "sweeps": self.stepper.sweeps, "total": total, "warmup": self.asked.warmup, "kept": self.kept,
+                "seconds": self.seconds, "mean": mean, "square": square,
+            }  # fmt: skip
+            part = self.asked.folder / f"progress-{k}.part"
+            part.write_text(json.dumps(told), encoding="utf-8")
+            os.replace(part, self.asked.folder / f"progress-{k}.json")
 
 
-def write_progress(chain: Chain, total: int) -> None:
-    """What the parent (and the monitor) may know while a chain runs."""
-    text = json.dumps(
-        {
-            "chain": chain.k,
-            "sweeps": chain.sweeps,
-            "total": total,
-            "warmup": chain.warmup,
-            "kept": chain.kept,
-            "seconds": chain.seconds,
-            "mean": chain.moments[0].tolist(),
-            "square": chain.moments[1].tolist(),
-        }
-    )
-    part = chain.folder / f"progress-{chain.k}.part"
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, chain.folder / f"progress-{chain.k}.json")
+def opened(folder: Path, k: int) -> Run:
+    """The run that makes chain number k; on an accelerator, all chains."""
+    asked = Asked(folder)
+    if asked.engine == "jax":
+        from intarsia.server.sampler.device_chains import DeviceChains
+
+        return Run(asked, DeviceChains(asked))
+    if asked.engine == "private":
+        from intarsia.server.sampler.latent_chain import LatentChain
+
+        return Run(asked, LatentChain(asked, k))
+    from intarsia.server.sampler.chain import Chain
+
+    return Run(asked, Chain(asked, k))
 
 
 def main(arguments: list[str]) -> int:
@@ -184,7 +159,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     folder, k, draws, every = Path(arguments[0]), int(arguments[1]), int(arguments[2]), float(arguments[3])
     try:
-        done = Chain(folder, k).run(draws, every=every, report=write_progress)
+        done = opened(folder, k).go(draws, every=every)
     except ConvergenceError as error:
         (folder / f"error-{k}.txt").write_text(str(error), encoding="utf-8")
         return 8
@@ -192,6 +167,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    import sys
-
     sys.exit(main(sys.argv[1:]))

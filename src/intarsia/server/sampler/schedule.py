@@ -20,7 +20,6 @@ BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B 
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
-EXCHANGES = 4  # of noise and nulls, per response and full sweep, where the noise is correlated
 MANY = 20_000  # below so many features every block is visited in every sweep
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 
@@ -86,11 +85,6 @@ class Plan:
             return 1 if not self.mixing else 2 if self.element else 4
         return 6 if self.searches else 7
 
-    @cached_property
-    def exchanges(self) -> int:
-        """Of noise and nulls, per full sweep: more where Sigma has more to exchange."""
-        return self.Q if self.model.noise != "correlated" or self.Q == 1 else EXCHANGES * self.Q
-
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
         if not self.mixing:
@@ -138,10 +132,9 @@ class Plan:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
             spec |= {
-                "steps.v": ("normal", (Q + self.exchanges, Q), 0.0),
-                "steps.z": ("normal", (Q + self.exchanges + 1,), 0.0),
-                "steps.c": ("normal", (self.exchanges,), 0.0),
-                "steps.u": ("uniform", (Q + self.exchanges + 1,), 0.0),
+                "steps.v": ("normal", (Q, Q), 0.0),
+                "steps.z": ("normal", (Q + 1,), 0.0),
+                "steps.u": ("uniform", (Q + 1,), 0.0),
                 "border.take": ("uniform", (P,), 0.0),
                 "border.value": ("uniform", (K, T), 0.0),
                 "border.mix": ("uniform", (K, T), 0.0),

@@ -51,6 +51,5 @@ def initial_tuning(plan: Plan) -> Tuning:
     return Tuning(
         theta=np.full(shape, np.pi / 2),
         doubt=np.zeros(plan.P),
-        log_steps=np.log([np.sqrt(8.0 / plan.m), 1.0, 0.3]),
-        log_odds=np.zeros(()),
+        log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
     )

@@ -46,8 +46,7 @@ class Tuning(NamedTuple):
 
     theta: Array  # rotation of the single-site proposals, shaped as lam
     doubt: Array  # (P) log weights with which features are taken for the borderline move
-    log_steps: Array  # (3) B integrated out: of a log noise variance, of its exchange with the nulls, of tau's common log scale
-    log_odds: Array  # () scale of that exchange
+    log_steps: Array  # (2) proposals of a log noise variance and of tau's common log scale, B integrated out
 
 
 class Stats(NamedTuple):
@@ -55,7 +54,6 @@ class Stats(NamedTuple):
 
     single: Array
     steps: Array
-    odds: Array  # whether larger or smaller scales of the exchange were accepted more often
 
 
 def check(X: Any, Y: Any) -> None:

@@ -11,7 +11,7 @@ from intarsia.server.sampler import compiled, conditionals, integrated, moves, s
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.schedule import ACCEPT, FULL, RELAX, TARGET, Kind, Plan, Sweep, part
+from intarsia.server.sampler.schedule import FULL, RELAX, TARGET, Kind, Plan, Sweep, part
 from intarsia.server.sampler.state import Data, State, Stats, Tuning
 
 
@@ -56,7 +56,7 @@ def rotated(now: Sweep, state: State) -> Rotated:
 def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep, step by step."""
     be, plan, kind = now.be, now.plan, now.kind
-    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + plan.exchanges + 1), be.xp.zeros(()))
+    stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + 1))
     if plan.mixing and kind.collapse and not plan.element:
         state, F, view, stats = draw_without_B(now, state, stats)
     else:
@@ -117,17 +117,12 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    target = integrated.Collapsed(be, factor, Yrot, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
-    walk = integrated.Walk(
-        law.directions(be, noise["steps.v"]),
-        xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1] * plan.exchanges + [2])] * noise["steps.z"],
-        integrated.exchange_scale(be, data, lam, now.tuning.log_odds, noise["steps.c"]),
-        noise["steps.u"],
-    )
-    root, A, tau, accepted = integrated.collapsed_scales(be, target, root, state.A, walk)
-    odds = (noise["steps.c"] * (accepted[Q:-1] - ACCEPT)).mean()
+    target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+    steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
+    directions = law.directions(be, noise["steps.v"])
+    root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
     rotation = law.from_root(be, root)
-    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ A)
+    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ state.A)
     s = view.deviation(power)
     U, d, Vt = conditionals.whiten(be, view.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
@@ -145,7 +140,7 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
 
     # Known to rounding times d²G; where that is too much, the product is made.
     F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
-    return State(A, B, lam, tau, state.Sigma), F, view, stats._replace(steps=accepted, odds=odds)
+    return state._replace(B=B, lam=lam, tau=tau), F, view, stats._replace(steps=accepted)
 
 
 def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:

@@ -91,11 +91,9 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
         return run_chains(X, Y, **plan)
-    # A private study: the likelihood must know how much noise the sites added. This sampler keeps no checkpoint;
-    # its draws are fixed by the seed, so an interrupted fit is simply made again.
-    from intarsia.server.sampler.errors_in_variables import sample as run_private
+    # A private study: the likelihood must know how much noise the sites added.
+    from intarsia.server.sampler.private import sample as run_private
 
-    plan.pop("checkpoint", None)
     return run_private(X, Y, feature_noise=noise, response_noise=np.asarray(joined.response_noise), n=joined.n, **plan)
 
 

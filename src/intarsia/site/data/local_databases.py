@@ -15,6 +15,7 @@ from intarsia.site.data.sources import LEVEL, NUMBER
 _NUMBERS = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|REAL|DOUBLE|DECIMAL\(.*\)|BOOLEAN)$")
 _TEXTS = re.compile(r"(VARCHAR|CHAR|UUID|ENUM\(.*\))$", re.DOTALL)
 _CELLS = ("'integer', 'real'", "'text'", "'blob'")
+_MEMORY = "1GB"  # what DuckDB may hold of its own while it puts rows in order
 _COLUMNS_AT_ONCE = 400  # SQLite gives at most 2,000 results a query
 
 
@@ -101,7 +102,9 @@ class DuckDB:
         except ImportError:
             raise InputError("Reading DuckDB needs its package: pip install 'intarsia[duckdb]'.") from None
         try:
-            return duckdb.connect(str(self.path), read_only=True)
+            connection = duckdb.connect(str(self.path), read_only=True, config={"memory_limit": _MEMORY})
+            connection.execute("SET enable_progress_bar = false")
+            return connection
         except Exception as error:
             raise trouble(self.name, error) from None
 

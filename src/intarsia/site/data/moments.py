@@ -12,11 +12,20 @@ import numpy as np
 from intarsia.errors import InputError
 
 _PILOT_ROWS = 256
+MISSING_BYTE = 255  # in a block of bytes (genotypes), what means "missing"
+
+
+def as_numbers(block: np.ndarray) -> np.ndarray:
+    """A block as float64; in one of bytes the byte for "missing" becomes NaN."""
+    out = np.array(block, dtype=np.float64)
+    if block.dtype == np.uint8:
+        out[block == MISSING_BYTE] = np.nan
+    return out
 
 
 def pilot_of(Z: np.ndarray) -> np.ndarray:
     """A typical value of each column: the upper median of its first rows, one of its elements (0 if it has none)."""
-    head = np.array(Z[:_PILOT_ROWS], dtype=np.float64)
+    head = as_numbers(Z[:_PILOT_ROWS])
     head[~np.isfinite(head)] = np.nan
     head.sort(axis=0)  # NaN goes last
     seen = (~np.isnan(head)).sum(axis=0)
@@ -47,6 +56,8 @@ class Moments:
         `out` takes the deviations, if given.
         """
         D = np.subtract(Z[:, columns], self.pilot[columns], out=out)
+        if Z.dtype == np.uint8:
+            D[Z[:, columns] == MISSING_BYTE] = np.nan
         total = D.sum(axis=0)
         absent = None
         if not np.isfinite(total).all():

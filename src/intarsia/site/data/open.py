@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from intarsia.errors import InputError
 from intarsia.site.data.csv_source import CsvSource
+from intarsia.site.data.matrices import MatrixSource
+from intarsia.site.data.plink import PlinkSource
 from intarsia.site.data.reading import DATABASES, Reading
 from intarsia.site.data.sources import ArraySource, FeatherSource, FrameSource, ManySource, ParquetSource, Source
 
-_READS = ".parquet, .csv, .tsv (also .gz), .feather, .arrow or .npy file"
+_READS = ".parquet, .csv, .tsv (also .gz), .feather, .arrow, .npy, .sqlite, .duckdb, .bed, .zarr or .h5 file"
 _ELSEWHERE = {
     ".xlsx": "an Excel sheet", ".xls": "an Excel sheet", ".ods": "a spreadsheet", ".sav": "an SPSS file", ".dta": "a Stata file",
     ".sas7bdat": "a SAS file", ".rds": "an R file", ".rda": "an R file", ".rdata": "an R file", ".mat": "a MATLAB file",
@@ -64,10 +66,13 @@ def _open_file(path: Path, names: Sequence[str] | None, reading: Reading) -> Sou
         from intarsia.site.data.local_databases import DuckDB, SQLite
 
         return DatabaseSource(SQLite(path) if kind in _SQLITE else DuckDB(path), reading)
+    if kind == ".bed":
+        return PlinkSource(path)
     readers: dict[str, Callable[[], Source]] = {
         ".parquet": lambda: ParquetSource(path), ".pq": lambda: ParquetSource(path), ".feather": lambda: FeatherSource(path),
         ".arrow": lambda: FeatherSource(path), ".ipc": lambda: FeatherSource(path), ".csv": lambda: CsvSource(path, reading),
-        ".tsv": lambda: CsvSource(path, reading),
+        ".tsv": lambda: CsvSource(path, reading), ".zarr": lambda: MatrixSource(path, reading),
+        ".h5": lambda: MatrixSource(path, reading), ".hdf5": lambda: MatrixSource(path, reading),
         ".npy": lambda: ArraySource(np.load(path, mmap_mode="r", allow_pickle=False), names, path),
     }  # fmt: skip
     try:

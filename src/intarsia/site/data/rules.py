@@ -59,6 +59,9 @@ def codes_of(given: Any, name: str, what: str) -> tuple[str, ...]:
     return tuple(_WHOLE.sub(r"\1", text) for text in texts)
 
 
+_NOTHING = ColumnRule()
+
+
 @dataclass(frozen=True)
 class Rules:
     """The rules of a table: those of all its columns, and those of some."""
@@ -72,9 +75,11 @@ class Rules:
         return cls(given, codes_of(missing_codes, "*", "missing_codes"))
 
     def at(self, name: str) -> ColumnRule:
+        if not self.columns:
+            return _NOTHING  # a table of a million columns asks a million times
         if name in self.columns:
             return self.columns[name]
-        return next((rule for pattern, rule in self.columns.items() if fnmatchcase(name, pattern)), ColumnRule())
+        return next((rule for pattern, rule in self.columns.items() if fnmatchcase(name, pattern)), _NOTHING)
 
     def codes(self, name: str) -> tuple[str, ...]:
         """The codes that mean "missing" in a column: its own, or those of the whole table."""

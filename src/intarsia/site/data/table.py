@@ -158,6 +158,22 @@ class Table:
         for Z in self.encoded(rows):
             yield Z if filler is None else filler.fill(Z)
 
+    @property
+    def packed(self) -> bool:
+        """Whether blocks can be had as bytes: genotypes without any rule that needs numbers."""
+        plain = not self.levels and not self.layout.codes and self.filler() is None
+        # A table that makes other numbers of its blocks gives no bytes.
+        return plain and getattr(self.source, "packed", False) and type(self).raw_blocks is Table.raw_blocks
+
+    def sketch_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        """As `raw_blocks`; where `packed`, blocks of bytes that `Moments.add` turns into numbers, some columns at a time."""
+        if not self.packed:
+            yield from self.raw_blocks(rows)
+            return
+        names = self.layout.roles.all
+        for batch in self._batches(names, rows or block_rows(len(names) // 8)):
+            yield batch.bytes(names)
+
     def filler(self) -> Filler | None:
         """What fills the columns whose rule is "regression"; found in one pass over the table, kept."""
         if self._filler is None and "regression" in self.missing_rules.values():
@@ -181,6 +197,8 @@ class Table:
     @property
     def imputed(self) -> dict[str, int]:
         """How many cells of each column are filled (not refused): nothing is ever filled in silence."""
+        if self.missing == "error":
+            return {}
         rules = {name: self.missing_rules[labels[0]] for name in self.layout.roles.all if (labels := self.layout.labels([name]))}
         return {name: count for name, count in self.missing_counts.items() if rules[name] != "error"}
 
@@ -280,13 +298,15 @@ def _codes(roles: Roles, rules: Rules) -> dict[str, tuple[str, ...]]:
 def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]:
     """What is done about a missing value, by label. A response is filled only where a rule under its own name says so."""
     out: dict[str, str] = {}
+    responses = set(layout.roles.responses)
     for name in layout.roles.all:
-        if name in layout.roles.responses:
+        if name in responses:
             own = rules.columns[name].missing if name in rules.columns else None
             rule = own or "error"
         else:
             rule = rules.at(name).missing or missing
-        out |= dict.fromkeys(layout.labels([name]), rule)
+        for label in layout.labels([name]):
+            out[label] = rule
     return out
 
 

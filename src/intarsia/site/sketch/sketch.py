@@ -13,7 +13,7 @@ all sites have the same.
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,11 +81,11 @@ def partial(
         raise InputError(
             "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
         )
-    rows = rows or min(block_rows(len(table.labels)), block_rows(design.m))
+    rows = rows or min(block_rows(len(table.labels) // (8 if table.packed and bound is None else 1)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
-        for Z in table.raw_blocks(rows):
+        for Z in table.raw_blocks(rows) if bound is not None else table.sketch_blocks(rows):
             here = slice(at, at + len(Z))
             Z = Z if bound is None else bound.apply(Z)
             yield Z, range(start + at, start + at + len(Z)) if where is None else where[here]
@@ -141,7 +141,7 @@ def finish(
     site: str = "site",
     precision: str = "float64",
     order_mac: str = "",
-    missing: str = "error",
+    missing: str | Mapping[str, str] = "error",
     constant: str = "error",
     center: bool = True,
     scale: bool = True,
@@ -252,6 +252,6 @@ def sketch(
     study_hash = study_hash or study_digest(study, run, m, kind, precision)
     return finish(
         sums, phi, key_fingerprint=key.study_fingerprint(study_hash), study_hash=study_hash,
-        site=site, precision=precision, order_mac=order_mac, missing=table.missing,
+        site=site, precision=precision, order_mac=order_mac, missing=table.missing_rules,
         constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
     )  # fmt: skip

@@ -1,0 +1,109 @@
+"""A table whose responses of other kinds come prepared (0/1, pseudo-observations, scores): what is sketched is linear as ever.
+
+    kinds = {"asthma": "binary", "months": {"kind": "time", "event": "died", "horizon": 24}}
+    prepared = PreparedTable.of(table, kinds, order)
+    prepared.backs["asthma"].effect(C, s_y=…, sigma2=…)     # log odds ratios
+
+Ranks and pseudo-observations are those of the cohort (`order`). For a time to event the response is the column of times, and
+`event` names the column that says whether the event came; that column itself has no role and does not leave. Where features come
+as normal scores too, make the `ScoredTable` first and prepare its responses.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import InputError
+from intarsia.site.data.kinds import Prepared, prepare
+from intarsia.site.data.sources import NUMBER
+from intarsia.site.data.table import Table, check_order
+from intarsia.wire.kinds import Back
+
+
+class PreparedTable(Table):
+    """A table with some responses replaced. `prepared` has them by label, `backs` says how their coefficients are to be read."""
+
+    prepared: dict[str, Prepared]
+
+    @classmethod
+    def of(cls, table: Table, kinds: Mapping[str, str | Mapping[str, Any]], order: Any = None) -> "PreparedTable":
+        """Prepare the named responses over the cohort; the others stay as they are. Holds one number per subject and response."""
+        rows = np.arange(table.n) if order is None else check_order(order, table.n)
+        # A table that already makes other numbers of its features goes on doing so.
+        made: Any = cls if type(table) is Table else type(cls.__name__, (cls, type(table)), {})
+        out: PreparedTable = made.__new__(made)
+        out.__dict__.update(table.__dict__)
+        out._moments, out._missing = None, None
+        out.prepared, out._replaced = {}, {}
+        for name, given in kinds.items():
+            options = {"kind": given} if isinstance(given, str) else dict(given)
+            kind = str(options.pop("kind", "continuous"))
+            label = _label(table, name, kind)
+            found = _prepare(table, name, label, kind, options, rows)
+            whole = np.full(table.n, np.nanmean(found.values))  # rows outside of the cohort: never sketched, nothing to refuse
+            whole[rows] = found.values
+            out.prepared[label], out._replaced[table.labels.index(label)] = found, whole
+        return out
+
+    _replaced: dict[int, np.ndarray]
+
+    @property
+    def backs(self) -> dict[str, Back]:
+        return {label: found.back for label, found in self.prepared.items()}
+
+    def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        at = 0
+        for Z in super().encoded(rows):
+            Z = np.array(Z, dtype=np.float64)
+            for j, whole in self._replaced.items():
+                Z[:, j] = whole[at : at + len(Z)]
+            at += len(Z)
+            yield Z
+
+    def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
+        yield from super().raw_blocks(rows)  # stated here so that no block leaves as bytes past `encoded`
+
+
+def _label(table: Table, name: str, kind: str) -> str:
+    """The one label under which a response of this kind leaves."""
+    if name not in table.layout.roles.responses:
+        raise InputError(f"A kind is given for {name!r}, which is no response of this site.")
+    labels = table.layout.labels([name])
+    if name in table.levels and kind == "binary" and len(table.levels[name]) != 2:
+        raise InputError(
+            f"Response {name!r} is called binary and has {len(table.levels[name])} levels. A binary response has two: make it "
+            "ordinal, or bring one yes/no column per level."
+        )
+    if len(labels) != 1:
+        raise InputError(
+            f"Response {name!r} is a column of texts with {len(table.levels[name])} levels; kind {kind!r} needs one column of "
+            "numbers. Give the grades as numbers, or bring one yes/no column per level."
+        )
+    return labels[0]
+
+
+def _prepare(table: Table, name: str, label: str, kind: str, options: dict[str, Any], rows: np.ndarray) -> Prepared:
+    values = _column(table, table.labels.index(label))[rows]
+    if name in table.levels and "yes" in options:
+        raise InputError(f"Response {name!r} is a column of texts: choose which level counts as no by its `reference`.")
+    try:
+        if kind != "time":
+            return prepare(values, kind, options)
+        event = options.pop("event", None)
+        if event not in table.source.names or table.source.kinds[event] != NUMBER:
+            raise InputError(
+                "a time to event needs `event`: the name of a column of the table with 1 (it came) or 0 (it did not)."
+            )
+        if event in table.layout.roles.all:
+            raise InputError(
+                f"the event column {event!r} would leave as a column of its own. Put it under ignore; it is read all the same."
+            )
+        events = np.concatenate([batch.matrix([event])[:, 0] for batch in table.source.batches([event], 1 << 16)])
+        return prepare((values, events[rows]), kind, options)
+    except InputError as error:
+        raise InputError(f"Response {name!r}: {error}") from None
+
+
+def _column(table: Table, j: int) -> np.ndarray:
+    return np.concatenate([Z[:, j] for Z in table.encoded()])

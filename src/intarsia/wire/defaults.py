@@ -1,0 +1,6 @@
+"""How long a fit runs unless told otherwise: study files, command line, estimator and samplers read these."""
+
+DRAWS = 1000  # kept per chain
+WARMUP = 500  # sweeps per chain before any is kept
+CHAINS = 4
+THIN = 10  # sweeps per kept draw

@@ -1,0 +1,143 @@
+"""A table of results as a file: CSV, tab-separated, JSON lines, Excel, LaTeX or Markdown, by the file's suffix.
+
+Texts may come from other parties: no cell can become a formula, a command of the terminal or a mark-up of its own.
+"""
+
+import csv
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from intarsia.errors import InputError
+from intarsia.wire.plain import cells, one_line
+
+Rows = Sequence[Mapping[str, Any]]
+_DIGITS = 4  # significant, in LaTeX and Markdown; the other kinds keep all
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+}  # fmt: skip
+_ROWS_IN_EXCEL = 1_048_576
+
+
+def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str] = ("feature",)) -> None:
+    """Write the rows; `columns` are the headings of a table without rows. An unknown suffix is refused, never guessed."""
+    path = Path(path)
+    maker = _KINDS.get(path.suffix.lower())
+    if maker is None:
+        raise InputError(
+            f"{path.name}: a table is not written as {path.suffix or 'a file without suffix'!r}. Use {', '.join(_KINDS)}."
+        )
+    names = list(rows[0]) if rows else list(columns)
+    path.write_bytes(maker(names, rows))
+
+
+def _csv(names: Sequence[str], rows: Rows, delimiter: str = ",") -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=delimiter)
+    writer.writerow(cells(dict.fromkeys(names)))
+    writer.writerows(cells(dict.fromkeys(names) | dict(row)).values() for row in rows)
+    return text.getvalue().encode()
+
+
+def _tsv(names: Sequence[str], rows: Rows) -> bytes:
+    return _csv(names, rows, "\t")
+
+
+def _jsonl(names: Sequence[str], rows: Rows) -> bytes:
+    return "".join(json.dumps(dict(row), default=str) + "\n" for row in rows).encode()
+
+
+def _short(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.{_DIGITS}g}" if isinstance(value, float) else one_line(str(value))
+
+
+def _tex(names: Sequence[str], rows: Rows) -> bytes:
+    def line(values: Sequence[Any]) -> str:
+        return " & ".join("".join(_TEX.get(c, c) for c in _short(value)) for value in values) + r" \\"
+
+    numbers = [bool(rows) and all(isinstance(row.get(name), float | int | None) for row in rows) for name in names]
+    layout = "".join("r" if number else "l" for number in numbers)
+    body = [line([row.get(name) for name in names]) for row in rows]
+    # booktabs' rules: \usepackage{booktabs}
+    lines = [
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        line(names),
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        "",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _markdown(names: Sequence[str], rows: Rows) -> bytes:
+    def line(values: Sequence[Any]) -> str:
+        texts = (escape(_short(value)).replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`") for value in values)
+        return "| " + " | ".join(texts) + " |"
+
+    lines = [line(names), "|" + "---|" * len(names), *(line([row.get(name) for name in names]) for row in rows), ""]
+    return "\n".join(lines).encode()
+
+
+def _excel(names: Sequence[str], rows: Rows) -> bytes:
+    """The least a spreadsheet opens: one sheet, numbers as numbers, everything else as text (which is never a formula)."""
+    if len(rows) >= _ROWS_IN_EXCEL:
+        raise InputError(f"{len(rows):,} rows: an Excel sheet has {_ROWS_IN_EXCEL:,} at most. Use .csv.")
+
+    def cell(value: Any) -> str:
+        if value is None or value != value:
+            return "<c/>"
+        if isinstance(value, bool):
+            return f'<c t="b"><v>{int(value)}</v></c>'
+        if isinstance(value, float | int):
+            return f"<c><v>{value!r}</v></c>" if abs(value) < 1e308 else "<c/>"
+        return f'<c t="inlineStr"><is><t xml:space="preserve">{escape(one_line(str(value)))}</t></is></c>'
+
+    sheet = io.StringIO()
+    sheet.write('<?xml version="1.0" encoding="UTF-8"?><worksheet xmlns="' + _MAIN + '"><sheetData>')
+    lines: list[list[Any]] = [list(names)]
+    lines += [[row.get(name) for name in names] for row in rows]
+    for values in lines:
+        sheet.write("<row>" + "".join(cell(value) for value in values) + "</row>")
+    sheet.write("</sheetData></worksheet>")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {**_PARTS, "xl/worksheets/sheet1.xml": sheet.getvalue()}.items():
+            # A fixed date: the same table gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+_OPEN = "http://schemas.openxmlformats.org"
+_MAIN = f"{_OPEN}/spreadsheetml/2006/main"
+_LINKS = f"{_OPEN}/package/2006/relationships"
+_OFFICE = f"{_OPEN}/officeDocument/2006/relationships"
+_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+_PARTS = {
+    "[Content_Types].xml": f'{_XML}<Types xmlns="{_OPEN}/package/2006/content-types">'
+    '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    f'<Override PartName="/xl/workbook.xml" ContentType="{_TYPE}.sheet.main+xml"/>'
+    f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{_TYPE}.worksheet+xml"/></Types>',
+    "_rels/.rels": f'{_XML}<Relationships xmlns="{_LINKS}">'
+    f'<Relationship Id="r1" Type="{_OFFICE}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+    "xl/workbook.xml": f'{_XML}<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}">'
+    '<sheets><sheet name="results" sheetId="1" r:id="r1"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": f'{_XML}<Relationships xmlns="{_LINKS}">'
+    f'<Relationship Id="r1" Type="{_OFFICE}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+}
+_KINDS: dict[str, Callable[[Sequence[str], Rows], bytes]] = {
+    ".csv": _csv, ".tsv": _tsv, ".jsonl": _jsonl, ".xlsx": _excel, ".tex": _tex, ".md": _markdown,
+}  # fmt: skip

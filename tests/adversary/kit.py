@@ -1,0 +1,188 @@
+"""Rogue parties for the tests: a server that sends what it likes, a carrier of files that alters them, a site that lies.
+
+    rogue = RogueServer.after_fit(tmp_path)                     # everything an honest study gave it so far
+    rogue.deliver("mri", rogue.forged("mri", mean=np.eye(6)[:, :3]))
+    told = rogue.ask("mri", "predict", {"request": b"june"}, new=subjects["mri"])
+    assert told.refused                                         # fixed words, nothing else crossed the wall
+
+What a rogue party is given is what that party has: messages, the study file, files on their way. `Site` objects stand for other
+people's machines; a test only talks to them through `ask`, which is the real step with the real refusal in between.
+"""
+
+import atexit
+import copy
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tests.federation import NAMES, RESPONSES, frames, sites, study
+
+from intarsia.server.study import protocol
+from intarsia.server.study.fit import fit
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import Payload, Reply
+from intarsia.site.align import tokenise
+from intarsia.site.answer import REFUSALS, REFUSED, answer, scrub
+from intarsia.site.site import Site
+from intarsia.wire.coefficients import Coefficients, bind
+from intarsia.wire.study import Study
+
+_FITTED: list["RogueServer"] = []
+FIXED_WORDS = {*REFUSALS.values(), REFUSED}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came over the wall: a message, or the words of a refusal."""
+
+    message: bytes | None = field(repr=False)
+    words: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.message is None
+
+
+class RogueServer:
+    """Any step, any payload, any order, at any site. It keeps everything it sees."""
+
+    def __init__(self, parties: list[Site], plan: Study, folder: Path):
+        self.sites = {site.name: site for site in parties}
+        self.study = plan
+        self.folder = StudyFolder.create(folder, plan)
+        self.seen: list[bytes] = []
+
+    @classmethod
+    def before(
+        cls, where: Path, *, tables: Mapping[str, Any] | None = None, pinned: bool = True, **options: Any
+    ) -> "RogueServer":
+        """Three sites in their own folders that have accepted a study and done nothing yet."""
+        tables = dict(tables or frames())
+        parties = sites(tables, identities=pinned)
+        for site in parties:
+            site.folder = where / site.name
+            site.folder.mkdir(parents=True)
+        return cls(parties, study(parties, **options), where / "server")
+
+    @classmethod
+    def after_collect(cls, where: Path, **options: Any) -> "RogueServer":
+        rogue = cls.before(where, **options)
+        protocol.collect(rogue.folder, rogue.carry)
+        return rogue
+
+    @classmethod
+    def after_fit(cls, where: Path) -> "RogueServer":
+        """It has all sketches and a fit; nothing is delivered yet. Made once, then copied: no test sees another's traces."""
+        if not _FITTED:
+            first = cls.after_collect(Path(tempfile.mkdtemp(prefix="intarsia-rogue-")))
+            atexit.register(shutil.rmtree, first.folder.path.parent, ignore_errors=True)
+            fit(first.folder)
+            _FITTED.append(first)
+        made = _FITTED[0]
+        shutil.copytree(made.folder.path.parent, where, dirs_exist_ok=True)
+        parties = []
+        for site in made.sites.values():
+            party = copy.copy(site)
+            party.folder, party._stores, party.predictions = where / site.name, {}, {}
+            parties.append(party)
+        return cls(parties, made.study, where / "server")
+
+    def ask(self, site: str, step: str, payload: Mapping[str, bytes] | None = None, new: Any = None) -> Told:
+        """One step at one site, over the real wall."""
+        party = self.sites[site]
+        try:
+            told = Told(answer(party, self.study, step, payload or {}, None if new is None else lambda _study, _request: new))
+        except Exception as error:
+            told = Told(None, scrub(party, self.study, error))
+        self.seen.append(told.message if told.message is not None else (told.words or "").encode())
+        return told
+
+    def carry(self, step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
+        """As a carrier for the honest protocol."""
+        replies = {}
+        for name, payload in payloads.items():
+            raw = {key: value.read_bytes() if isinstance(value, Path) else value for key, value in payload.items()}
+            told = self.ask(name, step, raw)
+            replies[name] = Reply(told.message, told.words)
+        return replies
+
+    def kept(self, kind: str) -> dict[str, bytes]:
+        return {name: self.folder.read(kind, name) for name in NAMES}
+
+    def coefficients(self) -> dict[str, Coefficients]:
+        return {name: Coefficients.from_bytes(raw) for name, raw in self.kept("coefficients").items()}
+
+    def forged(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+        """Coefficients with some fields changed at some sites, and digests that fit them again."""
+        honest = self.coefficients()
+        altered = {name: replace(honest[name], **changes.get(name, {})) for name in NAMES}
+        return {name: message.to_bytes() for name, message in bind(altered).items()}
+
+    def deliver(self, messages: Mapping[str, bytes] | None = None) -> dict[str, Told]:
+        messages = messages or self.kept("coefficients")
+        return {name: self.ask(name, "receive", {"coefficients": raw}) for name, raw in messages.items()}
+
+    def truth(self, new: Mapping[str, pd.DataFrame], request: str = "june") -> np.ndarray:
+        """The new subjects' values at all sites in the order in which parts have them: what an attack is measured against."""
+        first = self.sites[NAMES[0]]
+        rows = tokenise(new[NAMES[0]]["id"], first.key(self.study), self.study, purpose=f"predict-{request}").rows
+        return np.hstack([new[name].drop(columns="id").to_numpy()[rows] for name in NAMES])
+
+    def log(self, site: str) -> list[dict[str, str]]:
+        """The site's own log of refusals, which no server sees."""
+        path = self.sites[site].run_store(self.study).path("problems.jsonl")
+        assert path is not None
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def new_subjects(n: int = 30, seed: int = 11) -> dict[str, pd.DataFrame]:
+    """Tables of people who were not in the study, one per site, in one order."""
+    tables = frames(n, seed=seed)
+    return {
+        name: frame.drop(columns=RESPONSES[name]).sort_values("id").assign(id=lambda f: "N" + f["id"])
+        for name, frame in tables.items()
+    }
+
+
+def best_match(guess: np.ndarray, truth: np.ndarray) -> float:
+    """How well any column of the truth is known from any slice of the guess: the largest |correlation|."""
+    rows = guess.reshape(-1, guess.shape[-1]) if guess.ndim > 1 else guess[None]
+    best = 0.0
+    for row in rows:
+        for column in truth.T:
+            if row.std() > 0:
+                best = max(best, abs(float(np.corrcoef(row, column)[0, 1])))
+    return best
+
+
+class EvilCarrier:
+    """Whoever carries files between institutions: alters, swaps, replays, drops."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, name: str, raw: bytes, signature: bytes | None = None) -> Path:
+        """A file on its way, with its signature beside it if it has one."""
+        path = self.folder / name
+        path.write_bytes(raw)
+        beside = path.with_name(path.name + ".sig")
+        beside.unlink(missing_ok=True)
+        if signature is not None:
+            beside.write_bytes(signature)
+        return path
+
+
+class LyingSite(Site):
+    """A site that follows the protocol but for what a test replaces."""
+
+    def pretend(self, **methods: Any) -> "LyingSite":
+        for name, method in methods.items():
+            setattr(self, name, method)
+        return self

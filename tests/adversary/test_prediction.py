@@ -1,0 +1,217 @@
+"""Attacks on joint prediction: by the server, by whoever alters sums, by the owner of a response (security, row 1)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.adversary.kit import FIXED_WORDS, RogueServer, best_match, new_subjects
+from tests.federation import NAMES
+
+from intarsia.site import joint_prediction
+from intarsia.site.joint_prediction import PredictRules
+from intarsia.site.masks import from_fixed
+from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
+
+JUNE = {"request": b"june"}
+
+
+@pytest.fixture
+def rogue(tmp_path: Path) -> RogueServer:
+    return RogueServer.after_fit(tmp_path)
+
+
+def parts(rogue: RogueServer, new, payload=JUNE) -> dict[str, PredictionPart]:  # type: ignore[no-untyped-def]
+    told = {name: rogue.ask(name, "predict", payload, new[name]) for name in NAMES}
+    assert not any(t.refused for t in told.values()), [rogue.log(name) for name in NAMES]
+    return {name: PredictionPart.from_bytes(t.message) for name, t in told.items()}
+
+
+def unit(rogue: RogueServer) -> dict[str, dict[str, object]]:
+    """Unit matrices as coefficients: a part is then a column of the site."""
+    return {name: {"mean": np.eye(6)[:, :3]} for name in NAMES}
+
+
+def test_an_owner_who_does_not_exist_gets_nothing(rogue: RogueServer) -> None:
+    ghost = {name: {"response_sites": ("ghost", "ghost", "ghost"), "sigma2_mean": np.empty(0), "draws": None, "sigma2": None}
+             for name in NAMES}  # fmt: skip
+    told = rogue.deliver(rogue.forged(ghost))
+    assert {t.words for t in told.values()} <= FIXED_WORDS
+    new = new_subjects()
+    assert all(rogue.ask(name, "predict", JUNE, new[name]).refused for name in NAMES)
+
+
+def test_another_owner_than_the_study_names_is_refused(rogue: RogueServer) -> None:
+    swapped = {"mri": {"response_sites": ("lab", "lab", "clinic")}}
+    assert rogue.deliver(rogue.forged(swapped))["mri"].refused
+
+
+def test_unit_matrices_are_refused_as_one_column(rogue: RogueServer) -> None:
+    for site in rogue.sites.values():
+        site.predict_rules = PredictRules()
+    rogue.deliver(rogue.forged(unit(rogue)))
+    new = new_subjects()
+    told = {name: rogue.ask(name, "predict", JUNE, new[name]) for name in NAMES}
+    assert {t.words for t in told.values()} <= FIXED_WORDS
+    assert "one of its own columns" in rogue.log("mri")[-1]["text"]
+
+
+def test_a_server_alone_learns_nothing_even_where_sites_allow_one_column(rogue: RogueServer) -> None:
+    rogue.deliver(rogue.forged(unit(rogue)))
+    new = new_subjects()
+    found = parts(rogue, new)
+    truth = rogue.truth(new)
+    everything = [from_fixed(p, 40)[0].T for part in found.values() for p in part.parts.values()]
+    everything += [from_fixed(add_parts(found, owner).total, 40)[0].T for owner in ("clinic", "lab")]
+    chance = best_match(np.random.default_rng(0).standard_normal((len(everything), 30)), truth)
+    assert max(best_match(guess, truth) for guess in everything) < max(0.8, chance + 0.2)
+    # The same guess from unmasked values is certain: the test can fail.
+    assert best_match(rogue.truth(new)[:, 7], truth) > 0.999
+
+
+def test_coefficients_are_taken_once(rogue: RogueServer) -> None:
+    assert not any(t.refused for t in rogue.deliver().values())
+    assert all(t.refused for t in rogue.deliver(rogue.forged(unit(rogue))).values())
+    assert not any(t.refused for t in rogue.deliver().values())  # the same again is the same receipt
+
+
+def test_one_name_never_masks_two_things(rogue: RogueServer) -> None:
+    rogue.deliver()
+    new = new_subjects()
+    first = rogue.ask("mri", "predict", JUNE, new["mri"])
+    assert rogue.ask("mri", "predict", JUNE, new["mri"]).message == first.message
+    assert rogue.ask("mri", "predict", JUNE, new["mri"].assign(mri_0=0.5)).refused
+    assert rogue.ask("mri", "predict", JUNE, new_subjects(seed=12)["mri"]).refused
+
+
+def two_fits(rogue: RogueServer) -> tuple[dict[str, PredictionPart], dict[str, bytes]]:
+    """Different fits to different sites; the server then makes the digests look alike."""
+    a, b = rogue.kept("coefficients"), rogue.forged(unit(rogue))
+    rogue.deliver({"clinic": a["clinic"], "mri": b["mri"], "lab": b["lab"]})
+    return parts(rogue, new_subjects()), a
+
+
+def test_parts_of_two_fits_are_not_added(rogue: RogueServer) -> None:
+    found, _ = two_fits(rogue)
+    with pytest.raises(Exception, match="from different fits"):
+        add_parts(found, "clinic")
+
+
+def test_a_forged_digest_does_not_help(rogue: RogueServer) -> None:
+    found, _ = two_fits(rogue)
+    mine = found["clinic"]
+    same = {name: replace(part, fit_digest=mine.fit_digest, digest=mine.digest) for name, part in found.items()}
+    told = rogue.ask("clinic", "finish", JUNE | {"sum": add_parts(same, "clinic").to_bytes()}, new_subjects()["clinic"])
+    assert told.words in FIXED_WORDS
+    assert "altered on its way" in rogue.log("clinic")[-1]["text"]
+
+
+def test_without_the_binding_the_masks_would_repeat(rogue: RogueServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: masks from the request's name alone. Two fits under one name then give the site's column away."""
+    monkeypatch.setattr(joint_prediction.Request, "digest", lambda self: "0" * 64)
+    rogue.deliver()
+    new = new_subjects()
+    first = PredictionPart.from_bytes(rogue.ask("mri", "predict", JUNE, new["mri"]).message)
+    store = rogue.sites["mri"].run_store(rogue.study)
+    honest = rogue.coefficients()["mri"].mean
+    for name in ("coefficients", "request-june"):
+        store.forget(name)
+    rogue.deliver(rogue.forged({"mri": {"mean": honest + np.eye(6)[:, :3]}}))
+    second = PredictionPart.from_bytes(rogue.ask("mri", "predict", JUNE, new["mri"]).message)
+    column = from_fixed(second.parts["clinic"] - first.parts["clinic"], 40)[0, :, 0]
+    assert best_match(column, rogue.truth(new)) > 0.999
+
+
+def test_with_the_binding_the_same_attack_fails(rogue: RogueServer) -> None:
+    """Even a site that lost its own records (a restored backup) masks another fit differently."""
+    rogue.deliver()
+    new = new_subjects()
+    first = PredictionPart.from_bytes(rogue.ask("mri", "predict", JUNE, new["mri"]).message)
+    for name in ("coefficients", "request-june"):
+        rogue.sites["mri"].run_store(rogue.study).forget(name)
+    honest = rogue.coefficients()["mri"].mean
+    rogue.deliver(rogue.forged({"mri": {"mean": honest + np.eye(6)[:, :3]}}))
+    second = PredictionPart.from_bytes(rogue.ask("mri", "predict", JUNE, new["mri"]).message)
+    column = from_fixed(second.parts["clinic"] - first.parts["clinic"], 40)[0, :, 0]
+    assert best_match(column, rogue.truth(new)) < 0.9
+
+
+def test_few_subjects_are_refused(rogue: RogueServer) -> None:
+    rogue.deliver()
+    new = new_subjects(19)
+    assert rogue.ask("mri", "predict", JUNE, new["mri"]).words in FIXED_WORDS
+    assert "19 subjects" in rogue.log("mri")[-1]["text"]
+
+
+@pytest.mark.parametrize("spoil", ["add", "swap rows", "drop a part", "other request", "part as sum"])
+def test_an_altered_sum_is_refused_by_the_owner(rogue: RogueServer, spoil: str) -> None:
+    rogue.deliver()
+    new = new_subjects()
+    found = parts(rogue, new)
+    good = add_parts(found, "clinic")
+    total = good.total.copy()
+    raw = good.to_bytes()
+    if spoil == "add":
+        total[0, 3, 0] += np.uint64(1 << 40)
+    elif spoil == "swap rows":
+        total[:, [0, 1]] = total[:, [1, 0]]
+    elif spoil == "drop a part":
+        total = found["mri"].parts["clinic"]
+    if spoil == "other request":
+        raw = replace(good, request="july").to_bytes()
+    elif spoil == "part as sum":
+        raw = found["mri"].to_bytes()
+    else:
+        raw = replace(good, total=total).to_bytes()
+    told = rogue.ask("clinic", "finish", JUNE | {"sum": raw}, new["clinic"])
+    assert told.words in FIXED_WORDS
+    assert not rogue.ask("clinic", "finish", JUNE | {"sum": good.to_bytes()}, new["clinic"]).refused
+
+
+def test_no_draw_leaves_a_site_in_a_prediction(rogue: RogueServer) -> None:
+    """Mean, spread, and their two tags: with 120 draws kept at the sites, four slices cross."""
+    rogue.deliver()
+    found = parts(rogue, new_subjects())
+    assert {p.shape[0] for part in found.values() for p in part.parts.values()} == {4}
+
+
+def test_an_owner_with_the_server_cannot_solve_for_another_sites_rows(rogue: RogueServer) -> None:
+    """The clinic lends the server its masks. What they have of each person is one mean and one spread per response of the
+    clinic's, summed over the other sites: 2 × 2 numbers about 12 unknowns."""
+    rogue.deliver()
+    new = new_subjects()
+    found = parts(rogue, new)
+    clinic = rogue.sites["clinic"]
+    model, total = clinic.model(rogue.study), PredictionSum.from_bytes(add_parts(found, "clinic").to_bytes())
+    subjects = joint_prediction._read(clinic, rogue.study, model, "june", new["clinic"], None)
+    asked = joint_prediction._request(rogue.study, model, "june", subjects)
+    shape = (2, 30, 2)
+    others = joint_prediction._others(clinic, rogue.study, asked, total, shape)
+    assert others.shape == shape
+    # The best linear guess of each column of the imaging centre from all the clinic was told, out of sample.
+    A = np.column_stack([np.ones(30), *others.transpose(0, 2, 1).reshape(-1, 30)])
+    truth = rogue.truth(new)[:, 6:12]
+    fit, test = slice(0, 20), slice(20, 30)
+    guess = A[test] @ np.linalg.lstsq(A[fit], truth[fit], rcond=None)[0]
+    error = ((guess - truth[test]) ** 2).sum(axis=0) / ((truth[test] - truth[fit].mean(axis=0)) ** 2).sum(axis=0)
+    assert (
+        np.sort(error)[1:].min() > 0.3
+    )  # one strong column of mri is most of its part and is known to leak; the rest are not known
+
+
+def test_the_table_of_new_subjects_belongs_to_one_study(tmp_path: Path) -> None:
+    from intarsia.errors import InputError
+    from intarsia.site.site_folder import SiteFolder
+
+    folder = SiteFolder.create(tmp_path / "clinic", "clinic")
+    rogue = RogueServer.before(tmp_path / "rest")
+    other = rogue.study.again()
+    where = tmp_path / "clinic" / "predict" / rogue.study.folder_name
+    where.mkdir(parents=True)
+    (where / "june.csv").write_text("id\nN1\n")
+    assert folder.new_subjects(rogue.study, "june").endswith("june.csv")
+    with pytest.raises(InputError, match="found 0"):
+        folder.new_subjects(other, "june")
+    for name in ("../june", "june.csv/../june", ""):
+        with pytest.raises(InputError, match="name of a prediction"):
+            folder.new_subjects(rogue.study, name)

@@ -1,0 +1,43 @@
+"""docs/privacy.md shows what the kept measurement of the gate says, and the measurement holds what the page claims."""
+
+import json
+from pathlib import Path
+
+from benchmarks import privacy_gate
+
+ROOT = Path(__file__).parents[2]
+KEPT = json.loads(privacy_gate.RESULTS.read_text(encoding="utf-8"))
+
+
+def shown(table: str) -> list[str]:
+    """The lines of the table that stands after its mark in the page."""
+    text = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    after = text.split(f"<!-- table: {table} -->", 1)[1].strip("\n").splitlines()
+    return after[: next(i for i, line in enumerate(after) if not line.startswith("|"))]
+
+
+def test_the_tables_are_the_kept_results() -> None:
+    assert shown("cells") == privacy_gate.table_lines(KEPT["cells"])
+    assert shown("limits") == privacy_gate.limit_lines(KEPT["limits"])
+    assert len(KEPT["cells"]) == len(privacy_gate.SIZES) * len(privacy_gate.KINDS)
+
+
+def test_no_attack_without_the_key_succeeds_unnamed() -> None:
+    assert [c for c in KEPT["cells"] if c["unnamed"]] == []
+    # The measurement is worth something only if attacks do succeed and some data do pass.
+    for attack in ("blind", "similar columns", "membership", "decoding"):
+        assert any(privacy_gate.succeeds(attack, c["found"][attack]) for c in KEPT["cells"])
+    assert any(not c["refused"] for c in KEPT["cells"])
+
+
+def test_the_rule_is_ahead_of_the_attack() -> None:
+    assert [c for c in KEPT["limits"] if c["danger"] < 0.3 and c["found"]] == []
+    assert sum(c["found"] > 0 for c in KEPT["limits"] if c["danger"] > 2.5) > 5
+
+
+def test_a_cell_is_measured_as_kept() -> None:
+    """One small cell anew: the gate refuses near-duplicates, and the attack finds people in them."""
+    found = privacy_gate.cell("near-duplicates", 200, 50, 60)
+    assert found["refused"] == ["near-duplicate"]
+    assert found["found"]["similar columns"] > 10
+    assert found["unnamed"] == []

@@ -1,0 +1,83 @@
+"""A table of results is the same in every kind of file, and no cell of it can become a formula or mark-up."""
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.wire.table_files import write_table
+
+ROWS: list[dict[str, Any]] = [
+    {"feature": "no2_2019", "effect": 0.123456789, "selected": True, "n": 3, "unit": "ml & %"},
+    {"feature": "=HYPERLINK(1)|x", "effect": float("nan"), "selected": False, "n": -7, "unit": "a<b>\x1b[2J\n"},
+]
+HEAD = ["feature", "effect", "selected", "n", "unit"]
+
+
+def test_csv_and_tsv_keep_all_digits_and_no_formula(tmp_path: Path) -> None:
+    for suffix, sign in ((".csv", ","), (".tsv", "\t")):
+        write_table(tmp_path / f"t{suffix}", ROWS)
+        with (tmp_path / f"t{suffix}").open(newline="", encoding="utf-8") as file:
+            got = list(csv.reader(file, delimiter=sign))
+        assert got[0] == HEAD
+        assert got[1] == ["no2_2019", "0.123456789", "True", "3", "ml & %"]
+        assert got[2][0] == "'=HYPERLINK(1)|x"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.jsonl", ROWS[:1])
+    assert json.loads((tmp_path / "t.jsonl").read_text()) == ROWS[0]
+
+
+def test_excel_has_numbers_as_numbers_and_texts_as_texts(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.xlsx", ROWS)
+    first = (tmp_path / "t.xlsx").read_bytes()
+    write_table(tmp_path / "t.xlsx", ROWS)
+    assert (tmp_path / "t.xlsx").read_bytes() == first
+    with zipfile.ZipFile(tmp_path / "t.xlsx") as archive:
+        parts = {name: ET.fromstring(archive.read(name)) for name in archive.namelist()}  # every part is well formed
+    assert {"[Content_Types].xml", "_rels/.rels", "xl/workbook.xml", "xl/_rels/workbook.xml.rels"} < set(parts)
+    main = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    rows = parts["xl/worksheets/sheet1.xml"].findall(f"{main}sheetData/{main}row")
+    cells = [[(c.get("t"), "".join(c.itertext())) for c in row] for row in rows]
+    assert [text for _, text in cells[0]] == HEAD
+    assert cells[1] == [("inlineStr", "no2_2019"), (None, "0.123456789"), ("b", "1"), (None, "3"), ("inlineStr", "ml & %")]
+    assert cells[2] == [("inlineStr", "=HYPERLINK(1)|x"), (None, ""), ("b", "0"), (None, "-7"), ("inlineStr", "a<b>\\x1b[2J\\n")]
+    assert not parts["xl/worksheets/sheet1.xml"].findall(f".//{main}f")
+
+
+def test_excel_opens_in_a_reader_where_there_is_one(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed; the parts are checked without it")
+    write_table(tmp_path / "t.xlsx", ROWS)
+    got = list(openpyxl.load_workbook(tmp_path / "t.xlsx").active.values)
+    assert list(got[0]) == HEAD
+    assert got[1][:4] == ("no2_2019", 0.123456789, True, 3)
+
+
+def test_latex_and_markdown_escape_their_signs(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.tex", ROWS)
+    tex = (tmp_path / "t.tex").read_text()
+    assert r"no2\_2019 & 0.1235 & yes & 3 & ml \& \% \\" in tex
+    assert r"\textbackslash{}x1b[2J" in tex
+    assert tex.startswith(r"\begin{tabular}{lrrrl}")
+    write_table(tmp_path / "t.md", ROWS)
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert lines[2] == "| no2_2019 | 0.1235 | yes | 3 | ml &amp; % |"
+    assert lines[3].startswith("| =HYPERLINK(1)\\|x |  | no | -7 | a&lt;b&gt;")
+
+
+@pytest.mark.parametrize("name", ["t.xls", "t.txt", "t"])
+def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"Use \.csv, \.tsv, \.jsonl, \.xlsx, \.tex, \.md"):
+        write_table(tmp_path / name, ROWS)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_table_without_rows_has_its_headings(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", [], ["feature", "mean"])
+    assert (tmp_path / "t.csv").read_text().splitlines() == ["feature,mean"]

@@ -1,0 +1,52 @@
+"""What docs/tables.md writes into site.toml is understood, and the template of a new site is too."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from intarsia.site.site_folder import SiteFolder
+from intarsia.site.table_settings import for_new_subjects
+
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
+BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_every_block_of_the_page_is_read(block: str, tmp_path: Path) -> None:
+    text = block if block.startswith("name") else f'name = "clinic"\n{block}'
+    (tmp_path / "site.toml").write_text(text, encoding="utf-8")
+    settings = SiteFolder.load(tmp_path).settings
+    assert settings["name"] == "clinic"
+    assert set(settings) > {"name", "policy"}
+
+
+def test_there_are_blocks() -> None:
+    assert len(BLOCKS) >= 6
+
+
+def test_the_template_is_read_and_a_source_is_found_from_the_folder(tmp_path: Path) -> None:
+    site_folder = SiteFolder.create(tmp_path / "clinic", "clinic", "visits.csv", "patient", ["fev1"])
+    assert site_folder.settings["covariates"] == []
+    assert site_folder.site().data == str(tmp_path / "clinic" / "visits.csv")
+    path = tmp_path / "clinic" / "site.toml"
+    path.write_text(path.read_text().replace('"visits.csv"', '["a.csv", "/b.csv"]'))
+    assert SiteFolder.load(tmp_path / "clinic").site().data == [str(tmp_path / "clinic" / "a.csv"), "/b.csv"]
+    path.write_text(path.read_text().replace('["a.csv", "/b.csv"]', '"postgresql://db/x"\npassword_file = "p"'))
+    site = SiteFolder.load(tmp_path / "clinic").site()
+    assert site.data == "postgresql://db/x"
+    assert site.options["reading"] == {"password_file": str(tmp_path / "clinic" / "p")}
+
+
+def test_new_subjects_keep_codes_and_categories_but_no_query() -> None:
+    options = {
+        "missing_codes": [9],
+        "columns": {"centre": {"categorical": True}, "y": {"missing": "mean"}, "lab_*": {"missing_codes": [7]}},
+        "reading": {"query": "visits", "decimal": ","},
+    }
+    got = for_new_subjects(options, ["centre", "lab_1"])
+    assert got == {
+        "missing_codes": [9],
+        "columns": {"centre": {"categorical": True}, "lab_*": {"missing_codes": [7]}},
+        "reading": {"decimal": ","},
+    }
