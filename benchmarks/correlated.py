@@ -4,7 +4,7 @@
     python -m benchmarks.correlated --sets 2    # a look
 
 n = 1000 subjects, P = 300 features, 15 of them with coefficients N(0, .6²), m = 200 sketch rows; noise of variance 1 that
-correlates by rho_e between two responses, or is Student t with 4 degrees of freedom; features independent, AR(1) or in blocks;
+correlates by rho_e between any two responses, or is Student t (4 degrees of freedom); features independent, AR(1) or in blocks;
 coefficients in every response or in one response of three. Results are kept in benchmarks/results/correlated.json.
 """
 

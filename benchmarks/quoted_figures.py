@@ -30,6 +30,16 @@ def storage(what: str, **wanted: Any) -> dict[str, Any]:
     return next(row for row in rows if all(row.get(key) == value for key, value in wanted.items()))
 
 
+def findings_rows() -> Iterator[list[str]]:
+    for row in kept("findings"):
+        if row["case"] != "confounded":
+            yield [row["case"], *(str(row[key]) for key in ("data_sets", "found", "alone", "findings", "false"))]
+
+
+def confounded() -> dict[str, Any]:
+    return next(row for row in kept("findings") if row["case"] == "confounded")
+
+
 def growth_rows() -> Iterator[list[str]]:
     for curve in kept("growth")["curves"]:
         first, last = curve["points"][0], curve["points"][-1]
@@ -271,6 +281,11 @@ QUOTES: list[Quote] = [
         lambda: [fixed(normals(1)), fixed(normals(2)), fixed(numpy_normals())],
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Rows("docs/selection.md", "findings", findings_rows),
+    Sentence(
+        "docs/covariates.md", "is found in {} of {} data sets without adjusting and in {} of {} adjusted.",
+        lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],
+    ),
     Rows(SKETCH, "sketch", sketch_rows),
     Sentence(
         SKETCH, "result: {} of 2 for the product, {} for the sketch",

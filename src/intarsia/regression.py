@@ -278,7 +278,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from intarsia.server.sampler.model import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
-        return Model(local=self.local, rank=rank, law=self.law, noise=self.noise, power=self.power)
+        return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)
 
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""

@@ -454,6 +454,7 @@ def test_sets_and_covariates_have_their_tables():
     made = Posterior.from_draws(draws, features=posterior.features, responses=posterior.responses, effects=effects)
     judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X)
     page = render(gather(made))
+    assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
     assert "<bdi>f006</bdi> (data), <bdi>f007</bdi> (data)" in page
     assert "Everything on this page is adjusted for &lt;age&gt;" in page

@@ -77,6 +77,9 @@ def test_likelihood_is_joint_over_responses_and_knows_covariates():
     alone = normal_log_density(residual, np.tile(np.diag([1.0, 0.0]), (3, 1, 1)))  # a response without noise is left out
     np.testing.assert_allclose(alone, stats.norm.logpdf(residual[..., 0]), atol=1e-12)
 
+    copies = normal_log_density(residual[..., [0, 0]], np.ones((3, Q, Q)))  # a singular Σ does no harm
+    assert np.isfinite(copies).all()
+
     data, Z = rows(), rng.standard_normal((m, 1))
     plain = posterior(data, 20)
     Gamma = rng.standard_normal((4, 20, 1, Q))

@@ -22,7 +22,7 @@ from intarsia.site.site import Site
 from intarsia.wire.study import Study, new_run
 
 
-@dataclass
+@dataclass(repr=False)
 class StudyResult:
     """What a study in one process leaves: the labelled posterior, each site's model, and joint predictions."""
 
@@ -34,7 +34,18 @@ class StudyResult:
 
     @property
     def selected(self) -> list[str]:
+        """The selected features; provisional unless `converged`."""
         return list(self.summary["selected"])
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Sets of interchangeable features, one of each of which matters; provisional unless `converged`."""
+        return [list(group) for group in self.summary["groups"]]
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "not converged, its selection is provisional"
+        found = f"{len(self.selected)} features and {len(self.groups)} sets selected of {self.summary['features']}"
+        return f"<StudyResult of {self.study.id}: {state} ({self.summary['verdict']}); {found}>"
 
     @property
     def converged(self) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import StudyError
@@ -22,6 +23,20 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
+def found(summary: dict[str, Any]) -> list[str]:
+    """The verdict, then what was found: called provisional unless the fit has converged."""
+    state = "converged" if summary["converged"] else "NOT CONVERGED, what follows is provisional"
+    lines = [f"{state}: {summary['verdict']}"]
+    chosen, sets = summary["selected"], summary.get("groups", [])
+    lines.append(f"{len(chosen)} of {summary['features']} features selected: {', '.join(chosen[:12])}")
+    if sets:
+        each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
+        lines.append(f"{len(sets)} sets of interchangeable features, one of each matters: {each}")
+    if summary.get("not_predicted"):
+        lines.append(f"not predicted at all: {', '.join(summary['not_predicted'][:12])}")
+    return lines
+
+
 def run(args: argparse.Namespace) -> None:
     from intarsia.carriers.files import fit_files
     from intarsia.progress import Bar
@@ -31,8 +46,7 @@ def run(args: argparse.Namespace) -> None:
     with Bar() as bar:
         summary = fit_files(args.sketches, args.study, args.out, workers=args.workers, progress=bar)
     lines = [
-        str(summary["verdict"]),
-        f"{len(summary['selected'])} of {summary['features']} features selected: {', '.join(summary['selected'][:12])}",
+        *found(summary),
         f"posterior  {args.out / 'posterior.nc'}",
         f"send each site its own file of {args.out / 'coefficients'}",
         f"when their receipts come back: intarsia deliver receipts {args.out} *.receipt",

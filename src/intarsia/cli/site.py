@@ -178,10 +178,21 @@ def run_receive(args: argparse.Namespace) -> None:
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     back.write_bytes(receipt)
     picked = [row for row in rows if row["selected"]]
-    verdict = model.coefficients.verdict
-    lines = [one_line(verdict), f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
+    verdict, converged = model.coefficients.verdict, model.coefficients.converged
+    state = "" if converged else "NOT CONVERGED, what follows is provisional: "
+    lines = [state + one_line(verdict), f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
+    told = {"verdict": verdict, "converged": converged, "rows": len(rows), "file": str(args.out), "receipt": str(back)}
+    for group in model.coefficients.groups:
+        elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
+        lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
+    effects = model.covariate_rows()
+    if effects:
+        beside = args.out.with_name(f"{args.out.stem}-covariates{args.out.suffix}")
+        write_rows(beside, effects)
+        lines.append(f"{len(effects)} effects of covariates in {beside}")
+        told["covariates"] = str(beside)
     lines.append(f"return {back} to the server")
-    emit(args, {"rows": len(rows), "file": str(args.out), "receipt": str(back), "verdict": verdict}, lines)
+    emit(args, told, lines)
 
 
 def run_join(args: argparse.Namespace) -> None:

@@ -193,7 +193,9 @@ def run_run(args: argparse.Namespace) -> None:
         )
     lines = [f"study {result['study']}: {result['folder']}"]
     if "verdict" in result:
-        lines += [str(result["verdict"]), f"{len(result['selected'])} of {result['features']} features selected"]
+        from intarsia.cli.fit import found
+
+        lines += found(result)
     emit(args, result, lines)
 
 

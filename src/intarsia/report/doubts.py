@@ -10,6 +10,7 @@ from intarsia.report.html import Html, el, fixed, join, table
 from intarsia.server.results.criticism import objections
 
 MOST_PAIRS = 12  # residual correlations listed
+MOST_DRAWS = 1000  # for the intervals of correlations
 MOST_IN_PICTURE = 60  # responses
 
 
@@ -68,6 +69,7 @@ def residual_correlations(m: Material) -> Html | None:
     if found is None or m.Q < 2:
         return None
     flat = m.posterior.Sigma.values.reshape(-1, m.Q, m.Q)
+    flat = flat[:: max(1, len(flat) // MOST_DRAWS)]
     sd = np.sqrt(np.maximum(np.einsum("sqq->sq", flat), np.finfo(float).tiny))
     R = flat / (sd[:, :, None] * sd[:, None, :])
     at = np.column_stack(np.triu_indices(m.Q, k=1))

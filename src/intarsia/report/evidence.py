@@ -79,10 +79,16 @@ def verdict_words(m: Material) -> str:
 
 def checks(m: Material, c: Checks | None) -> Html:
     if c is None:
-        return el(
-            "p",
-            "The sketches are not at hand, so the model cannot be held against the data here. Make the report "
-            "from the study folder to have these checks.",
+        return join(
+            [
+                el(
+                    "p",
+                    "The sketches are not at hand, so the model cannot be held against the data here. Make the report "
+                    "from the study folder to have these checks.",
+                ),
+                doubts.unseen(m, None),
+                doubts.replication(m),
+            ]
         )
     worst = c.worst(6)
     level = f"{m.probability:.0%}".replace("%", " %")

@@ -84,7 +84,8 @@ def _fit(study: Mapping[str, Any]) -> Html | None:
         return el(
             "section", el("h2", "Result"),
             el("p", words[:1].upper() + words[1:], class_="verdict " + ("good" if fit.get("converged") else "bad")),
-            el("p", f"{len(selected):,} of {fit.get('features', 0):,} features selected. ", link if study["report"] else None),
+            el("p", f"{'' if fit.get('converged') else 'Provisional: '}{len(selected):,} of {fit.get('features', 0):,} features "
+               "selected. ", link if study["report"] else None),
         )  # fmt: skip
     chains = study["chains"]
     if not any(row["total"] for row in chains):

@@ -40,14 +40,13 @@ class Covariates:
 
         A covariate measured with error is adjusted for in part only, and the projection would not know it.
         """
-        names = tuple(getattr(joined, "covariates", ()))
+        names = tuple(joined.covariates)
         if not names:
             return cls(np.empty((len(joined.Y), 0)))
-        noisy = sorted({s for s, w in zip(joined.covariate_sites, getattr(joined, "covariate_noise", ())) if w})
-        if noisy:
+        if any(joined.feature_noise) or any(joined.response_noise):
             raise InputError(
-                f"The covariates of {', '.join(noisy)} carry privacy noise, so adjusting for them would not be exact. Let the "
-                "study take them as features, or agree on covariates without noise."
+                f"The sketches carry privacy noise and there are covariates ({', '.join(names[:8])}); adjusting for them would "
+                "not be exact. Let the study take them as features, or leave the noise out."
             )
         return cls(np.asarray(joined.Z, dtype=np.float64), names, tuple(joined.covariate_sites))
 

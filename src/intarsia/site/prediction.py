@@ -69,6 +69,20 @@ class SiteModel:
                     out.append(row)
         return out
 
+    def covariate_rows(self) -> list[dict[str, Any]]:
+        """One row per covariate of this site and response: effect and interval in own units."""
+        c, u = self.coefficients, self.units
+        y = dict(zip(u.responses, u.y_scale, strict=True))
+        out = []
+        for j, covariate in enumerate(c.covariates):
+            for q, response in enumerate(c.responses):
+                factor = y.get(response, 1.0) / u.z_scale[j]
+                row: dict[str, Any] = {"covariate": covariate, "response": response}
+                for name in ("mean", "sd", "lower", "upper"):
+                    row[name] = float(getattr(c, f"covariate_{name}")[j, q] * factor)
+                out.append({**row, "unit": "response units" if response in y else "sd of the response"})
+        return out
+
     def part(self, X: Array, Z: Array) -> Array:
         """This site's part of the standardised linear predictor, (slice, subject, response): the mean, then its posterior sd.
 

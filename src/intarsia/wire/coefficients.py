@@ -136,10 +136,10 @@ class Coefficients:
             "response_sites",
             "interval",
             "verdict",
+            "fit_parts",
             "converged",
             "covariates",
             "groups",
-            "fit_parts",
         )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
@@ -183,10 +183,10 @@ class Coefficients:
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
             verdict=verdict[:MAX_VERDICT],
-            fit_parts=fit_parts,
             converged=converged,
             covariates=covariates,
             groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
+            fit_parts=fit_parts,
         )
 
 

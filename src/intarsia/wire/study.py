@@ -57,6 +57,7 @@ class Fit:
     law: str = "horseshoe"
     noise: str = "correlated"
     power: float = 1.0
+    expected_features: float | None = None
     draws: int = DRAWS
     warmup: int = WARMUP
     chains: int = CHAINS
@@ -337,6 +338,9 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         law=check.text(table, at, "law", default=d.law),
         noise=check.choice(table, at, "noise", ("correlated", "independent", "jeffreys"), d.noise),
         power=check.number(table, at, "power", default=d.power, low=0.0, open_low=True),
+        expected_features=check.number(table, at, "expected_features", low=0.0, open_low=True)
+        if "expected_features" in table
+        else None,
         draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
         warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),

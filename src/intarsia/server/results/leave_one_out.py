@@ -24,8 +24,9 @@ Array = NDArray[np.float64]
 
 K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
-_MOST_OPERATIONS = 1e11  # of X C over the draws used
+_MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
+_EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,17 @@ def _blocks(posterior: Posterior, thin: int, P: int) -> Iterator[tuple[int, slic
 def normal_log_density(residual: Array, Sigma: Array) -> Array:
     """log N(residual | 0, Σ) for residuals (…, row, Q) and covariances (…, Q, Q), jointly over the responses.
 
-    A response without noise (a constant one) says nothing and is left out.
+    A response without noise (a constant one) says nothing and is left out. Responses that are copies of each other have a
+    singular Σ; the floor under the eigenvalues of its correlations keeps the density finite then.
     """
     here = np.diagonal(Sigma, axis1=-2, axis2=-1).reshape(-1, Sigma.shape[-1]).min(axis=0, initial=np.inf) > 0
     Sigma, residual = Sigma[..., here, :][..., here], residual[..., here]
-    L = np.linalg.cholesky(Sigma)
-    z = np.linalg.solve(L, residual.swapaxes(-1, -2))
-    half_log_det = np.log(np.diagonal(L, axis1=-2, axis2=-1)).sum(axis=-1)
-    return np.asarray(-0.5 * (z**2).sum(axis=-2) - half_log_det[..., None] - 0.5 * here.sum() * np.log(2 * np.pi))
+    sd = np.sqrt(np.diagonal(Sigma, axis1=-2, axis2=-1))
+    size, U = np.linalg.eigh(Sigma / (sd[..., :, None] * sd[..., None, :]))
+    size = np.maximum(size, _EDGE)
+    z = (residual / sd[..., None, :]) @ (U / np.sqrt(size)[..., None, :])
+    half_log_det = np.log(sd).sum(axis=-1) + 0.5 * np.log(size).sum(axis=-1)
+    return np.asarray(-0.5 * (z**2).sum(axis=-1) - half_log_det[..., None] - 0.5 * here.sum() * np.log(2 * np.pi))
 
 
 def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:

@@ -19,6 +19,8 @@ class Model:
     noise   `correlated`: a full covariance Sigma of the responses' noise (one response: as `independent`); `independent`: a
             half-Cauchy noise level per response; `jeffreys`: the paper's improper prior per response.
     power   of the likelihood: below 1 it is a fractional posterior (paper, §5).
+    expected_features   how many features you expect to matter: it sets the scale of the global scales' half-Cauchy law
+            (`schedule.tau_scale`); None: C⁺(0, 1), which expects nothing.
     """
 
     local: str = "row"
@@ -26,6 +28,7 @@ class Model:
     law: str = "horseshoe"
     noise: str = "correlated"
     power: float = 1.0
+    expected_features: float | None = None
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -37,6 +40,9 @@ class Model:
                 raise InputError(f"{what} {value!r} not known; expected one of {', '.join(known)}.")
         if not 0 < self.power <= 1:
             raise InputError(f"The likelihood's power is {self.power!r}; expected 0 < power <= 1 (1: the ordinary posterior).")
+
+        if self.expected_features is not None and not 0 < self.expected_features < float("inf"):
+            raise InputError(f"expected_features is {self.expected_features!r}; expected a positive number, or None.")
 
     def rank_of(self, responses: int) -> int:
         """R for so many responses."""

@@ -160,8 +160,24 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     known = known and not visits and has_gram(P, block)
     return Plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
-        compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+        tau_scale=tau_scale(model, X, Y, R), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+
+
+def tau_scale(model: Model, X: Array, Y: Array, R: int) -> float:
+    """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
+
+    A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
+    lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
+    responses' root mean square.
+    """
+    if model.expected_features is None:
+        return 1.0
+    P = X.shape[1]
+    share = min(model.expected_features / P, 0.5)
+    length = np.sqrt(np.square(X).sum() / P)
+    level = np.sqrt(np.square(Y).mean())
+    return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 
 class Sweep(NamedTuple):

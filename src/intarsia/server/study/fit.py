@@ -85,7 +85,7 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     from intarsia.server.sampler.sample import sample as run_chains
 
     f = study.fit
-    model = Model(local=f.local, rank=f.rank, law=f.law, noise=f.noise, power=f.power)
+    model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)

@@ -42,9 +42,9 @@ def assign(
     if features is not None and not isinstance(features, str):
         _one_role(features, found, taken)
     roles = Roles(tuple(name for name in found if name not in taken), chosen["response"], chosen["covariate"])
-    only_ids = id is not None and features is not None and not features and not roles.covariates
-    if not roles.features and not roles.responses and not only_ids:
-        raise InputError("No column is left as feature or response. Give at least one.")
+    only_ids = id is not None and features is not None and not features
+    if not roles.features and not roles.responses and not roles.covariates and not only_ids:
+        raise InputError("No column is left as feature, response or covariate. Give at least one.")
     return roles
 
 

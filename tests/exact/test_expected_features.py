@@ -1,0 +1,38 @@
+"""A prior on how many features matter: the global scales' law, and what it does."""
+
+import numpy as np
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.schedule import plan
+
+
+def test_at_its_scale_the_prior_keeps_as_many_features_as_expected() -> None:
+    """By simulation from the prior: lam from C⁺(0, 1), tau at the scale, shares of effects kept added up."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((60, 400)) * 3, rng.standard_normal((60, 2)) * 5
+    found = plan(Model(expected_features=12), X, Y).tau_scale
+    lam = np.abs(np.tan(np.pi * (rng.random((4000, 400)) - 0.5)))
+    t = lam**2 * found**2 * 2 * (X**2).sum(axis=0).mean() / (Y**2).mean()
+    kept = (t / (1 + t)).sum(axis=1).mean()
+    assert abs(kept - 12) < 0.3
+    assert plan(Model(), X, Y).tau_scale == 1.0
+
+
+def test_expecting_few_features_shrinks_the_nulls() -> None:
+    """More features than rows: without a prior the nulls' sum takes a share of the noise."""
+    rng = np.random.default_rng(1)
+    X, E = rng.standard_normal((60, 600)), rng.standard_normal((60, 2))
+    Y = X[:, :2] @ np.array([[1.5, -1.0], [1.0, 1.5]]) + E
+    run = {"draws": 60, "warmup": 150, "chains": 1, "thin": 5, "seed": 0, "workers": 1}
+    free, few = (sample(X, Y, Model(expected_features=p), **run) for p in (None, 2.0))
+    assert np.square(few.C.mean(axis=(0, 1))[2:]).sum() < np.square(free.C.mean(axis=(0, 1))[2:]).sum()
+    assert np.diagonal(few.Sigma.mean(axis=(0, 1))).mean() > np.diagonal(free.Sigma.mean(axis=(0, 1))).mean()
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+def test_nonsense_is_refused(value: float) -> None:
+    with pytest.raises(InputError, match="expected_features"):
+        Model(expected_features=value)
