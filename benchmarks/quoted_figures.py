@@ -126,6 +126,29 @@ def sketch_rows() -> Iterator[list[str]]:
     yield [f"memory above {sizes}", f"{found['peak_mb']:.0f} MB"]
 
 
+def sampler_rows() -> Iterator[list[str]]:
+    found = kept("sampler")
+    for size in SIZES:
+        name = f"Simulation {size[3]}, m = {size.split('_m')[1]}"
+        cost = found["ms_per_sweep"][size]
+        gains = [f"{found[key][size]:.0f}" for key in ("ess_per_s_ratio", "min_ess_per_s_ratio")]
+        paper, row, element = cost["paper"], cost["row"], cost["element"]
+        yield [name, *gains, fixed(paper, 0 if paper > 100 else 1), fixed(row, 2), fixed(element, 2 if element < 2 else 1)]
+
+
+def default_run_rows() -> Iterator[list[str]]:
+    rows = kept("sim2_default")
+    for rho, s in dict.fromkeys((row["rho"], row["s"]) for row in rows):
+        cell = [row for row in rows if (row["rho"], row["s"]) == (rho, s)]
+        means = {key: statistics.fmean(row[key] for row in cell) for key in ("mse_nz", "coverage_nz", "fdr", "power")}
+        worst = {key: max(row[key] for row in cell) for key in ("rhat_max", "rhat_folded_max")}
+        yield [
+            f"{rho:g}", str(s), str(len(cell)), fixed(means["mse_nz"], 4), fixed(means["coverage_nz"], 3), fixed(means["fdr"], 3),
+            fixed(means["power"], 3), fixed(worst["rhat_max"], 4), str(sum(row["rhat_over_1.01"] for row in cell)),
+            fixed(worst["rhat_folded_max"], 4), f"{min(row['ess_min'] for row in cell):.0f}",
+        ]  # fmt: skip
+
+
 def raised(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
@@ -262,6 +285,8 @@ QUOTES: list[Quote] = [
     Sentence(
         "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
     ),
+    Rows("docs/mixing.md", "sampler", sampler_rows),
+    Rows("docs/mixing.md", "default run", default_run_rows),
     Rows(PERFORMANCE, "growth", growth_rows),
     Rows(PERFORMANCE, "comparison", comparison_rows),
     Rows(PERFORMANCE, "cpu", cpu_rows),
