@@ -45,6 +45,12 @@ class Columns:
         out[:, self.kept] = X
         return out
 
+    def of_all(self, values: Array, constant: float = 0.0) -> Array:
+        """One value per column, from one per column that is kept."""
+        out = np.full(len(self.scale), constant)
+        out[self.kept] = values
+        return out
+
     def standardise(self, X: Array) -> Array:
         return np.asarray((X[:, self.kept] - self.mean[self.kept]) / self.scale[self.kept])
 
@@ -98,6 +104,14 @@ class Prepared:
         if Gamma is not None:
             Gamma = Gamma * (y / self.z.scale[:, None])
         return Draws(C, draws.Sigma * np.outer(y, y), draws.tau, draws.shrinkage, draws.info), Gamma
+
+    def mean_units(self, C: Array, Gamma: Array) -> tuple[Array, Array]:
+        """Coefficients (kept features, kept responses) and covariates' effects of all columns, in the data's units."""
+        y = self.y.scale[self.y.kept]
+        whole, effects = np.zeros((len(self.x.scale), len(self.y.scale))), np.zeros((len(Gamma), len(self.y.scale)))
+        whole[np.ix_(self.x.kept, self.y.kept)] = C * y / self.x.scale[self.x.kept][:, None]
+        effects[:, self.y.kept] = Gamma * y / self.z.scale[:, None]
+        return whole, effects
 
     def rows(self) -> Rows:
         """The standardised (and perhaps sketched) rows of all columns, in the data's units (centred)."""

@@ -23,11 +23,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
-from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.judgement import judge
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Stacked, stack
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
@@ -60,6 +61,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     progress : called with the sampler's progress; by default a bar is shown on a terminal, with False never.
     backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
+    folds : in how many parts rows are left out in turn to judge and weigh predictions; 0: not at all.
 
     Attributes
     ----------
@@ -72,9 +74,17 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     groups_ : what was found, a list of index arrays: each selected feature, then each set of interchangeable features one
         of which matters.
     noise_covariance_ : posterior mean of Σ (Q, Q).
-    r2_loo_ : out-of-sample share of variance explained (Q,), by leave-one-out; `loo_` has more.
+    prediction_coef_ : coefficients that `predict` uses, shaped as `coef_`: the sparse ones and a ridge's, weighed by how well
+        each predicts rows left out; `stacking_weight_` is the sparse ones' weight.
+    r2_loo_ : out-of-sample share of variance explained (Q,), from rows left out (with folds=0: by weighting the draws, which is
+        too hopeful when there are more features than rows; `loo_` has more).
     posterior_ : the draws, labelled, in the data's units.
     """
+
+    coef_: Array
+    covariate_coef_: Array
+    intercept_: Any
+    r2_loo_: Array
 
     def __init__(
         self,
@@ -97,6 +107,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         n_jobs: int | None = None,
         progress: Callable[..., Any] | bool | None = None,
         backend: str = "numpy",
+        folds: int = FOLDS,
     ) -> None:
         self.sketch = sketch
         self.covariates = covariates
@@ -116,6 +127,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.progress = progress
         self.backend = backend
+        self.folds = folds
 
     def fit(self, X: Any, y: Any) -> "ReducedRankHorseshoe":
         """Draw the posterior of the coefficients given X (n, features and covariates) and y (n,) or (n, Q)."""
@@ -133,6 +145,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         fitted = sample_adjusted(
             lambda X, Y: self._sample(X, Y, seed), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
         )
+        stacked = self._stack(fitted, seed)
         draws, Gamma = data.all_columns(fitted.draws, fitted.Gamma)
         draws, Gamma = data.own_units(draws, Gamma)
         intercept = data.intercept(draws, Gamma, np.random.default_rng([seed, 1]))
@@ -145,6 +158,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
         self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
+        self._keep_stacked(stacked, fitted, data)
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
@@ -163,6 +177,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
 
         fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
+        stacked = None if noisy else self._stack(fitted, seed)
         self._covariates = len(joined.features) + np.arange(len(covariates.names))
         self.n_features_in_ = len(joined.features) + len(self._covariates)
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
@@ -175,6 +190,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
+        self._keep_stacked(stacked, fitted)
         return self
 
     @classmethod
@@ -183,15 +199,19 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return cls(**parameters).fit_sketch(join(sketches))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Posterior predictive mean, and with `return_std` its standard deviation, noise included; X as it was fitted."""
+        """Predicted responses, and with `return_std` their standard deviations, noise included; X as it was fitted.
+
+        The sparse model's prediction is weighed with a ridge's (`stacking_weight_`), and the standard deviations are those
+        of the sparse model, scaled to the errors on rows left out. `predict_draws` is the sparse model's alone.
+        """
         check_is_fitted(self)
         features, Z = self._split(validate_data(self, X, dtype=np.float64, reset=False))
-        mean = features @ self.coef_.T + self.intercept_
+        mean = features @ self.prediction_coef_.T + self._prediction_intercept
         if Z.shape[1]:
-            mean = mean + Z @ self.covariate_coef_.T
+            mean = mean + Z @ self._prediction_effects.T
         if not return_std:
             return mean
-        sd = self.posterior_.predict(features, Z)[1]
+        sd = self.posterior_.predict(features, Z)[1] * np.sqrt(self._prediction_spread)
         return mean, sd[:, 0] if mean.ndim == 1 else sd
 
     def predict_draws(self, X: Any, noise: bool = True, random_state: int | None = None) -> xr.DataArray:
@@ -249,6 +269,41 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
             return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend)
+
+    def _stack(self, fitted: Fitted, seed: int) -> Stacked | None:
+        """Weigh the sparse fit with a ridge by rows left out, for prediction; None where it is not asked for or not possible."""
+        X, Y = fitted.X, fitted.Y
+        if not self.folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
+            return None
+        from intarsia.server.sampler.sample import sample
+
+        short: dict[str, Any] = {"draws": max(4, min(self.draws, 100)), "warmup": min(self.warmup, 250), "thin": 4, "chains": 1}
+
+        def refit(X: Array, Y: Array) -> Refit:
+            draws = sample(X, Y, self._model(Y.shape[1]), **short, seed=seed, workers=1)
+            return Refit(draws.C[0], draws.Sigma[0].mean(axis=0))
+
+        return stack(X, Y, fitted.draws.C.mean(axis=(0, 1)), refit, self.folds)
+
+    def _keep_stacked(self, stacked: Stacked | None, fitted: Fitted, data: Prepared | None = None) -> None:
+        """Coefficients to predict with, in the data's units, under scikit-learn's names."""
+        flat = self.coef_.ndim == 1
+        coef, effects, level = np.atleast_2d(self.coef_).T, np.atleast_2d(self.covariate_coef_).T, np.atleast_1d(self.intercept_)
+        spread = np.ones(coef.shape[1])
+        self.stacking_weight_ = 1.0
+        if stacked is not None:
+            change, follow = stacked.change, fitted.effects_follow(stacked.change)
+            r2, more = 1 - (1 - stacked.r2) * fitted.share_left(), stacked.spread
+            if data is not None:
+                (change, follow), r2, more = data.mean_units(change, follow), data.y.of_all(r2), data.y.of_all(more, 1.0)
+                level = level - data.x.mean @ change - data.z.mean @ follow
+            coef, effects, spread = coef + change, effects + follow, more
+            self.stacking_weight_ = stacked.weight
+            self.r2_loo_ = r2
+        self.prediction_coef_ = coef[:, 0] if flat else coef.T
+        self._prediction_effects = effects[:, 0] if flat else effects.T
+        self._prediction_intercept = float(level[0]) if flat else level
+        self._prediction_spread = spread
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intarsia.server.results.ridge import ridge
-from intarsia.server.results.stacking import SHRINK, best_weight, fold_of_rows, stack
+from intarsia.server.results.stacking import SHRINK, Refit, best_weight, fold_of_rows, stack
 
 
 def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
@@ -65,9 +65,9 @@ def test_rows_left_out_are_not_seen() -> None:
     X, Y = rng.standard_normal((50, 8)), rng.standard_normal((50, 2))
     seen = []
 
-    def fit(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def fit(x: np.ndarray, y: np.ndarray) -> Refit:
         seen.append({tuple(row) for row in x})
-        return np.linalg.lstsq(x, y, rcond=None)[0]
+        return Refit(np.linalg.lstsq(x, y, rcond=None)[0][None], np.diag([1.0, 4.0]))
 
     found = stack(X, Y, np.zeros((8, 2)), fit)
     assert found is not None
@@ -80,8 +80,21 @@ def test_rows_left_out_are_not_seen() -> None:
         predicted[part == k] = X[part == k] @ np.linalg.lstsq(X[part != k], Y[part != k], rcond=None)[0]
     assert np.allclose(found.r2_sparse, 1 - np.square(Y - predicted).sum(axis=0) / np.square(Y).sum(axis=0))
     assert (found.r2_sparse < 0).all()  # pure noise is not predicted
+    assert np.allclose(found.spread, (1 - found.r2) * np.square(Y).mean(axis=0) / [1.0, 4.0])
 
 
 def test_too_few_rows_are_said() -> None:
     X, Y = np.ones((9, 2)), np.ones((9, 1))
-    assert stack(X, Y, np.zeros((2, 1)), lambda x, y: np.zeros((2, 1))) is None
+    assert stack(X, Y, np.zeros((2, 1)), lambda x, y: Refit(np.zeros((1, 2, 1)), np.eye(1))) is None
+
+
+def test_foretold_variances_include_noise_and_doubt() -> None:
+    """Against the law of total variance by simulation."""
+    rng = np.random.default_rng(6)
+    C = rng.normal(1.0, 0.5, (4000, 3, 2))
+    Sigma = np.array([[1.0, 0.5], [0.5, 2.0]])
+    x = np.array([[1.0, -2.0, 0.5]])
+    mean, variance = Refit(C, Sigma).predict(x)
+    simulated = (x @ C)[:, 0] + rng.multivariate_normal([0, 0], Sigma, 4000)
+    assert np.allclose(mean[0], simulated.mean(axis=0), atol=0.1)
+    assert np.allclose(variance[0], simulated.var(axis=0), rtol=0.08)

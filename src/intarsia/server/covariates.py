@@ -53,11 +53,28 @@ class Covariates:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Draws, the covariates' effects Γ (chain, draw, c, Q) if there are covariates, and the rows X that the sampler saw."""
+    """Draws, the covariates' effects Γ (chain, draw, c, Q) if there are covariates, and the rows X and Y that the sampler saw."""
 
     draws: Draws
     Gamma: Array | None
     X: Array
+    Y: Array
+    adjusted: "Adjusted | None" = None
+
+    def share_left(self) -> Array:
+        """(Q) the part of each response's mean square that the covariates do not explain."""
+        if self.adjusted is None:
+            return np.ones(self.Y.shape[1])
+        left, taken = np.square(self.Y).sum(axis=0), np.square(self.adjusted.Y_taken).sum(axis=0)
+        rows = len(self.Y) + self.adjusted.c
+        whole = (left + taken) / rows
+        return np.asarray(np.where(whole > 0, left / len(self.Y) / np.where(whole > 0, whole, 1.0), 1.0))
+
+    def effects_follow(self, change: Array) -> Array:
+        """How the mean of Γ (c, Q) changes when C is changed by so much: −(ZᵀZ)⁻¹ZᵀX times it."""
+        if self.adjusted is None:
+            return np.zeros((0, change.shape[1]))
+        return np.asarray(-linalg.solve_triangular(self.adjusted.R, self.adjusted.X_taken @ change))
 
 
 @dataclass(frozen=True)
@@ -161,8 +178,8 @@ def sample_adjusted(
 ) -> Fitted:
     """`run(X, Y)` on what the covariates leave of X and Y, then the covariates' effects; `power` is the likelihood's."""
     if not covariates.names:
-        return Fitted(run(X, Y), None, X)
+        return Fitted(run(X, Y), None, X, Y)
     adjusted = adjust(covariates.Z, X, Y, covariates.names)
     draws = run(adjusted.X_left, adjusted.Y_left)
     Gamma = adjusted.draw_effects(draws, np.random.default_rng([seed, _STREAM]), power)
-    return Fitted(draws, Gamma, adjusted.X_left)
+    return Fitted(draws, Gamma, adjusted.X_left, adjusted.Y_left, adjusted)

@@ -22,7 +22,21 @@ Array = NDArray[np.float64]
 
 FOLDS = 5
 SHRINK = 0.03  # prior variance of the weight of the sparse fit
+MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
+
+
+@dataclass(frozen=True)
+class Refit:
+    """The sparse model fitted to some of the rows: draws of C (draw, P, Q) and the posterior mean of Sigma (Q, Q)."""
+
+    C: Array
+    Sigma: Array
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Mean and variance of the responses of new rows, noise included."""
+        fitted = np.einsum("mp,spq->smq", X, self.C, optimize=True)
+        return fitted.mean(axis=0), fitted.var(axis=0) + np.diagonal(self.Sigma)
 
 
 @dataclass(frozen=True)
@@ -30,11 +44,12 @@ class Stacked:
     """What the rows left out say, and the coefficients to predict with."""
 
     coef: Array  # (P, Q): weight · sparse + (1 − weight) · ridge
+    change: Array  # (P, Q): coef − sparse
     weight: float
-    error: Array  # (Q, Q) covariance of the errors on rows left out
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out: of the weighed prediction,
     r2_sparse: Array  # of the sparse fit alone
     r2_ridge: Array  # and of the ridge alone
+    spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
 
 
 def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
@@ -42,30 +57,31 @@ def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
     return np.arange(m) % folds
 
 
-def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Array], folds: int = FOLDS) -> Stacked | None:
+def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit], folds: int = FOLDS) -> Stacked | None:
     """Weigh the sparse fit (its coefficients `sparse` from all rows) with a ridge; None when there are too few rows.
 
-    `fit(X, Y)` gives the sparse model's coefficients from the rows that are not left out.
+    `fit(X, Y)` fits the sparse model to the rows that are not left out.
     """
     m = len(X)
     if m < max(FEWEST_ROWS, 2 * folds):
         return None
     part = fold_of_rows(m, folds)
-    from_sparse, from_ridge = np.empty_like(Y), np.empty_like(Y)
+    from_sparse, variance, from_ridge = np.empty_like(Y), np.empty_like(Y), np.empty_like(Y)
     for k in range(folds):
         out = part == k
-        from_sparse[out] = X[out] @ fit(X[~out], Y[~out])
+        from_sparse[out], variance[out] = fit(X[~out], Y[~out]).predict(X[out])
         from_ridge[out] = X[out] @ ridge(X[~out], Y[~out])
     weight = best_weight(Y, from_sparse, from_ridge)
     predicted = weight * from_sparse + (1 - weight) * from_ridge
-    error = Y - predicted
+    change = (1 - weight) * (ridge(X, Y) - sparse)
     return Stacked(
-        coef=weight * sparse + (1 - weight) * ridge(X, Y),
+        coef=sparse + change,
+        change=change,
         weight=weight,
-        error=error.T @ error / m,
         r2=_r2(Y, predicted),
         r2_sparse=_r2(Y, from_sparse),
         r2_ridge=_r2(Y, from_ridge),
+        spread=np.square(Y - predicted).mean(axis=0) / np.maximum(variance.mean(axis=0), 1e-300),
     )
 
 
