@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The tested set of packages, with hashes, is used where it fits this Python and this package index; `make LOCKED=no …` leaves it out.
 LOCKED ?= yes
+CODE   := src tests benchmarks docs/reference
 # One BLAS thread per process: chains and tests run in parallel processes.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
@@ -57,18 +58,18 @@ test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
   $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)
 quick: $(VENV)/.tested  ## under a minute: lint, then exact and contract tests of what changes most
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/python -m pytest -x $(QUICK)
 
 lint: $(VENV)/.tested  ## ruff (rules and format) and mypy
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 format: $(VENV)/.tested  ## let ruff mend what it can
-	$(BIN)/ruff check --fix src tests benchmarks docs
-	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
 SYSTEM_PACKAGES := chromium chromium-driver postgresql strace

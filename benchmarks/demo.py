@@ -59,8 +59,10 @@ def report(P: int = 100_000) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    runs = []
-    for _ in range(parser.parse_args().runs):
+    parser.add_argument("--add", action="store_true", help="beside the runs that are kept already")
+    args = parser.parse_args()
+    runs = json.loads(RESULT.read_text(encoding="utf-8"))["runs"] if args.add else []
+    for _ in range(args.runs):
         runs.append(demo())
         print(runs[-1], flush=True)
     found = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "cores": os.cpu_count(), "python": platform.python_version()}

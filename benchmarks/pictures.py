@@ -25,6 +25,8 @@ def take(report: Path) -> dict[str, bytes]:
     try:
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SCREEN)
         browser.get(report.resolve().as_uri())
+        drawn = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+        browser.execute_async_script(drawn)
         first = browser.get_screenshot_as_png()
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SCREEN | {"height": 1400})
         return {"report": first, "brain": browser.find_element("id", "brain").screenshot_as_png}

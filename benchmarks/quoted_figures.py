@@ -15,6 +15,7 @@ from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences
 from intarsia.lab.runner import read_rows
 
 README, PERFORMANCE, SKETCH = "README.md", "docs/performance.md", "docs/sketch.md"
+STARTED = "docs/getting-started.md"
 SIZES = ("sim1_m50", "sim1_m100", "sim1_m250", "sim2_m200")
 CURVES = {"sketch": "sketching", "row": "sampling, row scales", "element": "sampling, element scales"}
 RIVALS = ("ours", "paper", "nuts", "elastic_net", "locus")
@@ -123,6 +124,29 @@ def sketch_rows() -> Iterator[list[str]]:
         f"the imports of {found['imports_mb']:.0f} MB (the table has {found['table_mb']:,} MB, Φ would have {found['phi_mb']} MB)"
     )
     yield [f"memory above {sizes}", f"{found['peak_mb']:.0f} MB"]
+
+
+def sampler_rows() -> Iterator[list[str]]:
+    found = kept("sampler")
+    for size in SIZES:
+        name = f"Simulation {size[3]}, m = {size.split('_m')[1]}"
+        cost = found["ms_per_sweep"][size]
+        gains = [f"{found[key][size]:.0f}" for key in ("ess_per_s_ratio", "min_ess_per_s_ratio")]
+        paper, row, element = cost["paper"], cost["row"], cost["element"]
+        yield [name, *gains, fixed(paper, 0 if paper > 100 else 1), fixed(row, 2), fixed(element, 2 if element < 2 else 1)]
+
+
+def default_run_rows() -> Iterator[list[str]]:
+    rows = kept("sim2_default")
+    for rho, s in dict.fromkeys((row["rho"], row["s"]) for row in rows):
+        cell = [row for row in rows if (row["rho"], row["s"]) == (rho, s)]
+        means = {key: statistics.fmean(row[key] for row in cell) for key in ("mse_nz", "coverage_nz", "fdr", "power")}
+        worst = {key: max(row[key] for row in cell) for key in ("rhat_max", "rhat_folded_max")}
+        yield [
+            f"{rho:g}", str(s), str(len(cell)), fixed(means["mse_nz"], 4), fixed(means["coverage_nz"], 3), fixed(means["fdr"], 3),
+            fixed(means["power"], 3), fixed(worst["rhat_max"], 4), str(sum(row["rhat_over_1.01"] for row in cell)),
+            fixed(worst["rhat_folded_max"], 4), f"{min(row['ess_min'] for row in cell):.0f}",
+        ]  # fmt: skip
 
 
 def raised(power: int) -> str:
@@ -243,11 +267,26 @@ QUOTES: list[Quote] = [
         "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
+    Sentence(
+        STARTED,
+        "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",
+        lambda: [fixed(kept("first_use")["import_s"], 2), fixed(kept("first_use")["estimator_s"], 1)],
+    ),
+    Sentence(
+        STARTED, "after which a first small fit takes {} s",
+        lambda: [fixed(kept("first_use")["fit_compiled_s"], 1)],
+    ),
+    Sentence(
+        STARTED, "the first fit compiles them: {} s in place of {} s",
+        lambda: [fixed(kept("first_use")["fit_not_compiled_s"]), fixed(kept("first_use")["fit_compiled_s"], 1)],
+    ),
     Rows("docs/federation.md", "federation", federation_rows),
     Rows("docs/federation.md", "federation seconds", federation_seconds),
     Sentence(
         "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
     ),
+    Rows("docs/mixing.md", "sampler", sampler_rows),
+    Rows("docs/mixing.md", "default run", default_run_rows),
     Rows(PERFORMANCE, "growth", growth_rows),
     Rows(PERFORMANCE, "comparison", comparison_rows),
     Rows(PERFORMANCE, "cpu", cpu_rows),

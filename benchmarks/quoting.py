@@ -79,6 +79,9 @@ def differences(quotes: Iterable[Quote]) -> list[str]:
         except ValueError as error:
             out.append(str(error))
             continue
+        except (KeyError, StopIteration, OSError) as error:
+            out.append(f"{quote.page}: no kept result for “{quote.name if isinstance(quote, Rows) else quote.text}” ({error!r})")
+            continue
         if made != page:
             pairs = [(a, b) for a, b in zip(page.splitlines(), made.splitlines()) if a != b]
             told = f"“{pairs[0][0].strip()}”, kept: “{pairs[0][1].strip()}”" if pairs else "another number of rows is kept"

@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test"}
+# `test` brings what the readers of tables and databases need, too.
+TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", "postgresql", "sqlite", "duckdb", "hdf5", "zarr"}
 # Programs of the system, data sets that are not ours to ship, another operating system.
 ALLOWED = re.compile(r"make system-packages|INTARSIA_DATA|sys\.platform|reads the process's highest memory")
 

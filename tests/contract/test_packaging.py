@@ -132,7 +132,7 @@ def test_the_quick_tests_exist() -> None:
     ("reason", "allowed"),
     [
         ("Skipped: Chromium is not installed (make system-packages)", True),
-        ("Skipped: needs intarsia[zarr]", True),
+        ("Skipped: needs intarsia[another]", True),
         ("Skipped: the networked carrier needs intarsia[federation]", False),
         ("Skipped: could not import 'jax': No module named 'jax'", False),
     ],

@@ -51,6 +51,9 @@ def test_a_sentence_that_is_gone_or_stands_twice_is_found(tmp_path: Path, monkey
         found = quoting.differences([quote])
         assert len(found) == len(wanted)
         assert all(word in line for word, line in zip(wanted, found))
+    missing = Sentence("p.md", "takes {} ms per sweep", lambda: [quoting.kept("no_such_result")["ms"]])
+    (tmp_path / "p.md").write_text("takes 27 ms per sweep", encoding="utf-8")
+    assert ["no kept result" in line for line in quoting.differences([missing])] == [True]
     with pytest.raises(ValueError, match="2 figures for 1 gaps"):
         Sentence("p.md", "takes {} ms", lambda: ["1", "2"]).written("takes 5 ms")
 

@@ -22,10 +22,10 @@ from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
 from intarsia.report.evidence import standing
 from intarsia.report.gather import gather, read_regions
-from intarsia.report.html import el, number, short, text
+from intarsia.report.html import el, fixed, number, short, text
 from intarsia.report.monitor import Monitor, loopback
+from intarsia.report.monitor_state import chains, find_studies
 from intarsia.report.page import render
-from intarsia.report.state import chains, find_studies
 from intarsia.report.svg import Scale
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import judge
@@ -255,6 +255,7 @@ def test_helpers():
     assert text("one line\nand another") == "one line\nand another"
     assert el("a", "x<y", href='"') == '<a href="&quot;">x&lt;y</a>'
     assert short("abcdefghij", 5) == "ab…ij"
+    assert [fixed(v) for v in (-0.004, -0.006, 0.0, float("nan"))] == ["0.00", "−0.01", "0.00", "–"]
     assert [number(v) for v in (0.0, -1.5, 1234567.0, float("nan"), 0.00012)] == ["0", "−1.5", "1,234,567", "–", "0.00012"]
     assert [words for _, words in Scale(0.9985, 1.0105, 0, 1).marks(3)] == ["1.000", "1.005", "1.010"]
     ticks = Scale(-3, 7, 0, 100).ticks(4)

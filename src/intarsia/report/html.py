@@ -83,7 +83,11 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def fixed(value: float, places: int = 2) -> str:
-    return "–" if value != value else f"{value:.{places}f}".replace("-", "−")
+    """So many places; what rounds to zero has no sign."""
+    if value != value:
+        return "–"
+    out = f"{value:.{places}f}"
+    return (out if float(out) else out.removeprefix("-")).replace("-", "−")
 
 
 def plural(count: int, thing: str) -> str:

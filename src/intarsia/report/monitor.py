@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from intarsia.errors import FederationError, InputError, IntarsiaError
 from intarsia.report.monitor_page import page
-from intarsia.report.state import find_studies, study_state
+from intarsia.report.monitor_state import find_studies, study_state
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
