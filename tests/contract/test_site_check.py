@@ -189,3 +189,20 @@ def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: p
     init[2] = str(tmp_path / "other")
     assert main([*init, "--responses", "fev2"]) == 0
     assert "table        cannot be used yet: No column 'fev2' for the role response" in capsys.readouterr().out
+
+
+def test_what_the_gate_of_a_private_study_does_not_look_at_is_told_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """A private study refuses for no value; the person at the desk still learns of the constant column."""
+    site = desk(tmp_path)
+    (site / "accepted").mkdir()
+    study = STUDY.format(m=30).replace("m = 30", 'm = 30\nkind = "gaussian"') + (
+        "[privacy]\nepsilon = 5.0\ndelta = 1e-6\nrow_bound.clinic = 3.0\n"
+        'centres.clinic = { "*" = 0.0 }\nscales.clinic = { "*" = 1.0 }\n'
+    )
+    (site / "accepted" / "lungs.toml").write_text(study)
+    main(["site", "check", str(site), "--json"])
+    found = json.loads(capsys.readouterr().out)["studies"][0]
+    assert not found["refused"]
+    assert any("for you alone: constant: same" in text for text in found["notes"])

@@ -226,7 +226,7 @@ def test_a_job_that_carries_code_is_refused_by_server_and_sites(network: Network
             for number, code in enumerate((True, False)):
                 submitted = opened.submit_job(str(evil_job(tmp_path / f"b{number}", marker, code=code)))
                 wait_until(lambda j=submitted: refused(opened, j), 60)  # type: ignore[misc]
-                told = opened.get_job_meta(submitted)["job_deploy_detail"]
+                told = " ".join(opened.get_job_meta(submitted)["job_deploy_detail"])
                 assert all(f"{name}: NVFLARE_ERROR: This site runs only jobs of intarsia" in told for name in NAMES)
                 assert not marker.exists()
     finally:

@@ -115,7 +115,7 @@ def test_what_a_cell_holds_never_decides_a_private_step() -> None:
     """A missing or infinite cell, a rare level, a constant column: a private study answers each step as if nothing were there."""
     sites, _, who = parties(400)
     plan = study(60, 8.0, who)
-    sites[1].data["b0"][3], sites[1].data["b1"][4], sites[1].data["b2"][:] = np.nan, np.inf, 1.0
+    sites[1].data["b0"][3], sites[1].data["b1"][4], sites[1].data["b2"][:] = np.nan, np.inf, 0.0
     sites[1].data["b3"] = np.r_[1.0, np.zeros(399)]
     sites[1].offer(plan)
     sites[1].set_key(plan, KEY)

@@ -231,3 +231,14 @@ def test_values_off_the_grid_are_refused():
         snap(np.array([1e30]), 1e-6)
     with pytest.raises(PrivacyError, match="grid"):
         snap(np.array([np.nan]), 1.0)
+
+
+def test_figures_that_the_page_states():
+    """docs/privacy.md: ε against a party that knows Φ, and that n = 500 leaves nothing to fit at ε = 1, 3 or 10."""
+    assert round(dp.guarantee(1.0, 1e-6, 1000, {"a": 1.0}).epsilon_known_phi) == 19
+    bound2 = 1.15 * 305
+    for epsilon in (1.0, 3.0, 10.0):
+        at_500 = dp.guarantee(epsilon, 1e-6, 250, {"a": np.sqrt(bound2)}).sites["a"].noise_variance(500)
+        at_100_000 = dp.guarantee(epsilon, 1e-6, 1000, {"a": np.sqrt(bound2)}).sites["a"].noise_variance(100_000)
+        assert at_500 > 0.5  # of a feature of variance one: refused
+        assert at_100_000 < 0.5

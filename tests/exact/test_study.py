@@ -107,3 +107,47 @@ def test_no_text_breaks_the_parser(at: int, put: str, cut: int) -> None:
     # Any other exception fails the test.
     with contextlib.suppress(StudyError):
         Study.parse(TEXT[:at] + put + TEXT[at + cut :])
+
+
+def with_sites(**tables):  # type: ignore[no-untyped-def]
+    roster = [
+        {"name": "clinic", "features": ["*"], "responses": ["alt"], "covariates": ["age", "centre=*"]},
+        {"name": "mri", "features": ["roi*"]},
+    ]
+    return Study.from_dict({"id": "liver", "run": "ab" * 16, "sketch": {"m": 40}, "site": roster} | tables)
+
+
+def test_a_column_has_one_role() -> None:
+    entry = with_sites().site("clinic")
+    assert entry.claims_covariate("centre=b")
+    assert not entry.claims_feature("centre=b")
+    assert not entry.claims_feature("age")
+    assert not entry.claims_feature("alt")
+    assert entry.claims_feature("bmi")
+    assert entry.foreign(["bmi"], ["alt"], ["age"]) is None
+    assert entry.foreign(["age"], [], []) == ("feature", ["age"])
+
+
+def test_owners_are_named_not_matched() -> None:
+    assert with_sites().owner("alt") == "clinic"
+    wide = [{"name": "clinic", "features": ["*"], "responses": ["a*"]}, {"name": "mri", "features": ["roi*"]}]
+    with pytest.raises(StudyError, match="without patterns"):
+        with_sites(site=wide).owner("alt")
+
+
+def test_limits_of_prediction_may_only_be_tightened() -> None:
+    assert with_sites(predict={"min_subjects": 50}).predict.min_subjects == 50
+    for loose in ({"min_subjects": 5}, {"max_column_share": 0.99}):
+        with pytest.raises(StudyError, match="out of range"):
+            with_sites(predict=loose)
+
+
+def test_covariates_and_differential_privacy_exclude_each_other() -> None:
+    private = {"epsilon": 1.0, "delta": 1e-6, "row_bound": {"clinic": 3.0, "mri": 3.0}}
+    with pytest.raises(StudyError, match="does not cover covariates"):
+        with_sites(sketch={"m": 40, "kind": "gaussian"}, privacy=private)
+
+
+def test_server_and_sites_call_a_study_s_folder_the_same() -> None:
+    study = with_sites()
+    assert study.folder_name == f"liver-{study.hash[:16]}"

@@ -107,6 +107,7 @@ def study_card(
                 "sum_m": (c.get("history") or {}).get("sum_m"),
                 "ratio": (c.get("history") or {}).get("ratio"),
                 "exposed_columns": [e.get("name") for e in c.get("exposed_columns", ())],
+                "imputed": dict(c.get("imputed") or {}),
                 "overrides": c.get("overrides", []),
                 "ledger": c.get("ledger"),
                 "card_sha256": digest(c),

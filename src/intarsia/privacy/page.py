@@ -122,7 +122,9 @@ def _site_line(site: Mapping[str, Any]) -> str:
     exposed = site["exposed_columns"]
     ratio = f"Σm/n = {site['ratio']:.3f}; " if isinstance(site["ratio"], int | float) else ""
     overrides = f"; overrides: {', '.join(o['rule'] for o in site['overrides'])}" if site["overrides"] else ""
-    return f"{ratio}{len(exposed)} exposed columns{overrides}"
+    count = sum(site.get("imputed", {}).values())
+    filled = f"; {count:,} missing values filled in {len(site['imputed'])} columns" if count else ""
+    return f"{ratio}{len(exposed)} exposed columns{filled}{overrides}"
 
 
 def _private_table(private: Mapping[str, Any]) -> str:

@@ -120,7 +120,7 @@ def tokenise(ids: Iterable[Any], key: SketchKey, study: Study, purpose: str = "c
     if twice:
         raise AlignmentError(
             f"{twice} of {len(texts)} subjects have an id that another row has too, after the rules "
-            f"{', '.join(study.alignment.canonical) or '(none)'}. Keep one row a subject, or correct the rules."
+            f"{', '.join(study.alignment.canonical) or '(none)'}. Keep one row per subject, or correct the rules."
         )
     return Tokens(tokens[rows], rows, key.derive("order-" + purpose, study.id, study.run))
 

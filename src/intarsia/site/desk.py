@@ -19,7 +19,7 @@ from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
 # The rules of the gate that look at columns alone and so need no study.
-COLUMN_RULES = ("constant", "duplicate", "rare-level", "dominant", "few-values")
+COLUMN_RULES = ("constant", "duplicate", "near-duplicate", "rare-level", "dominant", "few-values")
 _SIZE_WITHOUT_STUDY = 10  # m = n / 10 where no study says it; the rules above do not depend on it
 
 
@@ -179,9 +179,12 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
     findings = check.verdict.findings
     by = {level: tuple(f.text for f in findings if f.level == level) for level in ("refuse", "warn", "note", "ok", "overridden")}
-    return StudyReport(
-        study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], by["ok"] + by["note"]
-    )  # fmt: skip
+    notes = by["ok"] + by["note"]
+    if study.privacy.epsilon is not None:
+        # The gate of a private study looks at no column, because a refusal would be an answer. This desk tells nobody else.
+        alone = columns_alone(table, check.verdict.policy)
+        notes += tuple(f"not looked at in a private study, for you alone: {text}" for text in (*alone.refused, *alone.warnings))
+    return StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)
 
 
 def columns_alone(table: Table, policy: Policy) -> StudyReport:

@@ -365,10 +365,14 @@ class Site:
 
     def receipt(self, study: Study) -> bytes:
         """What this site acknowledges: the fit it holds and where its ledger stands; signed with its identity."""
+        store = self.run_store(study)
+        made = store.get("receipt")
+        if made is not None:
+            return self._send(study, "receipt", made)
         entries, head = self._ledger_head()
         unsigned = Receipt(self.name, study.hash, self.model(study).coefficients.fit_digest, entries, head)
         receipt = unsigned if self.identity is None else replace(unsigned, signature=self.identity.sign(unsigned.body()))
-        return self._send(study, "receipt", receipt.to_bytes())
+        return self._send(study, "receipt", store.put("receipt", receipt.to_bytes()))
 
     def _ledger_head(self) -> tuple[int, str]:
         if self.folder is None:

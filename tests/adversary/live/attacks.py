@@ -142,7 +142,7 @@ def prediction(rogue: Rogue, folder: str, request: str) -> dict[str, Any]:
         out = {}
         for name, message in fitted.items():
             own = sum(site == name for site in sites)
-            kept = {"sigma2_mean": np.ones(own), "draws": None, "sigma2": None}
+            kept = {"sigma2_mean": np.ones(own), "noise_covariance": np.eye(own), "draws": None, "sigma2": None}
             out[name] = replace(message, response_sites=tuple(sites), **kept)
         return out
 

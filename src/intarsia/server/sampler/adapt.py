@@ -15,7 +15,7 @@ POWER = 1.0  # of the variance of a feature's strength, in the weights of the bo
 
 
 class Memory(NamedTuple):
-    """Running averages over the warm-up, a feature each."""
+    """Running averages over the warm-up, one per feature."""
 
     strength: Any  # mean
     spread: Any  # variance

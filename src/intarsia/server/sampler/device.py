@@ -52,7 +52,7 @@ class Kept(NamedTuple):
 
 
 class Runner:
-    """Compiled chains of one plan. `data` may have a leading axis too: one data set a chain (`own_data`)."""
+    """Compiled chains of one plan. `data` may have a leading axis too: one data set per chain (`own_data`)."""
 
     def __init__(
         self, plan: Plan, data: Data, *, own_data: bool = False, keep_C: bool = True, be: DeviceBackend | None = None

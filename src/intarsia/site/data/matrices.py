@@ -1,4 +1,4 @@
-"""A matrix in a zarr or HDF5 file, subjects in rows, read in row blocks; bytes stay bytes until a block is sketched.
+"""A matrix in a zarr or HDF5 file, subjects in rows, read in row blocks.
 
 The file holds one two-dimensional array of numbers (`dataset` says which, where there are several). A list of as many texts as
 it has columns names them (`names` says which; else x1, x2, …). Every other list of as many entries as there are subjects is a
@@ -6,6 +6,7 @@ column of its own, under its own name: ids, outcomes.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ class MatrixBatch:
 class MatrixSource:
     def __init__(self, path: Path, reading: Reading) -> None:
         self.path, self.reading = path, reading
-        arrays = _arrays(path)
+        with _arrays(path) as arrays:
+            self._survey(arrays)
+
+    def _survey(self, arrays: dict[str, Any]) -> None:
+        path, reading = self.path, self.reading
         tables = {name: array for name, array in arrays.items() if len(array.shape) == 2 and array.dtype.kind in _NUMBERS}
         self.dataset = reading.dataset or (next(iter(tables)) if len(tables) == 1 else "")
         if self.dataset not in tables:
@@ -52,11 +57,10 @@ class MatrixSource:
         self.n, columns = (int(k) for k in matrix.shape)
         lists = {name: array for name, array in arrays.items() if len(array.shape) == 1}
         self.columns = self._column_names(lists, columns)
-        self.beside = {
-            name: array for name, array in lists.items() if array.shape[0] == self.n and name != self._names_from
-        }  # fmt: skip
-        self.names = [*self.beside, *self.columns]
-        self.kinds = {name: NUMBER if array.dtype.kind in _NUMBERS else LEVEL for name, array in self.beside.items()}
+        beside = {name: array for name, array in lists.items() if array.shape[0] == self.n and name != self._names_from}
+        self.names = [*beside, *self.columns]
+        self.kinds = {name: NUMBER if array.dtype.kind in _NUMBERS else LEVEL for name, array in beside.items()}
+        self.beside = set(beside)
         self.kinds |= dict.fromkeys(self.columns, NUMBER)
         self._index = {name: j for j, name in enumerate(self.columns)}
         # Rows are read in whole chunks: a chunk read twice is unpacked twice.
@@ -75,7 +79,10 @@ class MatrixSource:
         return [_text(name) for name in lists[self._names_from][:]]
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[Batch]:
-        arrays = _arrays(self.path)
+        with _arrays(self.path) as arrays:
+            yield from self._blocks(arrays, columns, rows)
+
+    def _blocks(self, arrays: dict[str, Any], columns: Sequence[str], rows: int) -> Iterator[Batch]:
         matrix = arrays[self.dataset]
         beside = {name: _column(arrays[name][:]) for name in columns if name in self.beside}
         wanted = [self._index[name] for name in columns if name in self._index]
@@ -88,8 +95,9 @@ class MatrixSource:
                 yield MatrixBatch(block[a - start : b - start], self._index, {name: c[a:b] for name, c in beside.items()})
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """Every array of the file by its path inside it."""
+@contextmanager
+def _arrays(path: Path) -> Iterator[dict[str, Any]]:
+    """Every array of the file by its path inside it, while it is open."""
     found: dict[str, Any] = {}
     if path.suffix.lower() == ".zarr" or path.is_dir():
         try:
@@ -97,16 +105,16 @@ def _arrays(path: Path) -> dict[str, Any]:
         except ImportError:
             raise InputError("Reading zarr needs its package: pip install 'intarsia[zarr]'.") from None
         root = zarr.open(str(path), mode="r")
-        if not hasattr(root, "members"):
-            return {"": root}
-        return {name: member for name, member in root.members(max_depth=None) if hasattr(member, "shape")}
+        members = root.members(max_depth=None) if hasattr(root, "members") else [("", root)]
+        yield {name: member for name, member in members if hasattr(member, "shape")}
+        return
     try:
         import h5py
     except ImportError:
         raise InputError("Reading HDF5 needs its package: pip install 'intarsia[hdf5]'.") from None
-    file = h5py.File(path, "r")
-    file.visititems(lambda name, item: found.__setitem__(name, item) if isinstance(item, h5py.Dataset) else None)
-    return found
+    with h5py.File(path, "r") as file:
+        file.visititems(lambda name, item: found.__setitem__(name, item) if isinstance(item, h5py.Dataset) else None)
+        yield found
 
 
 def _column(values: np.ndarray) -> np.ndarray:
