@@ -12,10 +12,10 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage
+.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(VENV)/.created:
 	@echo "making a virtual environment in $(VENV)"
@@ -102,6 +102,9 @@ bench-storage: $(VENV)/.tested  ## sketching from disk and on Dask with 1 and 2 
 
 bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, every cell
 	$(BIN)/python -m benchmarks.sim2
+
+bench-correlated: $(VENV)/.tested  ## false discoveries and coverage where the responses' noise correlates
+	$(BIN)/python -m benchmarks.correlated
 
 figures: $(VENV)/.tested  ## write the kept results' figures into the documents
 	$(BIN)/python -m benchmarks.quoted_figures --write
