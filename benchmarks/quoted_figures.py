@@ -30,6 +30,25 @@ def storage(what: str, **wanted: Any) -> dict[str, Any]:
     return next(row for row in rows if all(row.get(key) == value for key, value in wanted.items()))
 
 
+def correlated() -> list[str]:
+    """Worst false discovery rate (%), least power (%), and the range of coverage over the eight cells with normal noise."""
+    cells: dict[tuple[int, float], list[dict[str, Any]]] = {}
+    for row in kept("correlated"):
+        if (row["features"], row["noise"], row["size"], row["entry"]) == ("independent", "normal", 0.6, 1.0):
+            cells.setdefault((row["Q"], row["rho_e"]), []).append(row)
+
+    def means(name: str) -> list[float]:
+        return [sum(row[name] for row in rows) / len(rows) for rows in cells.values()]
+
+    coverage = means("coverage_nz")
+    return [
+        fixed(100 * max(means("fdp")), 1).lstrip("0"),
+        fixed(100 * min(means("power")), 1),
+        fixed(min(coverage), 3).lstrip("0"),
+        fixed(max(coverage), 3).lstrip("0"),
+    ]
+
+
 def findings_rows() -> Iterator[list[str]]:
     for row in kept("findings"):
         if row["case"] != "confounded":
@@ -279,6 +298,10 @@ QUOTES: list[Quote] = [
     Sentence(
         STARTED, "the first fit compiles them: {} s in place of {} s",
         lambda: [fixed(kept("first_use")["fit_not_compiled_s"]), fixed(kept("first_use")["fit_compiled_s"], 1)],
+    ),
+    Sentence(
+        "README.md", "signals found, coverage | at most {} %, {} % and more, {}–{} | `make bench-correlated`",
+        lambda: correlated(),
     ),
     Rows("docs/federation.md", "federation", federation_rows),
     Rows("docs/federation.md", "federation seconds", federation_seconds),
