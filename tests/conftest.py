@@ -1,4 +1,6 @@
-"""A test may be skipped only for what this installation cannot have.
+"""How the tests are shared out between processes; and: a test may be skipped only for what this installation cannot have.
+
+The tests of a file stay together, and so do all that start the networked engine.
 
 With INTARSIA_ALL_EXTRAS=1, which `make test` sets because it has installed every tested extra, a run fails when a test was
 skipped for another reason: an import that broke, or an extra that should be there. No test of the default path vanishes unseen.
@@ -11,8 +13,8 @@ import pytest
 
 # `test` brings what the readers of tables and databases need, too.
 TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", "postgresql", "sqlite", "duckdb", "hdf5", "zarr"}
-# Programs of the system, data sets that are not ours to ship, another operating system.
-ALLOWED = re.compile(r"make system-packages|INTARSIA_DATA|sys\.platform|reads the process's highest memory")
+# Programs of the system, data sets that are not ours to ship, another operating system, an experiment of scikit-learn's.
+ALLOWED = re.compile(r"make system-packages|INTARSIA_DATA|sys\.platform|reads the process's highest memory|SCIPY_ARRAY_API")
 
 
 def may_be_missing(reason: str) -> bool:
@@ -21,11 +23,17 @@ def may_be_missing(reason: str) -> bool:
     return bool(ALLOWED.search(reason)) or bool(extras and not extras & TESTED_EXTRAS)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        group = "network" if item.get_closest_marker("network") else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("INTARSIA_ALL_EXTRAS") != "1" or terminal is None:
         return
-    found = {str(report.longrepr[2]) for report in terminal.stats.get("skipped", []) if isinstance(report.longrepr, tuple)}
+    found = {str(report.longrepr[2]) for report in terminal.stats.get("skipped", []) if isinstance(report.longrepr, tuple | list)}
     wrong = sorted(reason for reason in found if not may_be_missing(reason))
     if wrong and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         terminal.write_line("skipped although everything they need should be installed:")

@@ -159,7 +159,8 @@ def test_corrects_what_plain_fitting_shrinks():
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
         plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))
-        aware.append(score(C, fit(Z, Y, 0.3, draws=300, warmup=200, chains=1, thin=1, seed=seed, workers=1).C))
+        run = {"draws": 300, "warmup": 200, "chains": 1, "thin": 1, "seed": seed, "workers": 1}
+        aware.append(score(C, fit(Z, Y, 0.3, model=Model(noise="independent"), **run).C))
     plain, aware = np.mean(plain, axis=0), np.mean(aware, axis=0)
     assert aware[0] < 0.75 * plain[0]  # error
     assert plain[1] < 0.6  # coverage
