@@ -55,7 +55,7 @@ def test_duplicated_collinear_and_zero_columns_and_a_constant_response(local):
 
 
 @pytest.mark.parametrize("local", ["row", "element"])
-@pytest.mark.parametrize(("m", "P", "Q", "used"), [(20, 1, 6, 1), (8, 10, 6, 3), (60, 3, 2, 3), (90, 40, 3, 1)])
+@pytest.mark.parametrize(("m", "P", "Q", "used"), [(20, 1, 6, 1), (16, 20, 6, 3), (60, 3, 2, 3), (90, 40, 3, 1)])
 def test_responses_that_are_exact_functions_of_the_features(local, m, P, Q, used):
     rng = np.random.default_rng(m)
     X, C = rng.standard_normal((m, P)), np.zeros((P, Q))
