@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The tested set of packages, with hashes, is used where it fits this Python and this package index; `make LOCKED=no …` leaves it out.
 LOCKED ?= yes
-# Processes that run the tests.
+# Processes that run the tests; the tests of one file stay together.
 JOBS   ?= 2
 CODE   := src tests benchmarks docs/reference
 # One BLAS thread per process: chains and tests run in parallel processes.
@@ -55,7 +55,7 @@ demo: $(VENV)/.installed  ## set up, then run a federated study of three simulat
 
 test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint
-	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
   $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)

@@ -1,6 +1,4 @@
-"""How the tests are shared out between processes; and: a test may be skipped only for what this installation cannot have.
-
-The tests of a file stay together, and so do all that start the networked engine.
+"""A test may be skipped only for what this installation cannot have.
 
 With INTARSIA_ALL_EXTRAS=1, which `make test` sets because it has installed every tested extra, a run fails when a test was
 skipped for another reason: an import that broke, or an extra that should be there. No test of the default path vanishes unseen.
@@ -21,12 +19,6 @@ def may_be_missing(reason: str) -> bool:
     """Whether a test may be skipped for this reason where all tested extras are installed."""
     extras = {name.strip() for part in re.findall(r"intarsia\[([\w, ]+)\]", reason) for name in part.split(",")}
     return bool(ALLOWED.search(reason)) or bool(extras and not extras & TESTED_EXTRAS)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        group = "network" if item.get_closest_marker("network") else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -149,4 +149,4 @@ def test_a_skipped_test_of_the_default_path_fails_the_run(tmp_path: Path) -> Non
     done = subprocess.run(command, env=os.environ | {"INTARSIA_ALL_EXTRAS": "1"}, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert "skipped although everything they need should be installed" in done.stdout
-    assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest\n" in MAKEFILE
+    assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS)" in MAKEFILE
