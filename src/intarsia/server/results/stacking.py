@@ -41,10 +41,9 @@ class Refit:
 
 @dataclass(frozen=True)
 class Stacked:
-    """What the rows left out say, and the coefficients to predict with."""
+    """What the rows left out say, and the way to the coefficients to predict with."""
 
-    coef: Array  # (P, Q): weight · sparse + (1 − weight) · ridge
-    change: Array  # (P, Q): coef − sparse
+    change: Array  # (P, Q): what takes the sparse coefficients to weight · sparse + (1 − weight) · ridge
     weight: float
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out: of the weighed prediction,
     r2_sparse: Array  # of the sparse fit alone
@@ -73,10 +72,8 @@ def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit
         from_ridge[out] = X[out] @ ridge(X[~out], Y[~out])
     weight = best_weight(Y, from_sparse, from_ridge)
     predicted = weight * from_sparse + (1 - weight) * from_ridge
-    change = (1 - weight) * (ridge(X, Y) - sparse)
     return Stacked(
-        coef=sparse + change,
-        change=change,
+        change=(1 - weight) * (ridge(X, Y) - sparse),
         weight=weight,
         r2=_r2(Y, predicted),
         r2_sparse=_r2(Y, from_sparse),
