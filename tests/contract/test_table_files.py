@@ -51,8 +51,9 @@ def test_excel_has_numbers_as_numbers_and_texts_as_texts(tmp_path: Path) -> None
     assert not parts["xl/worksheets/sheet1.xml"].findall(f".//{main}f")
 
 
-def test_excel_opens_in_a_reader_where_there_is_one(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed; the parts are checked without it")
+def test_excel_opens_in_another_reader(tmp_path: Path) -> None:
+    import openpyxl
+
     write_table(tmp_path / "t.xlsx", ROWS)
     got = list(openpyxl.load_workbook(tmp_path / "t.xlsx").active.values)
     assert list(got[0]) == HEAD
