@@ -244,11 +244,6 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         count += f" and {len(self.selection_.groups)} sets of interchangeable ones" if self.selection_.groups else ""
         return f"{self.diagnosis_.headline}\n{count}{'' if fine else ' (provisional: the fit has not converged)'}\n{parameters}"
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.sketch is not None
-        return tags
-
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
