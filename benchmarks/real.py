@@ -2,9 +2,9 @@
 
     INTARSIA_DATA=FOLDER make bench-real
 
-Each set of `intarsia.lab.realdata` in five folds, with sketches of n/4 and n/2 rows and with all rows. The ridge takes one penalty per
-response by leave-one-out over the rows of the sketch that intarsia gets. Rows are kept in benchmarks/results/real.json as they come;
-a run goes on where the last one stopped.
+Each set of `intarsia.lab.realdata` in five folds, with sketches of n/4 and n/2 rows and with all rows. The ridge takes one
+penalty per response by leave-one-out over the rows of the sketch that intarsia gets. Results are kept in
+benchmarks/results/real.json as they come; a run goes on where the last one stopped.
 """
 
 import argparse
