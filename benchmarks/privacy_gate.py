@@ -22,7 +22,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.preflight import preflight
 from intarsia.site.rank_normal import ScoredTable
 from intarsia.site.self_attack import attack_as_server
-from intarsia.site.sketch.sketch import design
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "privacy_gate.json"
@@ -75,7 +75,7 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
     began = time.monotonic()
     check = preflight(table, key, study, site="clinic", own_policy={"attack_seconds": ATTACK_SECONDS})
     gate_seconds = time.monotonic() - began
-    attacks = attack_as_server(table, design(key, study="gate", run=RUN, n=n, m=m), None, "float32")
+    attacks = attack_as_server(table, SketchTerms("gate", RUN, m).design(key, n), None, "float32")
     found = {
         "blind": attacks.blind or 0,
         "rare columns": attacks.singletons or 0,

@@ -34,7 +34,7 @@ from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 RESULT = Path(__file__).parent / "results" / "sampler.json"
 KEY = SketchKey(bytes(range(32)))  # a benchmark has no secrets
@@ -55,7 +55,7 @@ def sketched(scenario: Scenario, m: int, seed: int) -> tuple[np.ndarray, np.ndar
     data = simulate(scenario, np.random.default_rng(seed))
     names = [f"x{j}" for j in range(scenario.P)] + [f"y{q}" for q in range(scenario.Q)]
     table = Table.open(np.hstack([data.X, data.Y]), names=names, responses=names[scenario.P :])
-    message = sketch(table, KEY, study="bench", run=f"{seed}", m=m).message
+    message = sketch(table, KEY, SketchTerms("bench", f"{seed}", m)).message
     return np.asarray(message.X, dtype=float), np.asarray(message.Y, dtype=float)
 
 

@@ -153,12 +153,13 @@ def _sketched(parts: tuple[Array, Array, Array], m: int) -> tuple[Array, Array, 
     """The orthonormal sketch of columns already scaled, under a key nobody keeps."""
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import sketch
+    from intarsia.site.sketch.sketch import SketchTerms, sketch
 
     X, Y, Z = parts
     P, c = X.shape[1], Z.shape[1]
     names = [f"x{j}" for j in range(P + c)] + [f"y{j}" for j in range(Y.shape[1])]
     table = Table.open(np.hstack([X, Z, Y]), names=names, responses=names[P + c :])
-    message = sketch(table, SketchKey.new(), study="local", run=secrets.token_hex(16), m=m, scale=False).message
+    terms = SketchTerms(study="local", run=secrets.token_hex(16), m=m)
+    message = sketch(table, SketchKey.new(), terms, columns="centred").message
     S = np.asarray(message.X, dtype=np.float64)
     return S[:, :P], np.asarray(message.Y, dtype=np.float64), S[:, P:]

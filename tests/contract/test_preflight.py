@@ -15,7 +15,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.preflight import preflight
 from intarsia.site.self_attack import attack_as_server, real_phi
 from intarsia.site.sketch.private import clipping, longest_column, private_sketch, public_bound
-from intarsia.site.sketch.sketch import design, sketch
+from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, sketch
 from intarsia.wire.study import Study
 
 N = 300
@@ -193,10 +193,7 @@ def test_a_private_sketch_never_refuses_for_what_a_cell_holds():
     opened = Table.open(data, id="id", responses=["y"])
     plan = study(kind="gaussian", **PRIVATE)
     check = preflight(opened, SketchKey.new(), plan, site="clinic")
-    result = private_sketch(
-        opened, SketchKey.new(), study="demo", run=plan.run, m=30, w=check.noise.w, clip=check.clip, site="clinic",
-        study_hash=plan.hash,
-    )  # fmt: skip
+    result = private_sketch(opened, SketchKey.new(), SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert list(result.message.features) == list(opened.features)
 
 
@@ -210,15 +207,16 @@ def test_self_attack_uses_the_real_phi():
     assert fact.attacked == "exact"
     assert any(f.rule == "decodable" for f in check.verdict.warnings)
     # The Φ it attacked is the one the sketch uses.
-    phi = design(key, study="demo", run=plan.run, n=N, m=75, kind="orthonormal", cohort="ab" * 16)
-    sent = sketch(opened, key, study="demo", run=plan.run, m=75, order=order, order_mac="ab" * 16).message
+    terms = SketchTerms("demo", plan.run, 75, order_mac="ab" * 16)
+    phi = terms.design(key, N)
+    sent = sketch(opened, key, terms, order=order).message
     x = status[order]
     np.testing.assert_allclose(sent.X[:, list(sent.features).index("status")], real_phi(phi) @ x / x.std(ddof=1), atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
 def test_attacks_as_the_server(kind):
-    phi = design(SketchKey.new(), study="demo", run="r", n=N, m=60, kind=kind)
+    phi = SketchTerms("demo", "r", 60, kind).design(SketchKey.new(), N)
     found = attack_as_server(table(), phi, None, "float32")
     assert found.singletons == 0
     assert found.membership_known_sigma == pytest.approx(found.membership_theory, abs=0.15)
@@ -232,7 +230,7 @@ def test_rare_columns_are_found_in_what_really_leaves():
     X = (rng.random((n, 900)) < 0.02).astype(float)
     X = X[:, X.sum(axis=0) > 0]
     opened = Table.open({f"c{j}": X[:, j] for j in range(X.shape[1])})
-    phi = design(SketchKey(bytes(range(32))), study="demo", run="r", n=n, m=m)
+    phi = SketchTerms("demo", "r", m).design(SketchKey(bytes(range(32))), n)
     found = attack_as_server(opened, phi, None, "float32")
     assert found.singletons > 40
     assert found.singleton_precision > 0.9
@@ -298,20 +296,10 @@ def test_private_preflight_and_sketch():
     plan = study(kind="gaussian", **PRIVATE)
     check = preflight(opened, key, plan, site="clinic")
     assert check.guarantee.t == pytest.approx(sum((s.row_bound / s.w) ** 2 for s in check.guarantee.sites.values()))
-    result = private_sketch(
-        opened,
-        key,
-        study="demo",
-        run=plan.run,
-        m=30,
-        w=check.noise.w,
-        clip=check.clip,
-        site="clinic",
-        study_hash=plan.hash,
-    )
+    result = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert result.message.noise == check.noise.w
     assert 0 < result.shortened < 1
-    phi = design(key, study="demo", run=plan.run, n=N, m=30, kind="gaussian")
+    phi = SketchTerms("demo", plan.run, 30, "gaussian").design(key, N)
     Phi = real_phi(phi)
     assert result.longest == pytest.approx(np.linalg.norm(Phi, axis=0).max())
     assert longest_column(phi) == pytest.approx(result.longest)
@@ -323,17 +311,7 @@ def test_private_preflight_and_sketch():
     noise = (sent - Phi @ Z) * np.sqrt(N) / check.noise.w
     assert abs(noise.mean()) < 0.3
     assert noise.std() == pytest.approx(1, abs=0.2)
-    again = private_sketch(
-        opened,
-        key,
-        study="demo",
-        run=plan.run,
-        m=30,
-        w=check.noise.w,
-        clip=check.clip,
-        site="clinic",
-        study_hash=plan.hash,
-    )
+    again = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert not np.allclose(again.message.X, result.message.X)  # the noise does not come from the key
 
 
@@ -362,7 +340,7 @@ def test_missing_public_constants_are_named(changes, words):
 def test_no_noise_no_private_sketch():
     bound = public_bound(["x0"], "clinic", {"clinic": 1.0}, PRIVATE["centres"], PRIVATE["scales"])
     with pytest.raises(PrivacyError, match="noise"):
-        private_sketch(table(), SketchKey.new(), study="s", run="r", m=10, w=0.0, clip=bound, site="clinic", study_hash="0" * 64)
+        private_sketch(table(), SketchKey.new(), SketchTerms("s", "r", 10, "gaussian"), ClippedNoise(bound, 0.0))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

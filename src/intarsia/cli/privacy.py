@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
@@ -196,7 +196,7 @@ def _attack(args: argparse.Namespace) -> int:
     from intarsia.site.key import SketchKey
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.self_attack import attack_as_server, attack_columns
-    from intarsia.site.sketch.sketch import design
+    from intarsia.site.sketch.terms import SketchTerms
     from intarsia.wire.study import Study
 
     table = Table.open(
@@ -207,27 +207,27 @@ def _attack(args: argparse.Namespace) -> int:
         ignore=args.ignore,
         missing=args.missing,
     )
-    policy, study_id, run = Policy(), "self-attack", os.urandom(8).hex()
-    m, kind, precision = args.m, args.kind, args.precision
+    policy = Policy()
     if args.study:
         study = Study.load(args.study)
-        policy, study_id, run = Policy.of_study(study.privacy), study.id, study.run
-        m, kind, precision = study.sketch.m, study.sketch.kind, study.sketch.precision
+        policy, terms = Policy.of_study(study.privacy), SketchTerms.of(study, args.site or "site")
         args.transform = args.transform or next((s.transform for s in study.sites if s.name == args.site), None)
-    table = as_the_study_asks(table, args.transform)
-    if m is None:
+    elif args.m is not None:
+        terms = SketchTerms("self-attack", os.urandom(8).hex(), args.m, args.kind, args.precision)
+    else:
         raise InputError("How large is the sketch? Give --m, or --study with a study file.")
+    table = as_the_study_asks(table, args.transform)
     key = SketchKey.load(args.key) if args.key else SketchKey.new()
-    phi = design(key, study=study_id, run=run, n=table.n, m=m, kind=kind)
+    phi = terms.design(key, table.n)
     found = profile(table)
-    columns, complete = attack_columns(table, phi, found, None, precision, args.seconds)
+    columns, complete = attack_columns(table, phi, found, None, terms.precision, args.seconds)
     varying = [c.name for c in columns if c.distinct < 2]
     if varying:
         raise InputError(f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them.")
-    server = attack_as_server(table, phi, None, precision)
+    server = attack_as_server(table, phi, None, terms.precision)
     facts = Facts(
-        n=table.n, m=m, kind=kind, columns=len(columns), own_columns=tuple(columns), precision=precision,
-        attack_complete=complete, blind_found=server.blind,
+        n=table.n, m=terms.m, kind=cast(Any, terms.kind), columns=len(columns), own_columns=tuple(columns),
+        precision=terms.precision, attack_complete=complete, blind_found=server.blind,
     )  # fmt: skip
     verdict = judge(facts, policy)
     rows = facts_table(facts)
@@ -243,7 +243,7 @@ def _attack(args: argparse.Namespace) -> int:
         for r in exposed[:40]
     ]  # fmt: skip
     head = ["column", "values", "off mode", "decoded", "rare found", "theory", "one subject"]
-    title = f"{kind} sketch, n = {table.n}, m = {m}: columns most exposed if Φ is known"
+    title = f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known"
     _table(title, head, shown or [["none of few values", *["-"] * 6]])
     if len(exposed) > 40:
         print(f"… and {len(exposed) - 40} more (--json lists all)")

@@ -4,7 +4,7 @@ real Φ.
     check = preflight(table, key, study, site="clinic", order=order, ledger=open_ledger(folder))
     check.verdict.check()                       # raises PrivacyError with every rule that refuses
     claim = check.reserve()                     # one-time Φ: this run is now bound to this cohort and these values
-    message = sketch(...)                       # or private_sketch(..., w=check.noise.w, clip=check.clip)
+    message = sketch(...).message               # or private_sketch(..., ClippedNoise(check.clip, check.noise.w))
     ledger.release(claim, message.to_bytes())   # just before the bytes leave
 
 Under differential privacy no column is looked at: a refusal that depends on somebody's value would tell it outside of the
@@ -32,7 +32,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
-from intarsia.site.sketch.sketch import design
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
 
 WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
@@ -107,7 +107,7 @@ def preflight(
         found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack)
         if policy.self_attack:
-            phi = design(key, study=study.id, run=study.run, n=n, m=m, kind=study.sketch.kind, cohort=order_mac)
+            phi = SketchTerms.of(study, site, order_mac).design(key, n)
             columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
             facts = replace(facts, own_columns=tuple(columns), attack_complete=complete)
             if danger(facts.shape, n, m) > WORTH_TRYING:

@@ -308,20 +308,17 @@ class Site:
         return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
-        from intarsia.site.sketch.sketch import design, factor, sketch
+        from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        plan: dict[str, Any] = {"study": study.id, "run": study.run, "m": study.sketch.m}
-        marks: dict[str, Any] = {"order": order, "order_mac": mac, "site": self.name, "study_hash": study.hash}
-        marks["precision"] = study.sketch.precision
+        terms = SketchTerms.of(study, self.name, mac)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 
-            return private_sketch(table, key, w=check.noise.w, clip=check.clip, **plan, **marks)
-        plan["kind"] = study.sketch.kind
-        if study.sketch.kind == "orthonormal":
+            return private_sketch(table, key, terms, ClippedNoise(check.clip, check.noise.w), order=order)
+        if terms.kind == "orthonormal":
             # L from the key and n alone, in the same blocks everywhere: the same at all sites to the last bit.
-            factor(design(key, n=len(order), cohort=mac, **plan))
-        return sketch(table, key, **plan, **marks)
+            factor(terms.design(key, len(order)))
+        return sketch(table, key, terms, order=order)
 
     def signature(self, study: Study, message: bytes) -> bytes | None:
         """A detached signature over a message sent by file; None for a site without an identity."""

@@ -44,3 +44,11 @@ class Bound:
         # A hair below the bound, so that rounding never leaves a row longer than it.
         out *= np.minimum(1.0, self.bound * (1 - 1e-12) / np.maximum(norm, self.bound * (1 - 1e-12)))[:, None]
         return out
+
+
+@dataclass(frozen=True)
+class ClippedNoise:
+    """What makes a gaussian sketch differentially private: rows clipped to `clip`, and noise N(0, w²/n) on every entry."""
+
+    clip: Bound
+    w: float
