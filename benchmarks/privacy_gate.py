@@ -19,7 +19,7 @@ from intarsia.privacy.blind import Shape, blind_phi, danger, matched
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.preflight import preflight
+from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.rank_normal import ScoredTable
 from intarsia.site.self_attack import attack_as_server
 from intarsia.site.sketch.terms import SketchTerms
@@ -73,7 +73,7 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
     sites = [{"name": "clinic", "features": ["*"]}, {"name": "lab", "responses": ["y"]}]
     study, key = Study.from_dict(content | {"site": sites}), SketchKey(bytes(range(32)))
     began = time.monotonic()
-    check = preflight(table, key, study, site="clinic", own_policy={"attack_seconds": ATTACK_SECONDS})
+    check = preflight(table, key, study, site="clinic", own=SiteRules({"attack_seconds": ATTACK_SECONDS}))
     gate_seconds = time.monotonic() - began
     attacks = attack_as_server(table, SketchTerms("gate", RUN, m).design(key, n), None, "float32")
     found = {

@@ -27,7 +27,7 @@ from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.judgement import judge
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Stacked, stack
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
@@ -152,8 +152,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         own = None if names is None else [str(name) for name in np.delete(names, self._covariates)]
         self.posterior_ = Posterior.from_draws(
             draws,
-            features=own,
-            responses=responses,
+            Names(own, responses),
             intercept=intercept,
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
@@ -183,10 +182,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
         self.posterior_ = Posterior.from_draws(
             fitted.draws,
-            features=joined.features,
-            responses=joined.responses,
-            feature_sites=joined.feature_sites,
-            response_sites=joined.response_sites,
+            Names.of(joined),
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)

@@ -8,7 +8,7 @@ from intarsia.server.results.criticism import compare, objections, residuals
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import Rows, leave_one_out
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.posterior import Names, Posterior
 from intarsia.server.results.refits import k_fold, split_half
 
 m, P, Q = 120, 5, 3
@@ -31,7 +31,7 @@ def fit(data: Rows, Sigma: np.ndarray = SIGMA, draws: int = 300) -> Posterior:
     V = np.linalg.inv(data.X.T @ data.X + np.eye(P))
     noise = np.linalg.cholesky(V) @ rng.standard_normal((4, draws, P, Q)) @ np.linalg.cholesky(Sigma).T
     return Posterior.from_draws(
-        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1)), np.ones((4, draws, 1))), responses=RESPONSES
+        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1)), np.ones((4, draws, 1))), Names(responses=RESPONSES)
     )
 
 

@@ -106,12 +106,13 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from intarsia.privacy.plan import plan
+    from intarsia.privacy.plan import Budget, Problem, plan
 
-    found = plan(
-        args.n, args.features, args.responses, nonzero=args.nonzero, rank=args.rank, kind=args.kind, grid=args.m,
-        history_m=args.history, epsilon=args.epsilon, delta=args.delta, row_bound=args.row_bound,
-    )  # fmt: skip
+    if (args.epsilon is None) != (args.delta is None):
+        raise InputError("State epsilon and delta together, or neither.")
+    problem = Problem.expected(args.n, args.features, args.responses, args.nonzero, args.rank)
+    budget = None if args.epsilon is None else Budget(args.epsilon, args.delta, args.row_bound)
+    found = plan(problem, kind=args.kind, grid=args.m, history_m=args.history, budget=budget)
     if args.plot:
         _plot(found, args.plot)
     if args.json:

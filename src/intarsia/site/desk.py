@@ -162,7 +162,7 @@ def _feature(values: int | None, coded: bool) -> str:
 
 def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
-    from intarsia.site.preflight import preflight
+    from intarsia.site.preflight import SiteRules, preflight
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.site_ledger import FOLDER, open_ledger
 
@@ -172,9 +172,8 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     try:
         site.claimed(study, table)
         sent = as_the_study_asks(table, study.site(site.name).transform)
-        check = preflight(
-            sent, SketchKey.new(), study, site=site.name, own_policy=site.policy, ledger=ledger, dry=True
-        )  # fmt: skip
+        own = SiteRules(site.policy, ledger, dry=True)
+        check = preflight(sent, SketchKey.new(), study, site=site.name, own=own)
     except IntarsiaError as error:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
     findings = check.verdict.findings

@@ -1,7 +1,7 @@
 """What a site checks before a sketch leaves: its columns, the cohort's history, attacks on its own sketch with the
 real Φ.
 
-    check = preflight(table, key, study, site="clinic", order=order, ledger=open_ledger(folder))
+    check = preflight(table, key, study, site="clinic", order=order, own=SiteRules(ledger=open_ledger(folder)))
     check.verdict.check()                       # raises PrivacyError with every rule that refuses
     claim = check.reserve()                     # one-time Φ: this run is now bound to this cohort and these values
     message = sketch(...).message               # or private_sketch(..., ClippedNoise(check.clip, check.noise.w))
@@ -39,6 +39,19 @@ WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: be
 
 
 @dataclass(frozen=True)
+class SiteRules:
+    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced.
+
+    A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing.
+    """
+
+    policy: Mapping[str, Any] | None = None
+    ledger: Ledger | None = None
+    announced: Mapping[str, int] | None = None
+    dry: bool = False
+
+
+@dataclass(frozen=True)
 class Preflight:
     """The outcome: the verdict, the facts behind it, what differential privacy asks for, and the claim to make."""
 
@@ -69,30 +82,25 @@ def preflight(
     site: str,
     order: Any = None,
     order_mac: str = "",
-    own_policy: Mapping[str, Any] | None = None,
-    ledger: Ledger | None = None,
-    announced: Mapping[str, int] | None = None,
-    dry: bool = False,
+    own: SiteRules | None = None,
 ) -> Preflight:
-    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`.
-
-    `announced` are the sites' counts of columns, by site, where they were exchanged. A ledger binds the run to the cohort
-    before any value is looked at, and books a refusal; a `dry` run books nothing.
-    """
-    policy = Policy.of_study(study.privacy).tightened(own_policy or {})
+    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`."""
+    own = own or SiteRules()
+    ledger = own.ledger
+    policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
     n, m = table.n if chosen is None else len(chosen), study.sketch.m
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
-    facts = _public_facts(table, study, site, n, announced or {})
+    facts = _public_facts(table, study, site, n, own.announced or {})
     claim = None
     if ledger is not None:
         tokens = ledger.tokens(_ids(table, chosen))
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta
         )  # fmt: skip
-        if not dry:
+        if not own.dry:
             ledger.bind(claim)
         this = (study.id, study.run)
         facts = replace(
@@ -119,7 +127,7 @@ def preflight(
     if claim is not None and hasher is not None:
         hasher.update(repr((tuple(c.name for c in facts.own_columns), key.fingerprint, order_mac)).encode())
         claim = replace(claim, content=hasher.hexdigest())
-        if ledger is not None and verdict.refused and not dry:
+        if ledger is not None and verdict.refused and not own.dry:
             ledger.refuse(claim, (f.rule for f in verdict.refused))
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
 

@@ -249,7 +249,7 @@ class Site:
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.card import card_files
-        from intarsia.site.preflight import preflight
+        from intarsia.site.preflight import SiteRules, preflight
         from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
@@ -274,17 +274,8 @@ class Site:
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
-        check = preflight(
-            table,
-            key,
-            study,
-            site=self.name,
-            order=order,
-            order_mac=mac,
-            own_policy=self.policy,
-            ledger=ledger,
-            announced=announced,
-        )
+        own = SiteRules(self.policy, ledger, announced)
+        check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own=own)
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()

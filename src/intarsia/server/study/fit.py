@@ -18,7 +18,7 @@ from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined, join
@@ -69,10 +69,7 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
     fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.power)
     posterior = Posterior.from_draws(
         fitted.draws,
-        features=joined.features,
-        responses=joined.responses,
-        feature_sites=joined.feature_sites,
-        response_sites=joined.response_sites,
+        Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
