@@ -27,7 +27,6 @@ from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.messages import Sketch
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
@@ -384,9 +383,6 @@ class Site:
         prediction = joint_prediction.finish(self, study, request, data, total, id)
         self.predictions[study.hash, request] = prediction
         return prediction
-
-    def own_sketch(self, study: Study) -> Sketch:
-        return Sketch.load(self.run_store(study).need("sketch", "Make it first."))
 
 
 def _named(name: str, read: Any, raw: bytes) -> Any:
