@@ -25,7 +25,7 @@ from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.judgement import judge
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Stacked, stack
@@ -334,7 +334,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
         method: Any = self.selection
-        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        judgement = keep(self.posterior_, judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr))
         self.diagnosis_: Diagnosis = judgement.diagnosis
         self.selection_ = judgement.selection
         self.selected_ = judgement.selection.selected

@@ -8,7 +8,7 @@ from tests.reports import made_up
 
 from intarsia.errors import MessageError
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients
@@ -46,7 +46,7 @@ def messages():
         effects=effects,
     )
     study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
-    judgement = judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X)
+    judgement = keep(posterior, judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X))
     return (posterior, *coefficients(study, posterior, judgement))
 
 

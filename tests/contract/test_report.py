@@ -28,7 +28,7 @@ from intarsia.report.monitor_state import chains, find_studies
 from intarsia.report.page import collect, render
 from intarsia.report.svg import Scale
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 
@@ -452,7 +452,7 @@ def test_sets_and_covariates_have_their_tables():
     draws.C[:, :, 6:8] += 0.01 * rng.standard_normal((chains, number, 2, Q))
     effects = CovariateEffects(0.5 + 0.01 * rng.standard_normal((chains, number, 1, Q)), ("<age>",), ("clinic",))
     made = Posterior.from_draws(draws, Names(posterior.features, posterior.responses), effects=effects)
-    judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X)
+    keep(made, judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X))
     page = render(collect(made))
     assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
@@ -466,7 +466,7 @@ def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
     from intarsia.server.results import judgement as module
 
     posterior, joined, _ = made_up()
-    judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X)
+    keep(posterior, judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X))
     for name in ("diagnose", "select", "leave_one_out"):
         monkeypatch.setattr(module, name, None)
     assert "Selected features" in render(collect(posterior, joined=joined))

@@ -15,7 +15,7 @@ from intarsia.errors import InputError
 from intarsia.report.brain import Region
 from intarsia.server.covariates import Covariates
 from intarsia.server.results.criticism import Residuals, residuals
-from intarsia.server.results.judgement import Judgement, assess, kept
+from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
 
 Array = NDArray[np.float64]
@@ -143,7 +143,7 @@ def gather(
     judgement = beside.judgement or kept(posterior)
     if judgement is None:
         how: dict[str, Any] = {"method": fit.select, "fdr": fit.fdr} if fit is not None else {}
-        judgement = assess(posterior, rows, X=None if rows is None else rows.X, **how)
+        judgement = judge(posterior, rows, X=None if rows is None else rows.X, **how)
     selection = judgement.selection
     checked = None
     if rows is not None and judgement.loo is not None and len(judgement.loo.mean) == len(rows.Y):

@@ -224,7 +224,7 @@ class Site:
             message = store.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
         return self._send(study, "alignment", message)
 
-    def sketch(self, study: Study, cohort: bytes | None = None, *, send: bool = True) -> bytes:
+    def sketch(self, study: Study, cohort: bytes | None = None) -> bytes:
         """This site's sketch over the agreed cohort, after its own privacy gate. Made once; repeated byte for byte.
 
         `cohort` is the server's answer to `align`; None means a strict study by files, where the order's MAC decides.
@@ -233,7 +233,7 @@ class Site:
         message = store.get("sketch")
         if message is None:
             message = self._sketch(study, store, cohort)
-        return self._send(study, "sketch", message) if send else message
+        return self._send(study, "sketch", message)
 
     def _send(self, study: Study, step: str, message: bytes) -> bytes:
         self.run_store(study).sent(step, message)

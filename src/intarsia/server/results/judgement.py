@@ -70,21 +70,7 @@ def judge(
     method: Literal["bfdr", "mixture"] = "bfdr",
     fdr: float = 0.05,
 ) -> Judgement:
-    """`assess`, and keep the judgement with the draws."""
-    judgement = assess(posterior, rows, X=X, method=method, fdr=fdr)
-    keep(posterior, judgement)
-    return judgement
-
-
-def assess(
-    posterior: Posterior,
-    rows: Rows | None = None,
-    *,
-    X: Array | None = None,
-    method: Literal["bfdr", "mixture"] = "bfdr",
-    fdr: float = 0.05,
-) -> Judgement:
-    """Diagnose, select and leave one out.
+    """Diagnose, select and leave one out; `keep` puts the judgement with the draws.
 
     `rows` are the rows in the posterior's units; X the features as the sampler saw them (covariates projected out).
     """
@@ -95,8 +81,8 @@ def assess(
     )
 
 
-def keep(posterior: Posterior, judgement: Judgement) -> None:
-    """Write the judgement into the posterior's group `constant_data`."""
+def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
+    """Write the judgement into the posterior's group `constant_data`, and return it."""
     d, s, loo = judgement.diagnosis, judgement.selection, judgement.loo
     data: dict[str, Any] = {f"diagnosis_{name}": (("feature", "response"), getattr(d, name)) for name in _DIAGNOSIS}
     if d.noise is not None:
@@ -119,6 +105,7 @@ def keep(posterior: Posterior, judgement: Judgement) -> None:
     before = xr.Dataset(coords={"feature": posterior.C.coords["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
     posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**(before.attrs | words)))
+    return judgement
 
 
 def kept(posterior: Posterior) -> Judgement | None:

@@ -16,7 +16,7 @@ from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
-from intarsia.server.results.judgement import Judgement, judge, kept
+from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
@@ -55,7 +55,7 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     posterior, X = posterior_of(study, joined, **options)
     rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
     method: Any = study.fit.select
-    return posterior, judge(posterior, rows, X=X, method=method, fdr=study.fit.fdr)
+    return posterior, keep(posterior, judge(posterior, rows, X=X, method=method, fdr=study.fit.fdr))
 
 
 def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, NDArray[np.float64]]:
