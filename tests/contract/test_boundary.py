@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(ENGINE, PLAIN | {"wire"} | ENGINE),
     "carriers.flare.engine": SERVER_END | ENGINE,
     "carriers.flare.server_side": SERVER_END | ENGINE,
-    "carriers.flare.study": SERVER_END | {"carriers.flare.engine"},
+    "carriers.flare.network_study": SERVER_END | {"carriers.flare.engine"},
     "carriers.flare.site_side": SITE_END | ENGINE,
     "prepared": SERVER_END | SITE_END,
     "regression": SERVER_END | SITE_END | {"prepared"},

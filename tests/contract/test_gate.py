@@ -13,10 +13,10 @@ from intarsia.cli import main
 from intarsia.errors import InputError, MessageError, PrivacyError
 from intarsia.privacy import dp
 from intarsia.privacy.card import NOT_CLAIMED, Release, exposed_names, sign, site_card, study_card, verify
+from intarsia.privacy.card_page import page
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import judge
 from intarsia.privacy.ledger import Claim, Ledger
-from intarsia.privacy.page import page
 from intarsia.privacy.policy import Override, Policy, loosened
 from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site.site_folder import SiteFolder

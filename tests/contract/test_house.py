@@ -1,6 +1,7 @@
-"""Habits of the code that a reader relies on: few parameters per function."""
+"""Habits of the code that a reader relies on: few parameters per function, one module per name."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "intarsia"
@@ -52,3 +53,15 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
     }
     assert {where: count for where, count in found.items() if where not in SETTINGS and where[0] not in KERNELS} == {}
     assert set(found) >= SETTINGS, "an entry of the list is no longer needed: take it out"
+
+
+# Names of modules that occur twice because the folder makes each plain: a command and what it calls, a message and its
+# sender, an experiment and its baseline.
+TWICE = {
+    "base", "check", "fit", "key", "kinds", "paper", "prediction", "private", "protocol", "site", "study",
+}  # fmt: skip
+
+
+def test_a_new_module_does_not_take_the_name_of_another() -> None:
+    names = Counter(path.stem for path in SOURCE.rglob("*.py") if path.stem != "__init__")
+    assert {name for name, count in names.items() if count > 1} == TWICE

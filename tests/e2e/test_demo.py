@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.cli import main
 from intarsia.demo.hospitals import SITES, simulate
-from intarsia.demo.run import MARK
+from intarsia.demo.processes import MARK
 
 SMALL = ["--people", "500", "--m", "60", "--draws", "60", "--workers", "1"]
 

@@ -312,7 +312,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
 
 def _card(args: argparse.Namespace) -> int:
     from intarsia.privacy.card import exposed_names, verify
-    from intarsia.privacy.page import page
+    from intarsia.privacy.card_page import page
 
     if bool(args.card) == bool(args.study):
         raise InputError("Give a site's card to check, or --study and --sketch to make the study's card.")

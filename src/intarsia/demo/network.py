@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.demo.hospitals import SITES, write_regions
-from intarsia.demo.run import Options, finish, prepare
+from intarsia.demo.processes import Options, finish, prepare
 from intarsia.errors import FederationError
 from intarsia.server.study.folder import StudyFolder
 
@@ -16,7 +16,7 @@ from intarsia.server.study.folder import StudyFolder
 def run(out: Path, options: Options) -> dict[str, Any]:
     """Set up a federation, start server and hospitals, run the study, stop everything."""
     from intarsia.carriers.flare import certificates as kit
-    from intarsia.carriers.flare.study import Patience, run_study, study_folder
+    from intarsia.carriers.flare.network_study import Patience, run_study, study_folder
 
     kit.require_engine()
     began, say = time.perf_counter(), options.say

@@ -16,7 +16,7 @@ import numpy as np
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
 from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
-from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
@@ -247,7 +247,7 @@ class Site:
             table.ids()
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.site.card import card_files
+        from intarsia.site.own_card import card_files
         from intarsia.site.preflight import SiteRules, preflight
         from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger

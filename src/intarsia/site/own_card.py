@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from intarsia.privacy.card import Release, sign, site_card
+from intarsia.privacy.card_page import page
 from intarsia.privacy.dp import composed
-from intarsia.privacy.page import page
 from intarsia.site.identity import Identity
 from intarsia.site.preflight import Preflight
 
