@@ -41,7 +41,7 @@ KEY = SketchKey(bytes(range(32)))  # a benchmark has no secrets
 
 SIM1 = Scenario(n=500, P=300, Q=5, s=30, rho=0.5)
 SIM2 = Scenario(n=1000, P=1000, Q=5, s=30, rho=0.5)
-# name -> (scenario, m, timed Kronecker sweeps, draws a chain of the paper's kernel)
+# name -> (scenario, m, timed Kronecker sweeps, draws per chain of the paper's kernel)
 SIZES: dict[str, tuple[Scenario, int, int, int]] = {
     "sim1_m50": (SIM1, 50, 40, 1000),
     "sim1_m100": (SIM1, 100, 25, 1000),
@@ -98,13 +98,13 @@ def ours(X: np.ndarray, Y: np.ndarray, local: str, draws: int, warmup: int, chai
 
 
 def rate(side: dict[str, float], which: str) -> float:
-    """Effective samples a second."""
+    """Effective samples per second."""
     return side[f"{which}_per_sweep"] / side["ms_per_sweep"] * 1e3
 
 
 def tell(name: str, side: str, part: dict[str, float]) -> None:
     print(
-        f"{name:10} {side:8} {part['ms_per_sweep']:8.2f} ms/sweep, effective samples a sweep: "
+        f"{name:10} {side:8} {part['ms_per_sweep']:8.2f} ms/sweep, effective samples per sweep: "
         f"median {part['median_per_sweep']:.3f}, min {part['min_per_sweep']:.4f}; "
         f"largest R̂ {part['rhat_max']:.3f}, folded {part['rhat_folded_max']:.3f}",
         flush=True,

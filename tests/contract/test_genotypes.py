@@ -24,7 +24,7 @@ def dosages(missing: float = 0.03) -> np.ndarray:
 
 
 def write_plink(folder: Path, G: np.ndarray) -> Path:
-    """As the format's description has it: per variant, four subjects a byte, the first in the lowest bits."""
+    """As the format's description has it: per variant, four subjects per byte, the first in the lowest bits."""
     path = folder / "chr1.bed"
     body = bytearray(b"\x6c\x1b\x01")
     for j in range(G.shape[1]):

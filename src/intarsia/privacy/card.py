@@ -174,7 +174,7 @@ def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: 
         },
         "sketch": {
             "n": n, "m": m, "kind": study.sketch.kind, "precision": study.sketch.precision,
-            "generator": "ChaCha20 stream under a 32-byte key, one sub-key a study, run and cohort",
+            "generator": "ChaCha20 stream under a 32-byte key, one sub-key per study, run and cohort",
         },
         "information": {
             "phi_secret_bits": _bits(bits),

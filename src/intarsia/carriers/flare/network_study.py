@@ -70,7 +70,7 @@ def run_prediction(folder: Path, server: Path, request: str, *, patience: Patien
 
 @contextmanager
 def alone(folder: StudyFolder) -> Iterator[None]:
-    """One command a study at a time; the lock dies with the process that holds it."""
+    """One command per study at a time; the lock dies with the process that holds it."""
     import fcntl
 
     where = folder.path / ".lock"

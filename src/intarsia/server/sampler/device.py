@@ -226,7 +226,7 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def stretch_length(plan: Plan, chains: int, draws: int) -> int:
-    """Kept draws a stretch, so that those on the device stay within bounds."""
+    """Kept draws per stretch, so that those on the device stay within bounds."""
     return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
 
 

@@ -21,7 +21,7 @@ _FAN_IN = 8
 
 
 class DaskSource:
-    """The table behind a Dask array (rows × columns) or dataframe, one piece a partition."""
+    """The table behind a Dask array (rows × columns) or dataframe, one piece per partition."""
 
     def __init__(self, collection: Any, names: Sequence[str] | None) -> None:
         self._array = hasattr(collection, "ndim") and hasattr(collection, "chunks")
