@@ -122,8 +122,8 @@ def test_a_wrong_locus_step_ends_on_a_slope(data, monkeypatch):
     """The flatness test can fail: inclusion with the sign of the prior odds reversed is caught."""
     original = locus_module._sweep
 
-    def wrong(rows, gram, cross, g, mu, base, *rest):
-        original(rows, gram, cross, g, mu, -base, *rest)
+    def wrong(gram, cross, g, mu, fixed):
+        original(gram, cross, g, mu, fixed._replace(base=-fixed.base))
 
     monkeypatch.setattr(locus_module, "_sweep", wrong)
     model = Locus(tol=1e-10, iterations=300).fit(data.X, data.Y)
