@@ -26,9 +26,9 @@ from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.judgement import judge, with_weights
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
@@ -153,8 +153,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         own = None if names is None else [str(name) for name in np.delete(names, self._covariates)]
         self.posterior_ = Posterior.from_draws(
             draws,
-            features=own,
-            responses=responses,
+            Names(own, responses),
             intercept=intercept,
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
@@ -184,10 +183,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
         self.posterior_ = Posterior.from_draws(
             fitted.draws,
-            features=joined.features,
-            responses=joined.responses,
-            feature_sites=joined.feature_sites,
-            response_sites=joined.response_sites,
+            Names.of(joined),
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
@@ -288,7 +284,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 level = level - data.x.mean @ change - data.z.mean @ follow
             coef, effects, spread = coef + weighed.coefficients, effects + weighed.effects, weighed.spread
             self.stacking_weight_, self.r2_loo_ = weighed.weight, weighed.r2
-            self.loo_ = with_weights(self.posterior_, self._judgement, weighed).loo
+            self.loo_ = keep(self.posterior_, self._judgement.with_weights(weighed)).loo
         self.prediction_coef_ = coef[:, 0] if flat else coef.T
         self._prediction_effects = effects[:, 0] if flat else effects.T
         self._prediction_intercept = float(level[0]) if flat else level
@@ -327,7 +323,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
         method: Any = self.selection
-        self._judgement = judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        judgement = keep(self.posterior_, judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr))
+        self._judgement = judgement
         self.diagnosis_: Diagnosis = judgement.diagnosis
         self.selection_ = judgement.selection
         self.selected_ = judgement.selection.selected

@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.prediction_weights import weigh
-from intarsia.server.results.judgement import judge, kept, with_weights
+from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
@@ -119,7 +119,7 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)
-    found = with_weights(posterior, judge(posterior, Rows.of(X, Y), X=X), weighed)
+    found = keep(posterior, judge(posterior, Rows.of(X, Y), X=X).with_weights(weighed))
     assert found.loo is not None
     np.testing.assert_array_equal(found.loo.r2, weighed.r2)
     posterior.save(tmp_path / "p.nc")

@@ -45,6 +45,16 @@ class Judgement:
     loo: LeaveOneOut | None = None
     weighed: Weighed | None = None
 
+    def with_weights(self, weighed: Weighed | None) -> "Judgement":
+        """With what refits say of prediction.
+
+        Their R² takes the place of leave-one-out's: weighting the draws is too hopeful when there are more features than rows.
+        """
+        if weighed is None:
+            return self
+        loo = None if self.loo is None else replace(self.loo, r2=weighed.r2, r2_se=weighed.r2_se)
+        return replace(self, loo=loo, weighed=weighed)
+
     def summary(self, features: list[str], responses: list[str]) -> dict[str, Any]:
         """For fit.json and `--json`: the verdict first, then what was found, called provisional unless converged."""
         chosen = self.selection
@@ -77,21 +87,7 @@ def judge(
     method: Literal["bfdr", "mixture"] = "bfdr",
     fdr: float = 0.05,
 ) -> Judgement:
-    """`assess`, and keep the judgement with the draws."""
-    judgement = assess(posterior, rows, X=X, method=method, fdr=fdr)
-    keep(posterior, judgement)
-    return judgement
-
-
-def assess(
-    posterior: Posterior,
-    rows: Rows | None = None,
-    *,
-    X: Array | None = None,
-    method: Literal["bfdr", "mixture"] = "bfdr",
-    fdr: float = 0.05,
-) -> Judgement:
-    """Diagnose, select and leave one out.
+    """Diagnose, select and leave one out; `keep` puts the judgement with the draws.
 
     `rows` are the rows in the posterior's units; X the features as the sampler saw them (covariates projected out).
     """
@@ -102,21 +98,8 @@ def assess(
     )
 
 
-def with_weights(posterior: Posterior, judgement: Judgement, weighed: Weighed | None) -> Judgement:
-    """The judgement with what refits say of prediction, kept with the draws.
-
-    Their R² takes the place of leave-one-out's: weighting the draws is too hopeful when there are more features than rows.
-    """
-    if weighed is None:
-        return judgement
-    loo = None if judgement.loo is None else replace(judgement.loo, r2=weighed.r2, r2_se=weighed.r2_se)
-    judgement = replace(judgement, loo=loo, weighed=weighed)
-    keep(posterior, judgement)
-    return judgement
-
-
-def keep(posterior: Posterior, judgement: Judgement) -> None:
-    """Write the judgement into the posterior's group `constant_data`."""
+def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
+    """Write the judgement into the posterior's group `constant_data`, and return it."""
     d, s, loo = judgement.diagnosis, judgement.selection, judgement.loo
     data: dict[str, Any] = {f"diagnosis_{name}": (("feature", "response"), getattr(d, name)) for name in _DIAGNOSIS}
     if d.noise is not None:
@@ -143,6 +126,7 @@ def keep(posterior: Posterior, judgement: Judgement) -> None:
     before = xr.Dataset(coords={"feature": posterior.C.coords["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
     posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**(before.attrs | words)))
+    return judgement
 
 
 def kept(posterior: Posterior) -> Judgement | None:

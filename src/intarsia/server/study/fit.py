@@ -17,9 +17,9 @@ from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
-from intarsia.server.results.judgement import Judgement, judge, kept, with_weights
+from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined, join
@@ -57,11 +57,10 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
-    if any(joined.feature_noise) or any(joined.response_noise):
-        return posterior, judgement  # the ridge does not know of privacy noise
-    short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
-    weighed = weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short))
-    return posterior, with_weights(posterior, judgement, weighed)
+    if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
+        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
+        judgement = judgement.with_weights(weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short)))
+    return posterior, keep(posterior, judgement)
 
 
 def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Fitted]:
@@ -75,10 +74,7 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
     fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.power)
     posterior = Posterior.from_draws(
         fitted.draws,
-        features=joined.features,
-        responses=joined.responses,
-        feature_sites=joined.feature_sites,
-        response_sites=joined.response_sites,
+        Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
