@@ -73,7 +73,8 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
         responses=joined.responses,
         feature_sites=joined.feature_sites,
         response_sites=joined.response_sites,
-        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
+        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
+        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
     return posterior, fitted.X
@@ -146,7 +147,15 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
             noise_covariance=flat_Sigma.mean(axis=0)[np.ix_(own, own)],
             covariates=tuple(covariates[j] for j in here),
             **{f"covariate_{key}": values[here] for key, values in effects.items()},
-            groups=tuple(_own_group(group, at, features) for group in chosen.groups if np.isin(at, group.members).any()),
+            groups=tuple(
+                _own_group(number, group, at, features)
+                for number, group in enumerate(chosen.groups, 1)
+                if np.isin(at, group.members).any()
+            ),
+            local_fdr=np.asarray(chosen.local_fdr_by_response, dtype=float)[at],
+            selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
+            r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
+            response_scales=tuple(posterior.response_scales.values()),
         )
     summary = {
         **judgement.summary(list(features), list(responses)),
@@ -158,7 +167,7 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
     return messages, summary
 
 
-def _own_group(group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
+def _own_group(number: int, group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
     """What a site is told of a set of interchangeable features: its own members, and how many lie elsewhere."""
     own = [features[p] for p in group.members if p in at]
-    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr)
+    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr, number)
