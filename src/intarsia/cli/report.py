@@ -12,8 +12,10 @@ EPILOG = """examples:
   intarsia report posterior.nc -o report.html                 # a saved posterior alone (no model checks, no card)
   intarsia report liver -o liver.html --regions rois.csv      # features A--B: draw them in the brain
   intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
+  intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
 
 The page needs no network and no script; open it in any browser, send it, print it."""
+METHODS = "write the paragraph on methods for a paper, true for this study (without FILE: print it)"
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +23,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="the study folder, or a posterior.nc")
     parser.add_argument("-o", "--out", type=Path, help="the page to write (report.html unless something else is asked for)")
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
+    parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
     parser.add_argument("--title", help="the page's title (default: the study's)")
     parser.add_argument("--regions", type=Path, help="CSV with code, network, x, y, z (mm) of the regions edges join")
@@ -36,6 +39,10 @@ def run(args: argparse.Namespace) -> None:
     if args.table is not None:
         count = _table(args)
         told["table"], lines = str(args.table), [f"wrote {args.table}: {count:,} coefficients"]
+    if args.methods is not None:
+        text = _methods(args)
+        told["methods"] = text
+        lines += [text] if args.methods == Path("-") else [f"wrote {args.methods}; read it against what you did"]
     if args.out is not None or not told:
         args.out = args.out or Path("report.html")
         data, line = _page(args)
@@ -54,6 +61,16 @@ def _table(args: argparse.Namespace) -> int:
     rows = table_rows(table_columns(effects_of(posterior, judgement, probability)))
     write_table(args.table, rows, list(COLUMNS))
     return len(rows)
+
+
+def _methods(args: argparse.Namespace) -> str:
+    from intarsia.report.methods import methods
+    from intarsia.report.page import collect
+
+    text = methods(collect(args.source))
+    if args.methods != Path("-"):
+        args.methods.write_text(text, encoding="utf-8")
+    return text
 
 
 def _page(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
