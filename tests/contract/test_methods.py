@@ -1,5 +1,6 @@
 """The paragraph on methods says what was done in this study, and cites what it says and nothing else."""
 
+import base64
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ SITES: list[dict[str, Any]] = [
     {"name": "laboratory", "features": ["*"], "covariates": ["age"]},
     {"name": "clinic", "responses": ["*"]},
 ]
-KEYS = {"exchange_key": "A" * 43 + "=", "signing_key": "A" * 43 + "="}
 
 
 def study(sites: list[dict[str, Any]] = SITES, **tables: Any) -> Study:
@@ -28,12 +28,10 @@ def study(sites: list[dict[str, Any]] = SITES, **tables: Any) -> Study:
     return Study.from_dict(content)
 
 
-def material(of: Study | None, Q: int = 3, covariates: bool = False, wide: float = 1.0) -> Material:
+def material(of: Study | None, Q: int = 3, covariates: bool = False, apart: float = 0.0) -> Material:
     posterior, joined, _C = made_up(P=20, Q=Q)
     C = posterior.C.values
-    C = C + wide * np.arange(C.shape[0])[:, None, None, None] * 0.0
-    if wide != 1.0:
-        C = C + np.arange(C.shape[0])[:, None, None, None]
+    C = C + apart * np.arange(C.shape[0])[:, None, None, None]
     effects = None
     if covariates:
         rng = np.random.default_rng(0)
@@ -105,8 +103,6 @@ def test_what_a_study_file_changes_the_text_says(tables: dict[str, Any], words: 
 
 
 def test_keys_that_are_pinned_are_agreed() -> None:
-    import base64
-
     pinned = [
         site | {name: base64.b64encode(bytes([i, k]) * 16).decode() for k, name in enumerate(("exchange_key", "signing_key"))}
         for i, site in enumerate(SITES)
@@ -133,7 +129,7 @@ def test_covariates_and_one_response() -> None:
 
 
 def test_a_fit_that_has_not_converged_is_not_called_converged() -> None:
-    text = methods(material(study(), wide=2.0))
+    text = methods(material(study(), apart=1.0))
     assert "**The chains had not converged" in text
     assert "The chains converged" not in text
 
