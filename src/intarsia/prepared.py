@@ -39,6 +39,10 @@ class Columns:
     def kept(self) -> Bool:
         return np.asarray(self.scale > 0)
 
+    def or_one(self) -> Array:
+        """The scales, with 1 for a constant column."""
+        return np.where(self.kept, self.scale, 1.0)
+
     def put_back(self, X: Array) -> Array:
         """Columns of zeros where constant ones were left out."""
         out = np.zeros((len(X), len(self.scale)))

@@ -6,10 +6,8 @@
 Columns are centred and scaled inside; every result is in the data's own units.
 """
 
-import sys
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from numbers import Integral
 from typing import Any
 
@@ -17,7 +15,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,19 +23,19 @@ from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.judgement import judge, keep
+from intarsia.server.results.effects import effects_of
+from intarsia.server.results.judgement import Judgement, judge, keep
 from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
+from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
+from intarsia.wire.result_table import frame, from_own_units, table_columns
 
 Array = NDArray[np.float64]
-
-
-class NotConvergedWarning(ConvergenceWarning):
-    """The chains do not agree, or there are too few draws: what was found is provisional."""
 
 
 class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -60,7 +57,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
     selection : "bfdr" or "mixture", how `selected_` is found.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
-    progress : called with the sampler's progress; by default a bar is shown on a terminal, with False never.
+    progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
+        time, with False nothing.
     backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
     folds : in how many parts rows are left out in turn to judge and weigh predictions; 0: not at all.
 
@@ -86,6 +84,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     covariate_coef_: Array
     intercept_: Any
     r2_loo_: Array
+    _scales: tuple[Array, Array, Array] | None  # of features, responses and covariates, where the fit saw them
 
     def __init__(
         self,
@@ -157,6 +156,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             intercept=intercept,
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
+        self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
         self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
         self._keep_weighed(weighed, data)
         return self
@@ -186,6 +186,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Names.of(joined),
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
+        self._scales = None
         self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
         self._keep_weighed(weighed)
         return self
@@ -230,6 +231,19 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         found = self.posterior_.covariate_summary(probability)
         shape = self.covariate_coef_.shape
         return found["lower"].T.reshape(shape), found["upper"].T.reshape(shape)
+
+    def table(self, probability: float = 0.95) -> Any:
+        """All coefficients as a pandas DataFrame: effect, interval, unit, posterior sd, local fdr, selection, set.
+
+        `intarsia.wire.result_table.COLUMNS` says what each column holds.
+        """
+        check_is_fitted(self)
+        parts = effects_of(self.posterior_, Judgement(self.diagnosis_, self.selection_), probability)
+        if self._scales is not None:
+            x, y, z = self._scales
+            responses = dict(zip(self.posterior_.responses, y.tolist(), strict=True))
+            parts = [from_own_units(part, responses, scale) for part, scale in zip(parts, (x, z), strict=True)]
+        return frame(table_columns(parts))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The parameters, and for a fitted model its verdict before anything it found."""
@@ -307,12 +321,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return run | {"progress": progress, "thin": self.thin}
 
     def _progress(self) -> AbstractContextManager[Any]:
-        """The bar of a terminal, or the callback that was given."""
-        from intarsia.progress import Bar
+        """The bar, or the callback that was given."""
+        from intarsia.progress import shown
 
-        if self.progress is None and sys.stderr is not None and sys.stderr.isatty():
-            return Bar()
-        return nullcontext(self.progress if callable(self.progress) else None)
+        return shown(self.progress)
 
     def _model(self, Q: int) -> Any:
         from intarsia.server.sampler.model import Model
@@ -338,5 +350,4 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.coef_ = coef[0] if flat else coef
         self.covariate_coef_ = effects[0] if flat else effects
         self.intercept_ = float(level[0]) if flat else level
-        if not self.diagnosis_.converged:
-            warnings.warn(self.diagnosis_.verdict, NotConvergedWarning, stacklevel=3)
+        warn_unless(self.diagnosis_.converged, self.diagnosis_.verdict, stacklevel=3)

@@ -69,8 +69,8 @@ def test_each_site_gets_its_own_rows_in_its_own_units(result) -> None:  # type: 
             if row["response"] in RESPONSES[name]:
                 factor *= tables[name][row["response"]].std()
             expected = float(C.sel(feature=row["feature"], response=row["response"])) * factor
-            assert row["mean"] == pytest.approx(expected, rel=1e-9)
-            assert row["lower"] <= row["mean"] <= row["upper"]
+            assert row["effect"] == pytest.approx(expected, rel=1e-9)
+            assert row["lower"] <= row["effect"] <= row["upper"]
     assert result.models["clinic"].coefficients.own_responses == ("alt", "ast")
     assert result.models["mri"].coefficients.sigma2_mean.shape == (0,)
 

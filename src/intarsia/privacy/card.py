@@ -160,7 +160,7 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
 
 
 def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
-    m = study.sketch.m
+    m, shared = study.sketch.m, study.deliver.share_scales
     return {
         "schema": SCHEMA,
         "kind": "intarsia privacy card",
@@ -168,9 +168,11 @@ def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: 
         "parties": {
             "sites": [s.name for s in study.sites],
             "know_phi": "every site; the server does not",
-            "server_receives": "the sketch of every column, labels, n, m, fingerprints",
-            "server_never_receives": "Φ, the key, Φ·1, means, scales, ids or their order, local noise, a second "
-            "sketch under this Φ",
+            "server_receives": "the sketch of every column, labels, n, m, fingerprints"
+            + (", the standard deviations of the responses (the study shares them with all parties)" if shared else ""),
+            "server_never_receives": f"Φ, the key, Φ·1, means, {'other scales' if shared else 'scales'}, ids or their order, "
+            "local noise, a second sketch under this Φ",
+            "response_scales_shared": shared,
         },
         "sketch": {
             "n": n, "m": m, "kind": study.sketch.kind, "precision": study.sketch.precision,

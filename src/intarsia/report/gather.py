@@ -206,6 +206,17 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     return material
 
 
+def read_fit(source: Path) -> tuple[Any, Judgement, Any]:
+    """Posterior, judgement and study (None for a posterior alone) of a study folder or a posterior.nc."""
+    from intarsia.server.results.posterior import Posterior
+
+    if source.is_dir():
+        material = from_folder(source)
+        return material.posterior, material.judgement, material.study
+    posterior = Posterior.load(source)
+    return posterior, kept(posterior) or judge(posterior), None
+
+
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The study folder's log; a half-written last line is left out."""
     events = []

@@ -283,7 +283,8 @@ class Site:
         pending = store.get(waiting)
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
-            pending = result.message.to_bytes()
+            shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
+            pending = replace(result.message, response_scales=shared).to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
@@ -341,6 +342,8 @@ class Site:
         for response, owner in zip(coefficients.responses, coefficients.response_sites, strict=True):
             if owner not in study.names or not study.site(owner).claims_response(response):
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
+        if bool(coefficients.response_scales) != study.deliver.share_scales:
+            raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
         units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
         model = SiteModel(coefficients, units)
         if store.put("coefficients", message) != message:

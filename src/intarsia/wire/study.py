@@ -69,11 +69,15 @@ class Fit:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval."""
+    """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval.
+
+    With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units.
+    """
 
     content: str = "draws"
     interval: float = 0.95
     draws: int = 1000
+    share_scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -351,11 +355,12 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
 
 def _deliver(content: dict[str, Any], check: Checker) -> Delivery:
     table, at = check.table(content, "deliver"), ("deliver",)
-    check.known(table, at, ("content", "interval", "draws"))
+    check.known(table, at, tuple(f.name for f in fields(Delivery)))
     return Delivery(
         check.choice(table, at, "content", ("draws", "summary"), "draws"),
         check.number(table, at, "interval", default=0.95, within=PROBABILITY),
         check.integer(table, at, "draws", default=1000, low=2, high=10**6),
+        check.boolean(table, at, "share_scales", default=False),
     )
 
 

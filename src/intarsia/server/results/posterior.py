@@ -155,6 +155,12 @@ class Posterior:
         Gamma = self.Gamma
         return [] if Gamma is None else [str(name) for name in Gamma.coords["covariate"].values]
 
+    @property
+    def response_scales(self) -> dict[str, float]:
+        """The responses' standard deviations in their units, where their owners share them; else empty."""
+        shared = json.loads(self.tree.attrs.get("response_scales", "[]"))
+        return dict(zip(self.responses, map(float, shared), strict=True)) if shared else {}
+
     def noise_covariance(self) -> xr.DataArray:
         """Posterior mean of Σ (response, response2)."""
         return self.Sigma.mean(("chain", "draw"))

@@ -75,7 +75,8 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
     posterior = Posterior.from_draws(
         fitted.draws,
         Names.of(joined),
-        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m},
+        attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
+        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
     return posterior, fitted
@@ -149,7 +150,15 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
             covariates=tuple(covariates[j] for j in here),
             **{f"covariate_{key}": values[here] for key, values in effects.items()},
             **_to_predict(judgement, at, here, own),
-            groups=tuple(_own_group(group, at, features) for group in chosen.groups if np.isin(at, group.members).any()),
+            groups=tuple(
+                _own_group(number, group, at, features)
+                for number, group in enumerate(chosen.groups, 1)
+                if np.isin(at, group.members).any()
+            ),
+            local_fdr=np.asarray(chosen.local_fdr_by_response, dtype=float)[at],
+            selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
+            r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
+            response_scales=tuple(posterior.response_scales.values()),
         )
     summary = {
         **judgement.summary(list(features), list(responses)),
@@ -169,7 +178,7 @@ def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dic
     return {"to_predict": w.coefficients[at], "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
 
 
-def _own_group(group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
+def _own_group(number: int, group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
     """What a site is told of a set of interchangeable features: its own members, and how many lie elsewhere."""
     own = [features[p] for p in group.members if p in at]
-    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr)
+    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr, number)
