@@ -107,7 +107,10 @@ def explain(study: Study) -> list[str]:
     lines = [
         f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
         *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
-        f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
+        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations "
+        "of all columns."
+        if s.gram
+        else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
@@ -130,7 +133,9 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
     lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
-    if p.epsilon is None:
+    if s.gram:
+        lines.append("Privacy: refused above one column per three subjects; two sites together have the third one's values.")
+    elif p.epsilon is None:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")

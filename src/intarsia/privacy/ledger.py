@@ -170,6 +170,25 @@ class Ledger:
             pairs.append((entry.epsilon, entry.delta))
         return composed(pairs)
 
+    def differing(self, tokens: NDArray[np.uint64], content: str, but: tuple[str, str] | None = None) -> int | None:
+        """In how many subjects the nearest cohort differs of which a Gram matrix left; None where none shares a subject.
+
+        0: the same people, with other values or columns. The very same matrix again tells nothing new and does not count. A
+        cohort whose token file was deleted is taken as the same people.
+        """
+        nearest: int | None = None
+        for entry in self._runs().values():
+            if entry.state != "released" or entry.kind != "gram" or (entry.study, entry.run) == but:
+                continue
+            path = self.folder / "cohorts" / entry.cohort
+            other = np.frombuffer(path.read_bytes(), "<u8") if path.exists() else tokens
+            shared = int(np.isin(tokens, other, assume_unique=True).sum())
+            d = len(tokens) + len(other) - 2 * shared
+            if not shared or (d == 0 and entry.content == content):
+                continue
+            nearest = d if nearest is None else min(nearest, d)
+        return nearest
+
     # --- writing ------------------------------------------------------------------------------------------------
 
     def bind(self, claim: "Claim") -> None:

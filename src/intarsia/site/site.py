@@ -18,6 +18,7 @@ from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariates import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.gram import steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
@@ -307,7 +308,23 @@ class Site:
         store.rename(waiting, "sketch")
         return pending
 
+    def deal(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: this site's masked columns for another site, one block of subjects."""
+        self._only_gram(study)
+        return gram.deal(self, study, payload)
+
+    def multiply(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: one block more in this site's sums; after the last, its shares of the products."""
+        self._only_gram(study)
+        return gram.multiply(self, study, payload)
+
+    def _only_gram(self, study: Study) -> None:
+        if not study.sketch.gram:
+            raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
+
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
+        if study.sketch.gram:
+            return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import design, factor, sketch
 
         plan: dict[str, Any] = {"study": study.id, "run": study.run, "m": study.sketch.m}
@@ -361,6 +378,7 @@ class Site:
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
+        gram.forget(store)
         return model
 
     def receipt(self, study: Study) -> bytes:
