@@ -60,7 +60,7 @@ class Facts:
     precision: str = "float64"
     attack_complete: bool = True
     attack_ran: bool = True
-    differing: int | None = None  # subjects in which the nearest earlier Gram matrix differs; None: there is none
+    singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property

@@ -10,8 +10,8 @@ who knows Σ compares s/h: χ²_{n−1} for members, χ²_{n−c} for others, so
 
 One who knows G alone has h only: members t/(1 + t) with t ~ (c/(n−1−c)) F_{c, n−1−c}, others (c/(n−c)) F_{c, n−c}.
 
-*Differencing.* The difference of two Gram matrices of cohorts that differ in d subjects is made of these d subjects alone: it is
-judged as what it is, a Gram matrix of d people.
+*Differencing.* The difference of two Gram matrices is made of the subjects in whom the cohorts differ; sums and differences
+of more single out smaller groups. Each such group is judged as what it is: a Gram matrix of so few people.
 """
 
 import numpy as np
@@ -96,22 +96,22 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
 
 def differencing(facts: Facts, policy: Policy) -> list[Finding]:
     """Earlier Gram matrices of nearly the same people."""
-    d = facts.differing
+    d = facts.singled_out
     if d is None:
         return [Finding("differencing", OK, "differencing: no earlier Gram matrix of these people.")]
     least = max(int(np.ceil(facts.columns / MOST_COLUMNS)), policy.min_level)
     if d == 0:
         text = (
-            "differencing: a Gram matrix of these people, with other values or other columns, has left before. All "
-            "second moments of "
-            "a cohort leave once: the difference of two would show who was changed. Use a sketch for a further study."
+            "differencing: a Gram matrix of these people, with other values or other columns, has left before. All second "
+            "moments of a cohort leave once: the difference of two would show who was changed. Use a sketch for a further study."
         )
         return [Finding("differencing", REFUSE, text, 0, least)]
     if d < least:
         text = (
-            f"differencing: a Gram matrix of a cohort that differs from this one in {d} subjects has left before; "
-            "the difference of "
-            f"the two is made of these subjects alone. At least {least} must differ. Use the same cohort, or a sketch."
+            f"differencing: with the Gram matrices that left before, this one would single out {d} subjects: sums "
+            "and differences "
+            f"of them are made of these people alone. At least {least} are needed. Use the same cohort, or a sketch."
         )
         return [Finding("differencing", REFUSE, text, d, least)]
-    return [Finding("differencing", OK, f"differencing: the nearest earlier cohort differs in {d} subjects.", d, least)]
+    text = f"differencing: the smallest group that Gram matrices single out together has {d} subjects."
+    return [Finding("differencing", OK, text, d, least)]

@@ -103,7 +103,9 @@ def preflight(
             for parts in table.raw_blocks():
                 hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
-        found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
+        # What a Gram matrix tells does not depend on the order of subjects: its content is taken in the table's own.
+        among = np.sort(chosen) if gram and chosen is not None else chosen
+        found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
         if facts.attack_ran:
             phi = design(key, study=study.id, run=study.run, n=n, m=m, kind=study.sketch.kind, cohort=order_mac)
@@ -115,12 +117,11 @@ def preflight(
                 )  # fmt: skip
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
-        # What a Gram matrix tells does not depend on the key or the order: the same again is the same content.
         under = () if gram else (key.fingerprint, order_mac)
         hasher.update(repr((tuple(c.name for c in facts.own_columns), *under)).encode())
         claim = replace(claim, content=hasher.hexdigest())
         if ledger is not None and gram:
-            facts = replace(facts, differing=ledger.differing(claim.tokens, claim.content, (study.id, study.run)))
+            facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, (study.id, study.run)))
     verdict = judge(facts, policy)
     if claim is not None and ledger is not None and verdict.refused and not dry:
         ledger.refuse(claim, (f.rule for f in verdict.refused))

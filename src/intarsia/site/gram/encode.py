@@ -1,8 +1,9 @@
 """A site's standardised columns as whole numbers, in the order of subjects the sites agreed on; on disk, one block in memory
 at a time.
 
-Each value is rounded up or down at random, by numbers that depend on the study, the site, the row of the table and the
-column alone. So the products of the columns are the same whatever the key, the order of subjects or the carrier.
+Each value is rounded up or down at random, by numbers that depend on the site, the row of the table and the column alone, and
+that only the site knows. So the products are the same in every run on the same values, whatever the key, the order of
+subjects or the carrier: a run again tells nothing new.
 """
 
 import hashlib
@@ -51,8 +52,8 @@ def opened(store: RunStore, n: int, c: int) -> Ring:
     return np.memmap(path, dtype=np.uint64, mode="r", shape=(n, c))
 
 
-def encode_table(table: Table, order: Any, store: RunStore, purpose: str) -> Encoded:
-    """Two passes over the table: means and scales, then the encoded columns. `purpose` names study and site for the rounding."""
+def encode_table(table: Table, order: Any, store: RunStore, secret: bytes) -> Encoded:
+    """Two passes over the table: means and scales, then the encoded columns. The site's `secret` decides the rounding."""
     n, width = len(order), len(table.labels)
     place = np.full(table.n, -1, dtype=np.int64)
     place[order] = np.arange(n)
@@ -63,7 +64,7 @@ def encode_table(table: Table, order: Any, store: RunStore, purpose: str) -> Enc
     if not len(kept):
         raise InputError("Every column is constant: nothing is left for a Gram matrix.")
     bits, mean, sd = fraction_bits(n), moments.mean[kept], moments.sd[kept]
-    seed = int.from_bytes(hashlib.sha256(f"intarsia gram rounding 1|{purpose}".encode()).digest(), "little")
+    seed = int.from_bytes(hashlib.sha256(b"intarsia gram rounding 1|" + secret).digest(), "little")
     uniform = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
     out, part = _target(store, n, len(kept))
     at = 0

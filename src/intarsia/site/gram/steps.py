@@ -45,7 +45,8 @@ def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) ->
     """The products of this site's own columns, and what it commits to."""
     store, rows = site.run_store(study), study.sketch.rows or len(order)
     seed = store.put("seed.secret", secrets.token_bytes(32))
-    encoded = encode_table(table, order, store, f"{study.hash}|{site.name}")
+    # A signature of fixed words: secret while it stays here, and the same in every run.
+    encoded = encode_table(table, order, store, site.own_identity().sign(b"intarsia gram rounding 1"))
     circle = _circle(site, study, mac)
     blocks = study.sketch.blocks(len(order))
     commitments = [digest(_masked(circle, encoded.columns, seed, block, rows)) for block in range(blocks)]
