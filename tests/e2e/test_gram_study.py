@@ -167,12 +167,15 @@ def test_covariates_and_intersection(tmp_path):
     tables["lab"] = tables["lab"][tables["lab"]["id"] < "S0300"].reset_index(drop=True)
     parties = in_folders(tmp_path, tables)
     parties[1].roles["covariates"] = ["age"]
-    content = gram_study(parties, alignment={"mode": "intersect"}).to_dict()
+    content = gram_study(parties, alignment={"mode": "intersect"}, deliver={"share_scales": True}).to_dict()
     content["site"][1]["covariates"] = ["age"]
     result = fit(parties, Study.from_dict(content))
     assert result.posterior.covariates == ["age"]
-    (age,) = [row for row in result.models["mri"].covariate_rows() if row["response"] == "alt"]
+    (age,) = [row for row in result.models["mri"].rows() if (row["feature"], row["response"]) == ("age", "alt")]
     assert age["lower"] < 0 < age["upper"]
+    scales = dict(zip(("alt", "ast", "hdl"), result.models["mri"].coefficients.response_scales, strict=True))
+    together = tables["clinic"]["id"] < "S0300"
+    assert scales["alt"] == pytest.approx(tables["clinic"].loc[together, "alt"].std(), rel=1e-9)
     assert {"clinic_0", "mri_1", "lab_2"} <= set(result.selected)
 
 

@@ -28,12 +28,16 @@ NO_PHI = "there is no Φ: nothing was mixed"
 
 def common(study: Any, n: int, columns: int | str, auc: float | str) -> dict[str, Any]:
     """Who sees what, what it tells, what is not claimed; with the entries every card has."""
+    shared = study.deliver.share_scales
     return {
         "parties": {
             "sites": [s.name for s in study.sites],
             "know_phi": "nobody: there is no Φ",
-            "server_receives": "the exact Gram matrix of all standardised columns (their correlations times n − 1), labels, n",
-            "server_never_receives": "any site's columns or shares of them in the clear, means, scales, ids or their order",
+            "server_receives": "the exact Gram matrix of all standardised columns (their correlations times n − 1), labels, n"
+            + (", the standard deviations of the responses (the study shares them with all parties)" if shared else ""),
+            "server_never_receives": "any site's columns or shares of them in the clear, means, "
+            f"{'other scales' if shared else 'scales'}, ids or their order",
+            "response_scales_shared": shared,
             "together": COLLUSION[0],
         },
         "sketch": {

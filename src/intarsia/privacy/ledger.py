@@ -175,7 +175,8 @@ class Ledger:
 
         Sums and differences of the matrices weigh alike all subjects that are in the same of the cohorts, so these groups are the
         finest that can be had. None: no earlier Gram matrix shares a subject. 0: the same people, with other values or
-        columns. The very same matrix again tells nothing new and does not count. A cohort whose token file was deleted is taken as the same people.
+        columns. The very same matrix again tells nothing new and does not count. A cohort whose token file was deleted is
+        taken as the same people.
         """
         cohorts = [tokens]
         for entry in self._runs().values():

@@ -9,6 +9,7 @@ a random rotation of the data: the n − 1 rows of O W with O uniform among matr
 orthonormal sketch of n − 1 rows would have been. Some of them suffice, and can be drawn without the others.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import FederationError
-from intarsia.server.covariates import Covariates
+from intarsia.server.covariates import Covariates, Fitted
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.wire.study import GRAM
 
@@ -67,13 +68,23 @@ def check_rows(joined: Any, most: int = MOST_ROWS) -> Rows:
     rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
     if joined.kind != GRAM:
         return rows
-    W = root_of(np.concatenate([rows.X, rows.Y, rows.Z], axis=1))
-    rng = np.random.default_rng(list(bytes.fromhex(joined.study_hash)))
-    R = rotated_rows(W, joined.m, rng, most)
-    P, Q = rows.X.shape[1], rows.Y.shape[1]
-    return Rows.of(R[:, :P], R[:, P : P + Q], R[:, P + Q :])
+    X, Y, Z = _rotated(joined, (rows.X, rows.Y, rows.Z), joined.m, most)
+    return Rows.of(X, Y, Z)
 
 
-def root_of(W: Array) -> Array:
-    """A square root (c × c) of rows that may be more."""
-    return np.asarray(linalg.qr(W, mode="r")[0][: W.shape[1]])
+def whole_rows(joined: Any, fitted: Fitted) -> Fitted | None:
+    """A fit with exchangeable rows in place of a root's, as many as there are; None where they are too many to make."""
+    rows = joined.m - len(joined.covariates)
+    if joined.kind != GRAM:
+        return fitted
+    if rows > MOST_ROWS:
+        return None
+    X, Y = _rotated(joined, (fitted.X, fitted.Y), rows, rows)
+    return replace(fitted, X=X, Y=Y)
+
+
+def _rotated(joined: Any, parts: tuple[Array, ...], rows: int, most: int) -> list[Array]:
+    W = np.asarray(linalg.qr(np.concatenate(parts, axis=1), mode="r")[0])
+    W = W[: W.shape[1]]
+    R = rotated_rows(W, rows, np.random.default_rng(list(bytes.fromhex(joined.study_hash))), most)
+    return np.split(R, np.cumsum([part.shape[1] for part in parts])[:-1], axis=1)

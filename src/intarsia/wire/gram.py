@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import MAX_BYTES, pack, unpack
-from intarsia.wire.messages import check_labels
+from intarsia.wire.messages import check_labels, check_scales
 from intarsia.wire.ring import Ring, fraction_bits
 from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
@@ -72,6 +72,7 @@ class GramBlock:
     check: str
     G: Ring = field(repr=False)
     commitments: NDArray[np.uint8] = field(repr=False)
+    response_scales: tuple[float, ...] = ()
     signature: bytes = b""
 
     @property
@@ -85,13 +86,13 @@ class GramBlock:
     def to_bytes(self) -> bytes:
         names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check")
         header = {name: getattr(self, name) for name in names} | {role: list(getattr(self, role)) for role in _ROLES}
-        header["signature"] = encode(self.signature)
+        header |= {"response_scales": list(self.response_scales), "signature": encode(self.signature)}
         return pack("gram", header, {"G": self.G.view(np.int64), "commitments": self.commitments})
 
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "GramBlock":
         header, arrays = unpack(raw, "gram", limit_bytes=limit)
-        entries = ("n", "bits", "order_mac", "key_fingerprint", "check", "signature", *_ROLES)
+        entries = ("n", "bits", "order_mac", "key_fingerprint", "check", "response_scales", "signature", *_ROLES)
         site, study_hash = checked(header, "gram", entries)
         n, bits = header["n"], header["bits"]
         labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
@@ -108,10 +109,11 @@ class GramBlock:
             raise MessageError(f"The Gram block of site {site!r} is not a symmetric matrix of its {c} columns.")
         if commitments.dtype != np.uint8 or commitments.ndim != 2 or commitments.shape[1] != 32 or not len(commitments):
             raise MessageError(f"The Gram block of site {site!r} has no commitments.")
+        scales = check_scales(header["response_scales"], len(labels["responses"]))
         rest: dict[str, Any] = {name: header[name] for name in ("order_mac", "key_fingerprint", "check")}
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
         return cls(site, study_hash, **labels, n=n, bits=bits, **rest, G=np.ascontiguousarray(G).view(np.uint64),
-                   commitments=commitments, signature=signature)  # fmt: skip
+                   commitments=commitments, response_scales=scales, signature=signature)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
         raise FederationError(
             f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
         )
+    if bool(block.response_scales) != (study.deliver.share_scales and bool(block.responses)):
+        raise FederationError(f"Site {sender!r} does not keep to [deliver] share_scales of study.toml. Refused.")
     if len(block.commitments) != study.sketch.blocks(block.n) or not fits(block.G):
         raise FederationError(f"The Gram block of site {sender!r} has the wrong number of commitments, or numbers out of range.")
     if not folder.missing("alignment"):
@@ -160,6 +162,7 @@ def joined(folder: "StudyFolder") -> Joined:
         feature_sites=feature_sites, response_sites=response_sites, covariate_sites=covariate_sites, n=first.n, m=first.n - 1,
         kind=folder.study.sketch.kind, study_hash=first.study_hash, key_fingerprint=first.key_fingerprint,
         order_mac=first.order_mac, feature_noise=(0.0,) * len(x), response_noise=(0.0,) * len(y),
+        response_scales=tuple(scale for block in blocks for scale in block.response_scales),
     )  # fmt: skip
 
 

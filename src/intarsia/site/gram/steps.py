@@ -55,6 +55,7 @@ def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) ->
         site.name, study.hash, units.features, units.responses, units.covariates, len(order), encoded.bits, mac,
         site.key(study).study_fingerprint(study.hash), seed_digest(seed), encoded.gram(rows),
         np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(blocks, 32),
+        tuple(float(scale) for scale in units.y_scale) if study.deliver.share_scales else (),
     )  # fmt: skip
     return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 
