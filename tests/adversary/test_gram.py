@@ -1,4 +1,6 @@
-"""Lying parties in a Gram study: a site that computes, deals or states wrongly, a server that alters, swaps and asks out of turn."""
+"""Lying parties in a Gram study: a site that computes, deals or states wrongly, a server that alters, swaps and asks out of
+turn.
+"""
 
 import json
 import shutil

@@ -71,6 +71,11 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
         folder.drop(deal)
 
 
+def collect_shares(folder: StudyFolder, ask: Ask) -> None:
+    """The products of a Gram study alone: sites that exchange files have multiplied without this server."""
+    _gather(folder, ask, "product", "multiply", {name: {} for name in folder.study.names})
+
+
 def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:
     """The sketches alone: sites that exchange files have agreed and aligned without this server."""
     _gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.study.names})
