@@ -18,6 +18,7 @@ from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.gram import steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
@@ -284,7 +285,8 @@ class Site:
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
-            pending = replace(result.message, response_scales=shared).to_bytes()
+            message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
+            pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
@@ -298,7 +300,23 @@ class Site:
         store.rename(waiting, "sketch")
         return pending
 
+    def deal(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: this site's masked columns for another site, one block of subjects."""
+        self._only_gram(study)
+        return gram.deal(self, study, payload)
+
+    def multiply(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: one block more in this site's sums; after the last, its shares of the products."""
+        self._only_gram(study)
+        return gram.multiply(self, study, payload)
+
+    def _only_gram(self, study: Study) -> None:
+        if not study.sketch.gram:
+            raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
+
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
+        if study.sketch.gram:
+            return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms = SketchTerms.of(study, self.name, mac)
@@ -351,6 +369,7 @@ class Site:
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
+        gram.forget(store)
         return model
 
     def receipt(self, study: Study) -> bytes:

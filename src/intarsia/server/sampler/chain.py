@@ -40,11 +40,12 @@ class Chain:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
         X, Y = asked.array("X"), asked.array("Y")
         self.be = backends.get("numpy")
-        self.plan = plan(Model(**asked.model), X, Y, mixing=asked.mixing)
-        self.data = prepare(self.be, X, Y)
+        self.plan = plan(Model(**asked.model), X, Y, mixing=asked.mixing, degrees=asked.degrees)
+        self.data = prepare(self.be, X, Y, degrees=asked.degrees)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        self.state = initial(self.plan, self.data, self.rng, sparse_start(X, Y) if self.plan.searches else None)
+        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
+        self.state = initial(self.plan, self.data, self.rng, found)
         self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
