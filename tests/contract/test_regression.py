@@ -21,7 +21,7 @@ from intarsia.server.results.leave_one_out import to_arviz
 from intarsia.server.results.posterior import Posterior
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 from intarsia.wire.messages import join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -129,10 +129,12 @@ def test_constant_columns_have_no_effect(data):
     np.testing.assert_allclose(nothing.predict(np.zeros((2, 2))), 1.0)
 
 
-def test_sketched_fit_finds_the_same_and_uses_a_fresh_key(data):
+def test_sketched_fit_finds_the_same_and_follows_its_seed(data):
     X, Y, C = data
-    first, second = (ReducedRankHorseshoe(**{**SHORT, "draws": 200}, sketch=60).fit(X, Y) for _ in range(2))
-    assert not np.array_equal(first.coef_, second.coef_)
+    fits = [ReducedRankHorseshoe(**{**SHORT, "draws": 200, "random_state": seed}, sketch=60).fit(X, Y) for seed in (0, 0, 1)]
+    first, again, other = fits
+    np.testing.assert_array_equal(first.coef_, again.coef_)
+    assert not np.array_equal(first.noise_covariance_, other.noise_covariance_)
     lower, upper = first.interval(0.999)
     assert ((lower <= C.T) & (upper >= C.T)).mean() > 0.9
     assert first.score(X, Y) > 0.9
@@ -145,7 +147,7 @@ def sketches(data, **more):
     key = SketchKey(bytes(32))
     parts = {"clinic": (X.iloc[:, :2], []), "mri": (pd.concat([X.iloc[:, 2:], Y], axis=1), list(Y.columns))}
     return [
-        sketch(Table.open(frame, responses=responses), key, study="s", run="r", m=70, site=site, **more).message
+        sketch(Table.open(frame, responses=responses), key, SketchTerms("s", "r", 70, site=site, **more)).message
         for site, (frame, responses) in parts.items()
     ]
 

@@ -1,6 +1,6 @@
 """A site's rows of the posterior in its own units, and its part of a joint prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -13,17 +13,18 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
+from intarsia.wire.result_table import Effects, Evidence, Scales, frame, table_columns, table_rows
 from intarsia.wire.table_files import write_table
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SiteModel:
     """What a site has after the study: its coefficients, mapped to its own units where it can.
 
-    A coefficient is in units of the response for each unit of the feature when the response is the site's own; else
-    in standard deviations of the response, whose scale is known to its owner only.
+    A coefficient is in units of the response for each unit of the feature when the response is the site's own or the study
+    shares the responses' scales; else in standard deviations of the response, whose scale is known to its owner only.
     """
 
     coefficients: Coefficients
@@ -35,53 +36,60 @@ class SiteModel:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
+        if c.response_scales:
+            told = dict(zip(c.responses, c.response_scales, strict=True))
+            if any(told[label] != scale for label, scale in zip(u.responses, u.y_scale, strict=True)):
+                raise MessageError(f"The coefficients give other scales to responses of site {c.site!r} than it sent. Refused.")
 
     @property
     def site(self) -> str:
         return self.coefficients.site
 
+    def effects(self, responses: Mapping[str, float] | None = None) -> list[Effects]:
+        """The site's own columns for the table of results; `responses` are scales of others' responses, where they are known."""
+        c, u = self.coefficients, self.units
+        known = dict(zip(c.responses, c.response_scales, strict=True)) if c.response_scales else {}
+        known |= dict(responses or {}) | {label: float(scale) for label, scale in zip(u.responses, u.y_scale, strict=True)}
+        groups = {label: group.number for group in c.groups for label in group.members}
+        evidence = Evidence(c.local_fdr, c.by_response, 1.0 - c.evidence, c.selected, groups)
+        common: dict[str, Any] = {"responses": c.responses, "interval": c.interval}
+        mine: dict[str, Any] = {"mean": c.mean, "sd": c.sd, "lower": c.lower, "upper": c.upper}
+        adjusted: dict[str, Any] = {name: getattr(c, f"covariate_{name}") for name in mine}
+        here, there = (c.site,) * len(c.features), (c.site,) * len(c.covariates)
+        return [
+            Effects(c.features, here, **mine, **common, evidence=evidence, scales=Scales(known, u.x_scale)),
+            Effects(c.covariates, there, **adjusted, **common, scales=Scales(known, u.z_scale)),
+        ]
+
+    def table(self) -> Any:
+        """The site's own columns as a pandas DataFrame, one row per column and response, in its units."""
+        return frame(table_columns(self.effects()))
+
     def rows(self) -> list[dict[str, Any]]:
-        """One row per own column and response: mean, sd, interval in own units; evidence and selection for features.
+        """The same, row by row; `intarsia.wire.result_table.COLUMNS` says what the entries are."""
+        return table_rows(table_columns(self.effects()))
 
-        A covariate is adjusted for and never selected: those entries of its rows are empty.
-        """
+    def response_rows(self) -> list[dict[str, Any]]:
+        """One row per response of this site: how much of it is explained and by how many features of all sites."""
         c, u = self.coefficients, self.units
-        y = dict(zip(u.responses, u.y_scale, strict=True))
-        roles = (
-            ("feature", c.features, u.x_scale, (c.mean, c.sd, c.lower, c.upper)),
-            ("covariate", c.covariates, u.z_scale, (c.covariate_mean, c.covariate_sd, c.covariate_lower, c.covariate_upper)),
+        out = []
+        for q, response in enumerate(u.responses):
+            row: dict[str, Any] = {"response": response, "features_selected": c.selected_count[q] if c.selected_count else None}
+            row["explained"] = max(0.0, 1.0 - float(c.sigma2_mean[q]))
+            row["explained_out_of_sample"] = c.r2_loo[q] if c.r2_loo else None
+            row["residual_sd"] = float(u.y_scale[q] * np.sqrt(c.sigma2_mean[q]))
+            row["sd"] = float(u.y_scale[q])
+            row["mean"] = float(u.y_mean[q])
+            out.append(row)
+        return out
+
+    def __repr__(self) -> str:
+        c = self.coefficients
+        chosen, own = int(c.selected.sum()), len(c.own_responses)
+        return (
+            f"<SiteModel of {c.site}: {len(c.features)} features ({chosen} selected), {len(c.covariates)} covariates, "
+            f"{len(c.responses)} responses, {own} of them its own; .table() has the effects>"
         )
-        out = []
-        for role, labels, scale, summary in roles:
-            for p, label in enumerate(labels):
-                for q, response in enumerate(c.responses):
-                    row: dict[str, Any] = {"feature": label, "role": role, "response": response}
-                    factor = y.get(response, 1.0) / scale[p]
-                    row |= {
-                        name: float(v[p, q] * factor) for name, v in zip(("mean", "sd", "lower", "upper"), summary, strict=True)
-                    }
-                    row["standardised"] = float(summary[0][p, q])
-                    chosen = role == "feature"
-                    row["selected"] = bool(c.selected[p]) if chosen else None
-                    row["selected_here"] = bool(c.by_response[p, q]) if chosen else None
-                    row["evidence"] = float(c.evidence[p]) if chosen else None
-                    row["unit"] = "response units" if response in y else "sd of the response"
-                    out.append(row)
-        return out
-
-    def covariate_rows(self) -> list[dict[str, Any]]:
-        """One row per covariate of this site and response: effect and interval in own units."""
-        c, u = self.coefficients, self.units
-        y = dict(zip(u.responses, u.y_scale, strict=True))
-        out = []
-        for j, covariate in enumerate(c.covariates):
-            for q, response in enumerate(c.responses):
-                factor = y.get(response, 1.0) / u.z_scale[j]
-                row: dict[str, Any] = {"covariate": covariate, "response": response}
-                for name in ("mean", "sd", "lower", "upper"):
-                    row[name] = float(getattr(c, f"covariate_{name}")[j, q] * factor)
-                out.append({**row, "unit": "response units" if response in y else "sd of the response"})
-        return out
 
     def part(self, X: Array, Z: Array) -> Array:
         """This site's part of the standardised linear predictor, (slice, subject, response): the mean, then its posterior sd.
@@ -96,9 +104,9 @@ class SiteModel:
                     f"The new subjects have {found.shape[-1]} {what} columns, the model of site {self.site!r} has {len(labels)}."
                 )
         V, W = (X - u.x_mean) / u.x_scale, (Z - u.z_mean) / u.z_scale
-        mean = V @ c.mean
+        mean = V @ (c.mean + c.to_predict)
         if len(u.covariates):
-            mean = mean + W @ c.covariate_mean
+            mean = mean + W @ (c.covariate_mean + c.covariate_to_predict)
         if c.draws is None:
             return mean[None]
         total = square = np.zeros_like(mean)
@@ -121,7 +129,7 @@ class SiteModel:
         mean = u.y_mean + u.y_scale * total[0]
         if len(total) < 2:
             return Prediction(u.responses, c.interval, mean)
-        sd = u.y_scale * np.sqrt(total[1] ** 2 + c.sigma2_mean)
+        sd = u.y_scale * np.sqrt(c.spread * (total[1] ** 2 + c.sigma2_mean))
         reach = NormalDist().inv_cdf((1 + c.interval) / 2) * sd
         return Prediction(u.responses, c.interval, mean, sd, mean - reach, mean + reach)
 
