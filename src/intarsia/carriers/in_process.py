@@ -18,6 +18,7 @@ from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
 from intarsia.wire.study import Study, new_run
 
@@ -75,9 +76,11 @@ def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: An
         entry: dict[str, Any] = {
             "name": site.name,
             "features": list(table.features),
-            "responses": list(table.responses),
+            "responses": response_labels(table, site.kinds),
             "covariates": list(table.covariates),
         }
+        if site.kinds:
+            entry["kinds"] = site.kinds
         if site.identity is not None:
             entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
         roster.append(entry)

@@ -185,6 +185,7 @@ def run_receive(args: argparse.Namespace) -> None:
     for group in model.coefficients.groups:
         elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
         lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
+    lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     effects = model.covariate_rows()
     if effects:
         beside = args.out.with_name(f"{args.out.stem}-covariates{args.out.suffix}")
