@@ -13,6 +13,8 @@ import intarsia
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import InputError, IntarsiaError, StudyError
+from intarsia.report.gather import gather
+from intarsia.report.page import render
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
 from intarsia.site.site_folder import SiteFolder
@@ -140,7 +142,9 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
     for name, frame in frames().items():
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
         own = ",".join(RESPONSES) if name == "clinic" else ""
-        run("site", "init", tmp_path / name, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id", "--responses", own)
+        run(
+            "site", "init", tmp_path / name, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id", "--responses", own
+        )
         toml = (tmp_path / name / "site.toml").read_text().replace('# key = "study.key"', 'key = "../study.key"')
         toml = toml.replace('one_column = "refuse"', 'one_column = "allow"')
         toml = toml.replace("ignore = []", kinds if name == "clinic" else "ignore = []")
@@ -171,6 +175,16 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
         "-o", tmp_path / "june.csv", "--observed", tmp_path / "new-clinic.csv")  # fmt: skip
     assert "asthma: AUC 0." in capsys.readouterr().out
     assert set(pd.read_csv(tmp_path / "june.csv")["what"].dropna()) >= {"probability", "count", "score"}
+
+
+def test_the_report_tells_each_kind(result: StudyResult) -> None:
+    page = render(gather(result.posterior, study=study()))
+    assert 'id="outcomes"' in page
+    assert "Yes or no; its effects are told as odds ratio" in page
+    assert "A time to an event up to 24 months; its effects are told as difference in mean survival time in months" in page
+    assert "censoring is taken to be independent of the features" in page
+    plain = render(gather(result.posterior, study=study(site=[{"name": "clinic", "features": ["*"], "responses": RESPONSES}])))
+    assert 'id="outcomes"' not in plain
 
 
 def test_a_study_made_in_python_carries_the_kinds() -> None:
@@ -206,7 +220,7 @@ def test_bad_input_is_refused_before_anything_leaves(column: str, values: Any, w
 
 def test_a_site_that_says_another_kind_than_the_study_is_refused() -> None:
     sites = parties(frames(400), kinds={**KINDS, "asthma": {"kind": "binary", "yes": "no"}, "fev1": "skewed"})
-    with pytest.raises(InputError, match="'fev1': the site says kind = 'skewed', study.toml says 'continuous'"):
+    with pytest.raises(InputError, match=r"'fev1': the site says kind = 'skewed', study\.toml says 'continuous'"):
         fit(sites, study())
     with pytest.raises(InputError, match="a response has a kind, one of continuous, binary"):
         parties(frames(60), kinds={"asthma": "logistic"})
