@@ -3,7 +3,7 @@
 Columns are centred and scaled, the covariates' columns set apart, constant columns left out, the rest sketched if asked.
 """
 
-import secrets
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -68,11 +68,11 @@ class Prepared:
     n: int
 
     @classmethod
-    def of(cls, X: Array, Y: Array, Z: Array, sketch: int | None) -> "Prepared":
+    def of(cls, X: Array, Y: Array, Z: Array, sketch: int | None, seed: int = 0) -> "Prepared":
         x, y, z = Columns.of(X), Columns.of(Y), Columns.of(Z)
         parts = (x.standardise(X), y.standardise(Y), z.put_back(z.standardise(Z)))
         if sketch is not None:
-            parts = _sketched(parts, sketch)
+            parts = _sketched(parts, sketch, seed)
         X_ready, Y_ready, Z_ready = parts
         return cls(X_ready, Y_ready, Z_ready, x, y, z, len(X))
 
@@ -149,8 +149,8 @@ def covariate_places(covariates: Sequence[Any] | None, P: int, names: Sequence[A
     return np.array(places, dtype=np.intp)
 
 
-def _sketched(parts: tuple[Array, Array, Array], m: int) -> tuple[Array, Array, Array]:
-    """The orthonormal sketch of columns already scaled, under a key nobody keeps."""
+def _sketched(parts: tuple[Array, Array, Array], m: int, seed: int) -> tuple[Array, Array, Array]:
+    """The orthonormal sketch of columns already scaled. Nothing leaves this process, so the key may come from a seed."""
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
     from intarsia.site.sketch.sketch import sketch
@@ -159,6 +159,7 @@ def _sketched(parts: tuple[Array, Array, Array], m: int) -> tuple[Array, Array, 
     P, c = X.shape[1], Z.shape[1]
     names = [f"x{j}" for j in range(P + c)] + [f"y{j}" for j in range(Y.shape[1])]
     table = Table.open(np.hstack([X, Z, Y]), names=names, responses=names[P + c :])
-    message = sketch(table, SketchKey.new(), study="local", run=secrets.token_hex(16), m=m, scale=False).message
+    key = SketchKey(hashlib.sha256(f"intarsia local sketch {seed}".encode()).digest())
+    message = sketch(table, key, study="local", run="local", m=m, scale=False).message
     S = np.asarray(message.X, dtype=np.float64)
     return S[:, :P], np.asarray(message.Y, dtype=np.float64), S[:, P:]

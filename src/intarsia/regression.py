@@ -51,7 +51,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         improper with no more rows than features).
     expected_features : how many features you expect to matter; by default nothing is assumed.
     fdr : rate of false discoveries of `selected_` and `groups_`.
-    random_state : seed of the sampler. (The sketch's key is not a seed: it comes from the operating system.)
+    random_state : seed of the sampler and of `sketch` (data in one place need no secret; the sites of a study share a key).
     local : "row" (one local scale per feature) or "element" (one per feature and component, the paper's).
     rank : number of components R, at most the number of responses; by default that number.
     law : the global-local law, "horseshoe" by default.
@@ -140,7 +140,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Y = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         features, Z = self._split(X)
-        data = Prepared.of(features, Y, Z, None if self.sketch is None else int(self.sketch))
+        data = Prepared.of(features, Y, Z, None if self.sketch is None else int(self.sketch), seed)
         labels = tuple(str(every[j]) for j in self._covariates)
         fitted = sample_adjusted(
             lambda X, Y: self._sample(X, Y, seed), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
@@ -243,11 +243,6 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         count = f"{int(self.selected_.sum())} of {len(self.selected_)} features selected"
         count += f" and {len(self.selection_.groups)} sets of interchangeable ones" if self.selection_.groups else ""
         return f"{self.diagnosis_.headline}\n{count}{'' if fine else ' (provisional: the fit has not converged)'}\n{parameters}"
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.sketch is not None
-        return tags
 
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
