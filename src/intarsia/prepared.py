@@ -39,6 +39,10 @@ class Columns:
     def kept(self) -> Bool:
         return np.asarray(self.scale > 0)
 
+    def or_one(self) -> Array:
+        """The scales, with 1 for a constant column."""
+        return np.where(self.kept, self.scale, 1.0)
+
     def put_back(self, X: Array) -> Array:
         """Columns of zeros where constant ones were left out."""
         out = np.zeros((len(X), len(self.scale)))
@@ -153,13 +157,13 @@ def _sketched(parts: tuple[Array, Array, Array], m: int, seed: int) -> tuple[Arr
     """The orthonormal sketch of columns already scaled. Nothing leaves this process, so the key may come from a seed."""
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import sketch
+    from intarsia.site.sketch.sketch import SketchTerms, sketch
 
     X, Y, Z = parts
     P, c = X.shape[1], Z.shape[1]
     names = [f"x{j}" for j in range(P + c)] + [f"y{j}" for j in range(Y.shape[1])]
     table = Table.open(np.hstack([X, Z, Y]), names=names, responses=names[P + c :])
     key = SketchKey(hashlib.sha256(f"intarsia local sketch {seed}".encode()).digest())
-    message = sketch(table, key, study="local", run="local", m=m, scale=False).message
+    message = sketch(table, key, SketchTerms("local", "local", m), columns="centred").message
     S = np.asarray(message.X, dtype=np.float64)
     return S[:, :P], np.asarray(message.Y, dtype=np.float64), S[:, P:]

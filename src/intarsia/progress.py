@@ -7,6 +7,8 @@ with Bar() as bar:
 import math
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -66,11 +68,18 @@ class Bar:
     def _line(self, progress: Progress) -> None:
         finished = all(s >= progress.total for s in progress.sweeps)
         now = time.monotonic()
-        if (now - self._said < EVERY and not finished) or (finished and self._done):
-            return
+        if (now - self._said < EVERY and not finished) or (finished and (self._done or progress.seconds < EVERY)):
+            return  # a fit that is over before the first line is due needs none
         self._said, self._done = now, finished
         share = sum(progress.sweeps) / (progress.total * len(progress.sweeps))
         print(f"  {self.label} {share:4.0%}  {words(progress)}", file=self.stream, flush=True)
+
+
+def shown(progress: Callable[..., Any] | bool | None) -> AbstractContextManager[Any]:
+    """What a fit in Python reports to: the given callback, nothing for False, else a bar (plain lines off a terminal)."""
+    if callable(progress):
+        return nullcontext(progress)
+    return nullcontext(None) if progress is False or sys.stderr is None else Bar()
 
 
 def words(progress: Progress) -> str:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intarsia.cli.deliver import write_rows
 from intarsia.cli.show import emit, table
 from intarsia.wire.plain import cell, one_line, printable
+from intarsia.wire.table_files import write_table
 
 EVIL = "fine\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x00"
 
@@ -41,7 +41,7 @@ def test_commands_print_harmless_text(capsys) -> None:  # type: ignore[no-untype
 @pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", " =1", "\n=1", "＝1+1"])
 def test_a_label_is_no_formula(text: str, tmp_path: Path) -> None:
     assert cell(text).startswith("'")
-    write_rows(tmp_path / "t.csv", [{"feature": text, "mean": -1.5, text: "x"}])
+    write_table(tmp_path / "t.csv", [{"feature": text, "mean": -1.5, text: "x"}])
     with (tmp_path / "t.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows[1][0].startswith("'")

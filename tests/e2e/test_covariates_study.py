@@ -45,18 +45,22 @@ def study(tmp_path_factory):
     return result, tables, where
 
 
+def of_covariates(model):
+    return [row for row in model.rows() if row["role"] == "covariate"]
+
+
 def test_covariates_are_adjusted_for_and_delivered_to_their_sites(study):
     result, _tables, _where = study
     assert result.posterior.covariates == ["age", "centre=south"]
     assert "x3" not in result.selected
-    (age,) = result.models["ward"].covariate_rows()
-    assert age["covariate"] == "age"
+    (age,) = of_covariates(result.models["ward"])
+    assert (age["feature"], age["selected"], age["local_fdr"]) == ("age", None, None)
     assert age["lower"] < 0.1 < age["upper"]
-    assert age["unit"] == "response units"
-    (south,) = result.models["registry"].covariate_rows()
-    assert south["unit"] == "sd of the response"
+    assert age["unit"] == "units of the response per unit of the covariate"
+    (south,) = of_covariates(result.models["registry"])
+    assert south["unit"] == "sd of the response per unit of the covariate"
     assert south["lower"] > 0
-    assert result.models["lab"].covariate_rows() == []
+    assert of_covariates(result.models["lab"]) == []
 
 
 def test_a_set_across_sites_tells_each_site_its_part(study):
@@ -67,7 +71,11 @@ def test_a_set_across_sites_tells_each_site_its_part(study):
     assert (here.members, here.elsewhere) == (("x0",), 1)
     (there,) = result.models["scanner"].coefficients.groups
     assert (there.members, there.elsewhere) == (("twin",), 1)
-    assert repr(result).startswith("<StudyResult of trial: not converged, its selection is provisional (")
+    assert here.number == there.number == 1
+    table = result.table().set_index("feature")
+    assert table.loc[["x0", "twin"], "group"].tolist() == [1, 1]
+    assert table.loc["x1", "group"] != table.loc["x1", "group"]  # none
+    assert "\nNOT CONVERGED, what follows is provisional: " in repr(result)
 
 
 def test_predictions_use_covariates(study):

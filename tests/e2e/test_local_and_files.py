@@ -11,6 +11,7 @@ from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError, MessageError, StudyError
+from intarsia.server.results.judgement import kept
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
 from intarsia.site.prediction import SiteModel
@@ -25,7 +26,7 @@ def result():  # type: ignore[no-untyped-def]
 
 
 def pooled(result, new) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
-    """Mean and draws of the linear predictor in original units, from everything in one place."""
+    """What is predicted, and draws of the linear predictor, in original units, from everything in one place."""
     tables = frames()
     features = [f for name in NAMES for f in tables[name].columns if f.startswith(f"{name}_")]
     whole = tables["clinic"].merge(tables["mri"], on="id").merge(tables["lab"], on="id")
@@ -34,7 +35,11 @@ def pooled(result, new) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-unt
     C = result.posterior.C.sel(feature=features)
     Z = (fresh[features].to_numpy() - whole[features].mean().to_numpy()) / whole[features].std().to_numpy()
     y = [str(q) for q in C.coords["response"].values]
-    mean = whole[y].mean().to_numpy() + whole[y].std().to_numpy() * (Z @ C.mean(("chain", "draw")).values)
+    order = [result.posterior.features.index(f) for f in features]
+    weighed = kept(result.posterior).weighed
+    used = C.mean(("chain", "draw")).values + weighed.coefficients[order]
+    assert np.abs(weighed.coefficients).max() > 1e-4  # the ridge has a part in it
+    mean = whole[y].mean().to_numpy() + whole[y].std().to_numpy() * (Z @ used)
     draws = np.stack([Z @ c for c in C.values.reshape(-1, *C.shape[2:])])
     return mean, whole[y].mean().to_numpy() + whole[y].std().to_numpy() * draws
 
@@ -64,8 +69,8 @@ def test_each_site_gets_its_own_rows_in_its_own_units(result) -> None:  # type: 
             if row["response"] in RESPONSES[name]:
                 factor *= tables[name][row["response"]].std()
             expected = float(C.sel(feature=row["feature"], response=row["response"])) * factor
-            assert row["mean"] == pytest.approx(expected, rel=1e-9)
-            assert row["lower"] <= row["mean"] <= row["upper"]
+            assert row["effect"] == pytest.approx(expected, rel=1e-9)
+            assert row["lower"] <= row["effect"] <= row["upper"]
     assert result.models["clinic"].coefficients.own_responses == ("alt", "ast")
     assert result.models["mri"].coefficients.sigma2_mean.shape == (0,)
 
@@ -94,12 +99,12 @@ def test_the_spread_of_a_prediction_is_at_least_the_pooled_one(result) -> None: 
     responses = [str(q) for q in result.posterior.C.coords["response"].values]
     order = {i: k for k, i in enumerate(new["clinic"]["id"])}
     at = [order[i] for i in prediction.ids]
-    sigma2 = result.models["clinic"].coefficients.sigma2_mean
+    sigma2, spread = (getattr(result.models["clinic"].coefficients, name) for name in ("sigma2_mean", "spread"))
     scale = result.models["clinic"].units.y_scale
     for q, label in enumerate(prediction.responses):
         exact = draws[:, at, responses.index(label)].var(axis=0, ddof=1)
         noise = sigma2[q] * scale[q] ** 2
-        ours = prediction.sd[:, q] ** 2 - noise
+        ours = prediction.sd[:, q] ** 2 / spread[q] - noise
         assert (ours >= exact * (1 - 1e-9)).all()
         assert (ours <= 3 * 3 * exact).all()
         assert prediction.upper[:, q] - prediction.lower[:, q] == pytest.approx(2 * 1.959964 * prediction.sd[:, q], rel=1e-6)

@@ -13,7 +13,7 @@ import intarsia
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import InputError, IntarsiaError, StudyError
-from intarsia.report.gather import gather
+from intarsia.report.gather import Beside, gather
 from intarsia.report.page import render
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
@@ -74,19 +74,23 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     asthma, months = found["x0", "asthma"], found["x0", "months"]
     # Per unit of the feature, whose standard deviation is 10: a log odds ratio of .08.
     assert asthma["lower"] < 0.08 < asthma["upper"]
-    assert asthma["ratio"] == pytest.approx(np.exp(asthma["mean"]))
-    assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio", "odds ratio")
-    assert asthma["ratio_lower"] < asthma["ratio"] < asthma["ratio_upper"]
-    assert months["unit"] == "months"
+    assert asthma["odds_ratio"] == asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio per unit of the feature", "odds ratio")
+    assert asthma["or_lower"] < asthma["odds_ratio"] < asthma["or_upper"]
+    assert months["unit"] == "months per unit of the feature"
     assert months["ratio"] is None
     assert months["upper"] < 0  # x0 brings the event earlier
     assert found["x0", "visits"]["ratio_is"] == "ratio at the mean count"
-    assert 0.02 < found["x0", "visits"]["mean"] < 0.04
-    assert found["x0", "stage"]["unit"] == "score"
-    assert (found["x0", "fev1"]["unit"], found["x0", "fev1"]["ratio"]) == ("response units", None)
+    assert 0.02 < found["x0", "visits"]["effect"] < 0.04
+    assert found["x0", "stage"]["unit"] == "score per unit of the feature"
+    assert (found["x0", "fev1"]["unit"], found["x0", "fev1"]["ratio"]) == ("units of the response per unit of the feature", None)
     # The laboratory knows no response's scale: standard deviations, as ever, and no column for ratios.
-    assert {row["unit"] for row in result.models["lab"].rows()} == {"sd of the response"}
-    assert "ratio" not in result.models["lab"].rows()[0]
+    assert {row["unit"] for row in result.models["lab"].rows()} == {"sd of the response per unit of the feature"}
+    assert "odds_ratio" not in result.models["lab"].rows()[0]
+    # Whoever runs all sites in one process knows all scales: odds ratios of the laboratory's columns too.
+    whole = result.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
+    assert whole["or_upper"] < 1
+    assert whole["lower"] < -0.6 < whole["upper"]
     said = "\n".join(result.models["clinic"].cautions())
     assert "asthma: from the linear model" in said
     assert "months: mean time without the event" in said
@@ -102,7 +106,7 @@ def test_intervals_of_log_odds_come_from_the_draws(result: StudyResult) -> None:
     draws = c.draws[:, p, q] / (c.sigma2[:, q] * u.y_scale[q]) / u.x_scale[p]
     row = rows(model)["x0", "asthma"]
     np.testing.assert_allclose([row["lower"], row["upper"]], np.quantile(draws, [0.025, 0.975]), rtol=1e-12)
-    np.testing.assert_allclose(row["mean"], draws.mean(), rtol=1e-12)
+    np.testing.assert_allclose(row["effect"], draws.mean(), rtol=1e-12)
 
 
 def test_yes_no_predictions_are_probabilities_that_hold(result: StudyResult, tmp_path: Path) -> None:
@@ -178,12 +182,13 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
 
 
 def test_the_report_tells_each_kind(result: StudyResult) -> None:
-    page = render(gather(result.posterior, study=study()))
+    page = render(gather(result.posterior, Beside(study=study())))
     assert 'id="outcomes"' in page
     assert "Yes or no; its effects are told as odds ratio" in page
     assert "A time to an event up to 24 months; its effects are told as difference in mean survival time in months" in page
     assert "censoring is taken to be independent of the features" in page
-    plain = render(gather(result.posterior, study=study(site=[{"name": "clinic", "features": ["*"], "responses": RESPONSES}])))
+    bare = study(site=[{"name": "clinic", "features": ["*"], "responses": RESPONSES}])
+    plain = render(gather(result.posterior, Beside(study=bare)))
     assert 'id="outcomes"' not in plain
 
 

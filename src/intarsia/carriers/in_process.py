@@ -6,11 +6,15 @@ server's part sees nothing but messages, so the result is the one the other carr
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from intarsia.errors import IntarsiaError, StudyError
+from intarsia.progress import shown
+from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder
@@ -20,7 +24,10 @@ from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
+from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
+
+MOST_SHOWN = 8  # names in a summary for the screen
 
 
 @dataclass(repr=False)
@@ -43,18 +50,42 @@ class StudyResult:
         """Sets of interchangeable features, one of each of which matters; provisional unless `converged`."""
         return [list(group) for group in self.summary["groups"]]
 
+    @property
+    def n(self) -> int:
+        """How many subjects the study rests on: those all sites have."""
+        return int(self.posterior.tree.attrs["n"])
+
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "not converged, its selection is provisional"
-        found = f"{len(self.selected)} features and {len(self.groups)} sets selected of {self.summary['features']}"
-        return f"<StudyResult of {self.study.id}: {state} ({self.summary['verdict']}); {found}>"
+        """What a person wants to know first, on one screen."""
+        features, responses = self.summary["features"], len(self.summary["responses"])
+        lines = [
+            f"Study {self.study.id}: {self.n:,} subjects, sketch of {self.study.sketch.m:,} rows, {len(self.sites)} sites, "
+            f"{features:,} features, {responses} response{'' if responses == 1 else 's'}",
+            f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
+            f"{len(self.selected)} features selected" + (f": {_some(self.selected)}" if self.selected else ""),
+            *(f"one of a set matters: {_some(group)}" for group in self.groups[:MOST_SHOWN]),
+            "Effects with intervals, units and local false discovery rates: .table()",
+        ]
+        return "\n".join(shorten(line, 160, placeholder=" …") for line in lines)
 
     @property
     def converged(self) -> bool:
         return bool(self.summary["converged"])
 
+    def table(self) -> Any:
+        """All coefficients as a pandas DataFrame, in their units: whoever runs all sites in one process knows all scales.
+
+        `intarsia.wire.result_table.COLUMNS` says what each column holds.
+        """
+        return frame(self._columns())
+
     def rows(self) -> list[dict[str, Any]]:
-        """All coefficients, each in its site's units (`models[site].rows()` of all sites)."""
-        return [{"site": name, **row} for name, model in self.models.items() for row in model.rows()]
+        """The same, row by row."""
+        return table_rows(self._columns())
+
+    def _columns(self) -> dict[str, list[Any]]:
+        known = {label: response for model in self.models.values() for label, response in model.own.items()}
+        return table_columns([part for model in self.models.values() for part in model.effects(known)])
 
     def predict(self, new: Mapping[str, Any], request: str = "prediction") -> dict[str, Prediction]:
         """Joint predictions for new subjects: `new[site]` is that site's table of them."""
@@ -66,6 +97,10 @@ class StudyResult:
             protocol.predict(StudyFolder.create(temporary, self.study), request, ask)
         found = {site.name: site.predictions.get((self.study.hash, request)) for site in self.sites}
         return {name: prediction for name, prediction in found.items() if prediction is not None}
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
 
 
 def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:
@@ -94,12 +129,13 @@ def fit(
     m: int | None = None,
     folder: str | Path | None = None,
     workers: int | None = None,
-    progress: Callable[..., Any] | None = None,
+    progress: Callable[..., Any] | bool | None = None,
 ) -> StudyResult:
     """Run a study between sites in this process: align, sketch, sample, deliver.
 
     Give a study (or the path of its study.toml), or only m, the number of sketch rows. With `folder` everything the
-    server keeps is left there, and an interrupted fit goes on.
+    server keeps is left there, and an interrupted fit goes on. A bar shows the progress (`progress=False` hides it), and a fit
+    that has not converged warns.
     """
     if study is None:
         if m is None:
@@ -109,10 +145,12 @@ def fit(
     names = [site.name for site in sites]
     if sorted(names) != sorted(study.names):
         raise StudyError(f"The study lists {', '.join(study.names)}; the sites given are {', '.join(names)}.")
-    if folder is not None:
-        return _run(sites, study, StudyFolder.create(folder, study), workers, progress)
-    with tempfile.TemporaryDirectory(prefix="intarsia-") as temporary:
-        return _run(sites, study, StudyFolder.create(temporary, study), workers, progress)
+    with ExitStack() as stack:
+        where = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="intarsia-"))
+        bar = stack.enter_context(shown(progress))
+        result = _run(sites, study, StudyFolder.create(where, study), workers, bar)
+    warn_unless(result.converged, result.summary["verdict"], stacklevel=2)
+    return result
 
 
 def _run(

@@ -1,9 +1,7 @@
 """`intarsia deliver`: each site's own rows of the coefficients to the site, and the sites' receipts."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from intarsia.cli.show import add_json, emit
 
@@ -29,13 +27,13 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_send(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.engine import run_job, session
-    from intarsia.carriers.flare.study import alone
+    from intarsia.carriers.flare.engine import Patience, run_job, session
+    from intarsia.carriers.flare.network_study import alone
     from intarsia.server.study.folder import StudyFolder
 
     folder = StudyFolder.open(args.folder)
     with alone(folder), session(args.server) as opened:
-        outcome = run_job(opened, folder, "deliver", timeout=args.timeout)
+        outcome = run_job(opened, folder, "deliver", patience=Patience(args.timeout))
     emit(args, outcome, ["delivered to " + ", ".join(folder.study.names)])
 
 
@@ -47,10 +45,3 @@ def run_receipts(args: argparse.Namespace) -> None:
     folder = StudyFolder.open(args.folder)
     deliver(folder, carrier(folder.study, args.files))
     emit(args, {"delivered": list(folder.present("receipt"))}, ["all sites have their coefficients"])
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A table as CSV, Excel, LaTeX, Markdown or JSON lines, by the file's suffix."""
-    from intarsia.wire.table_files import write_table
-
-    write_table(path, rows)

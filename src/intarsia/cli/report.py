@@ -3,6 +3,7 @@
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from intarsia.cli.show import add_json, emit
 
@@ -10,14 +11,20 @@ EPILOG = """examples:
   intarsia report liver -o liver.html                         # a study folder at the server
   intarsia report posterior.nc -o report.html                 # a saved posterior alone (no model checks, no card)
   intarsia report liver -o liver.html --regions rois.csv      # features A--B: draw them in the brain
+  intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
+  intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
 
 The page needs no network and no script; open it in any browser, send it, print it."""
+METHODS = "write the paragraph on methods for a paper, true for this study (without FILE: print it)"
 
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("source", type=Path, help="the study folder, or a posterior.nc")
-    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page to write (report.html)")
+    parser.add_argument("-o", "--out", type=Path, help="the page to write (report.html unless something else is asked for)")
+    parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
+    parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
+    parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
     parser.add_argument("--title", help="the page's title (default: the study's)")
     parser.add_argument("--regions", type=Path, help="CSV with code, network, x, y, z (mm) of the regions edges join")
     parser.add_argument("--truth", type=Path, help="for simulations: CSV with feature, response, value")
@@ -27,6 +34,46 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    told: dict[str, Any] = {}
+    lines: list[str] = []
+    if args.table is not None:
+        count = _table(args)
+        told["table"], lines = str(args.table), [f"wrote {args.table}: {count:,} coefficients"]
+    if args.methods is not None:
+        text = _methods(args)
+        told["methods"] = text
+        lines += [text] if args.methods == Path("-") else [f"wrote {args.methods}; read it against what you did"]
+    if args.out is not None or not told:
+        args.out = args.out or Path("report.html")
+        data, line = _page(args)
+        told, lines = told | data, [*lines, line]
+    emit(args, told, lines)
+
+
+def _table(args: argparse.Namespace) -> int:
+    from intarsia.report.gather import read_fit
+    from intarsia.server.results.effects import effects_of
+    from intarsia.wire.result_table import COLUMNS, table_columns, table_rows
+    from intarsia.wire.table_files import write_table
+
+    posterior, judgement, study = read_fit(args.source)
+    probability = args.interval or (0.95 if study is None else study.deliver.interval)
+    rows = table_rows(table_columns(effects_of(posterior, judgement, probability)))
+    write_table(args.table, rows, list(COLUMNS))
+    return len(rows)
+
+
+def _methods(args: argparse.Namespace) -> str:
+    from intarsia.report.methods import methods
+    from intarsia.report.page import collect
+
+    text = methods(collect(args.source))
+    if args.methods != Path("-"):
+        args.methods.write_text(text, encoding="utf-8")
+    return text
+
+
+def _page(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from intarsia.report import write
 
     began = time.perf_counter()
@@ -36,4 +83,4 @@ def run(args: argparse.Namespace) -> None:
     path = write(args.source, args.out, top=args.top, **options)
     size = path.stat().st_size
     data = {"report": str(path), "bytes": size, "seconds": round(time.perf_counter() - began, 2)}
-    emit(args, data, [f"wrote {path} ({size / 1e3:,.0f} kB); open it in a browser"])
+    return data, f"wrote {path} ({size / 1e3:,.0f} kB); open it in a browser"

@@ -21,6 +21,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site seal clinic *.confirmation              # the study key is agreed
   intarsia site sketch clinic -o clinic.sketch          # send to the server
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
+  intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
 over the network:
   intarsia site join clinic                             # writes a request for the server's operator
   intarsia site join clinic --approved clinic.signed.zip --fingerprint SHA256:…
@@ -58,6 +59,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
     add_json(receive)
+    again = _add(sub, "table", "write the received coefficients as a table (again): .csv, .xlsx, .tex, .md", run_table, out=True)
+    add_json(again)
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
     join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
@@ -138,6 +141,8 @@ def run_combine(args: argparse.Namespace) -> None:
 def run_seal(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import Confirmation
 
+    # Not through site/answer.py: nothing is sent, so there is no message to answer with and no refusal to word for others. Over
+    # the network the same call is the first half of the answer to `announce`.
     site, study = both(args)
     raw = [path.read_bytes() for path in args.files]
     site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
@@ -158,6 +163,8 @@ def run_align(args: argparse.Namespace) -> None:
 def run_sketch(args: argparse.Namespace) -> None:
     site, study = both(args)
     if args.announcements:
+        # A strict study by files has no step `align`, which hears them over the network. Nothing is sent; the gate of the step
+        # `sketch` below, which is that of site/answer.py, reads what was heard.
         site.hear(study, _announcements(args.announcements))
     site_check.ask(args.dir, [study], args.yes)
     _step(args, "sketch", {} if args.cohort is None else {"cohort": args.cohort.read_bytes()}, signed=True)
@@ -167,33 +174,47 @@ def run_sketch(args: argparse.Namespace) -> None:
 
 
 def run_receive(args: argparse.Namespace) -> None:
-    from intarsia.cli.deliver import write_rows
     from intarsia.site.answer import answer
 
     site, study = both(args)
     receipt = answer(site, study, "receive", {"coefficients": args.file.read_bytes()})
-    model = site.model(study)
-    rows = model.rows()
-    write_rows(args.out, rows)
+    told, lines = _write_results(args.out, site.model(study))
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     back.write_bytes(receipt)
-    picked = [row for row in rows if row["selected"]]
+    emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])
+
+
+def run_table(args: argparse.Namespace) -> None:
+    site, study = both(args)
+    emit(args, *_write_results(args.out, site.model(study)))
+
+
+def _write_results(out: Path, model: Any) -> tuple[dict[str, Any], list[str]]:
+    """The site's coefficients and, where it has responses, a table of these: neither is ever an empty file."""
+    from intarsia.wire.table_files import write_table
+
+    rows, responses = model.rows(), model.response_rows()
     verdict, converged = model.coefficients.verdict, model.coefficients.converged
     state = "" if converged else "NOT CONVERGED, what follows is provisional: "
-    lines = [state + one_line(verdict), f"{len(rows)} coefficients in {args.out}; {len(picked)} of selected features"]
-    told = {"verdict": verdict, "converged": converged, "rows": len(rows), "file": str(args.out), "receipt": str(back)}
+    lines = [state + one_line(verdict)]
+    told: dict[str, Any] = {"verdict": verdict, "converged": converged, "rows": len(rows)}
+    if rows:
+        write_table(out, rows)
+        told["file"] = str(out)
+        picked = sum(bool(row["selected"]) for row in rows)
+        lines.append(f"{len(rows)} coefficients in {out}; {picked} of selected features")
+    if responses:
+        beside = out.with_name(f"{out.stem}-responses{out.suffix}") if rows else out
+        write_table(beside, responses)
+        told["responses"] = str(beside)
+        lines.append(f"{len(responses)} responses in {beside}: variance explained, residual sd, number of features selected")
+    if not rows:
+        lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
     for group in model.coefficients.groups:
         elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
         lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
     lines += [f"mind: {one_line(text)}" for text in model.cautions()]
-    effects = model.covariate_rows()
-    if effects:
-        beside = args.out.with_name(f"{args.out.stem}-covariates{args.out.suffix}")
-        write_rows(beside, effects)
-        lines.append(f"{len(effects)} effects of covariates in {beside}")
-        told["covariates"] = str(beside)
-    lines.append(f"return {back} to the server")
-    emit(args, told, lines)
+    return told, lines
 
 
 def run_join(args: argparse.Namespace) -> None:

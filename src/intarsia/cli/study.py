@@ -132,6 +132,8 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
     lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
+    if study.deliver.share_scales:
+        lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
     if p.epsilon is None:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
@@ -179,15 +181,14 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.study import run_study
+    from intarsia.carriers.flare.network_study import Patience, run_study
     from intarsia.progress import Bar
 
     with Bar() as bar:
         result = run_study(
             args.path,
             args.server,
-            timeout=args.timeout,
-            wait=args.wait,
+            patience=Patience(args.timeout, args.wait),
             workers=args.workers,
             until=args.until,
             say=(lambda text: None) if args.json else print,
@@ -282,6 +283,7 @@ fdr = 0.05
 content = "draws"         # each site gets draws of its own rows (needed for the spread of predictions), or "summary"
 draws = 1000
 interval = 0.95
+share_scales = false      # true: a response's owner publishes its standard deviation; all sites' effects are in its units
 
 [predict]
 min_subjects = 20         # fewest new subjects of a joint prediction

@@ -9,25 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
-from intarsia.site.effects import Effects, Own, caution, own_responses
+from intarsia.site.effects import Response, own_responses, told
 from intarsia.site.probabilities import auc, brier, calibration
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
 from intarsia.wire.kinds import PROBABILITY
+from intarsia.wire.result_table import Effects, Evidence, Scales, frame, table_columns, table_rows
 from intarsia.wire.table_files import write_table
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SiteModel:
     """What a site has after the study: its coefficients, mapped to its own units where it can.
 
-    A coefficient is in units of the response for each unit of the feature when the response is the site's own; else
-    in standard deviations of the response, whose scale is known to its owner only. `meaning` says how the site's own responses
-    of other kinds are read: log odds ratios, months, ratios.
+    A coefficient is in units of the response for each unit of the feature when the response is the site's own or the study
+    shares the responses' scales; else in standard deviations of the response, whose scale is known to its owner only. `meaning`
+    says how the site's own responses of other kinds are read: log odds ratios, months, ratios.
     """
 
     coefficients: Coefficients
@@ -40,60 +41,59 @@ class SiteModel:
             raise MessageError(
                 f"The coefficients sent to site {c.site!r} are for other columns than the ones it sketched. Refused."
             )
+        if c.response_scales:
+            told = dict(zip(c.responses, c.response_scales, strict=True))
+            if any(told[label] != scale for label, scale in zip(u.responses, u.y_scale, strict=True)):
+                raise MessageError(f"The coefficients give other scales to responses of site {c.site!r} than it sent. Refused.")
 
     @property
     def site(self) -> str:
         return self.coefficients.site
 
     @property
-    def own(self) -> dict[str, Own]:
-        """The site's own responses, by label."""
+    def own(self) -> dict[str, Response]:
+        """The site's own responses by label: all that is needed to read effects on them."""
         return own_responses(self.coefficients, self.units, self.meaning)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row per own column and response: mean, sd, interval in own units; evidence and selection for features.
-
-        A covariate is adjusted for and never selected: those entries of its rows are empty. Where the site has responses of other
-        kinds, `ratio` and its interval are exp of the effect (named by `ratio_is`), and `caution` says where it is rough.
-        """
-        c, u, own = self.coefficients, self.units, self.own
-        y_mean = dict(zip(u.responses, u.y_mean, strict=True))
-        told = bool(self.meaning.backs)
-        roles = (
-            ("feature", c.features, u.x_scale, (c.mean, c.sd, c.lower, c.upper)),
-            ("covariate", c.covariates, u.z_scale, (c.covariate_mean, c.covariate_sd, c.covariate_lower, c.covariate_upper)),
-        )
-        out = []
-        for role, labels, scale, summary in roles:
-            effects = {name: one.features(c) if role == "feature" else one.covariates(c) for name, one in own.items()}
-            for p, label in enumerate(labels):
-                for q, response in enumerate(c.responses):
-                    row: dict[str, Any] = {"feature": label, "role": role, "response": response}
-                    effect = effects.get(response)
-                    found = tuple(v[p, q] for v in summary) if effect is None else _at(effect, p)
-                    row |= {name: float(v / scale[p]) for name, v in zip(("mean", "sd", "lower", "upper"), found, strict=True)}
-                    row["standardised"] = float(summary[0][p, q])
-                    chosen = role == "feature"
-                    row["selected"] = bool(c.selected[p]) if chosen else None
-                    row["selected_here"] = bool(c.by_response[p, q]) if chosen else None
-                    row["evidence"] = float(c.evidence[p]) if chosen else None
-                    row["unit"] = "sd of the response" if effect is None else effect.unit
-                    if told:
-                        row |= _ratio(row, effect)
-                        skewness = self.meaning.skewness.get(label, 0.0)
-                        said = "" if effect is None else caution(own[response], float(found[0]), skewness, y_mean[response])
-                        row["caution"] = said
-                    out.append(row)
-        return out
-
-    def covariate_rows(self) -> list[dict[str, Any]]:
-        """One row per covariate of this site and response: effect and interval in own units."""
-        kept = ("response", "mean", "sd", "lower", "upper", "unit", "ratio", "ratio_lower", "ratio_upper", "ratio_is")
+    def effects(self, others: Mapping[str, Response] | None = None) -> list[Effects]:
+        """The site's own columns for the table of results; `others` are other sites' responses, where they are known."""
+        c, u = self.coefficients, self.units
+        all_known = {**(others or {}), **self.own}
+        known = dict(zip(c.responses, c.response_scales, strict=True)) if c.response_scales else {}
+        known |= {label: response.s_y for label, response in all_known.items()}
+        read = told(c, all_known, self.meaning.skewness)
+        groups = {label: group.number for group in c.groups for label in group.members}
+        evidence = Evidence(c.local_fdr, c.by_response, 1.0 - c.evidence, c.selected, groups)
+        common: dict[str, Any] = {"responses": c.responses, "interval": c.interval}
+        mine: dict[str, Any] = {"mean": c.mean, "sd": c.sd, "lower": c.lower, "upper": c.upper}
+        adjusted: dict[str, Any] = {name: getattr(c, f"covariate_{name}") for name in mine}
+        here, there = (c.site,) * len(c.features), (c.site,) * len(c.covariates)
         return [
-            {"covariate": row["feature"], **{name: row[name] for name in kept if name in row}}
-            for row in self.rows()
-            if row["role"] == "covariate"
+            Effects(c.features, here, **mine, **common, evidence=evidence, scales=Scales(known, u.x_scale), told=read[0]),
+            Effects(c.covariates, there, **adjusted, **common, scales=Scales(known, u.z_scale), told=read[1]),
         ]
+
+    def table(self) -> Any:
+        """The site's own columns as a pandas DataFrame, one row per column and response, in its units."""
+        return frame(table_columns(self.effects()))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same, row by row; `intarsia.wire.result_table.COLUMNS` says what the entries are."""
+        return table_rows(table_columns(self.effects()))
+
+    def response_rows(self) -> list[dict[str, Any]]:
+        """One row per response of this site: how much of it is explained and by how many features of all sites."""
+        c, u = self.coefficients, self.units
+        out = []
+        for q, response in enumerate(u.responses):
+            row: dict[str, Any] = {"response": response, "features_selected": c.selected_count[q] if c.selected_count else None}
+            row["explained"] = max(0.0, 1.0 - float(c.sigma2_mean[q]))
+            row["explained_out_of_sample"] = c.r2_loo[q] if c.r2_loo else None
+            row["residual_sd"] = float(u.y_scale[q] * np.sqrt(c.sigma2_mean[q]))
+            row["sd"] = float(u.y_scale[q])
+            row["mean"] = float(u.y_mean[q])
+            out.append(row)
+        return out
 
     def cautions(self) -> list[str]:
         """What to mind about the site's own responses, in sentences."""
@@ -102,6 +102,14 @@ class SiteModel:
             texts = [*([one.back.language.caution] if one.back.language.caution else []), *self.meaning.notes.get(name, ())]
             out += [f"{name}: {text}" for text in texts]
         return out
+
+    def __repr__(self) -> str:
+        c = self.coefficients
+        chosen, own = int(c.selected.sum()), len(c.own_responses)
+        return (
+            f"<SiteModel of {c.site}: {len(c.features)} features ({chosen} selected), {len(c.covariates)} covariates, "
+            f"{len(c.responses)} responses, {own} of them its own; .table() has the effects>"
+        )
 
     def part(self, X: Array, Z: Array) -> Array:
         """This site's part of the standardised linear predictor, (slice, subject, response): the mean, then its posterior sd.
@@ -116,9 +124,9 @@ class SiteModel:
                     f"The new subjects have {found.shape[-1]} {what} columns, the model of site {self.site!r} has {len(labels)}."
                 )
         V, W = (X - u.x_mean) / u.x_scale, (Z - u.z_mean) / u.z_scale
-        mean = V @ c.mean
+        mean = V @ (c.mean + c.to_predict)
         if len(u.covariates):
-            mean = mean + W @ c.covariate_mean
+            mean = mean + W @ (c.covariate_mean + c.covariate_to_predict)
         if c.draws is None:
             return mean[None]
         total = square = np.zeros_like(mean)
@@ -138,9 +146,7 @@ class SiteModel:
         (it is equal when the sites' parts are perfectly correlated): intervals are never too narrow for that reason.
         """
         c, u = self.coefficients, self.units
-        found = [
-            one.predicted(c, float(u.y_mean[k]), total[:, :, k]) for k, one in enumerate(self.own.values())
-        ]  # fmt: skip
+        found = [one.predicted(c, total[:, :, k]) for k, one in enumerate(self.own.values())]
         what = tuple(one.back.predicts for one in self.own.values())
         columns = {name: np.stack([one[name] for one in found], axis=1) for name in (found[0] if found else ())}
         mean = columns.pop("mean", np.empty((total.shape[1], 0)))
@@ -161,19 +167,6 @@ class SiteModel:
         raw = {name: array.tobytes() for name, array in arrays.items()}
         meaning = Meaning.from_bytes(raw["meaning"])
         return cls(Coefficients.from_bytes(raw["coefficients"]), Units.from_bytes(raw["units"]), meaning)
-
-
-def _at(effect: Effects, p: int) -> tuple[float, float, float, float]:
-    return float(effect.mean[p]), float(effect.sd[p]), float(effect.lower[p]), float(effect.upper[p])
-
-
-def _ratio(row: Mapping[str, Any], effect: Effects | None) -> dict[str, Any]:
-    """exp of the effect and of its interval's ends, per unit of the feature, where that has a name."""
-    names = ("ratio", "ratio_lower", "ratio_upper")
-    if effect is None or not effect.back.language.ratio:
-        return {**dict.fromkeys(names), "ratio_is": ""}
-    ends = (row["mean"], row["lower"], row["upper"])
-    return {name: float(np.exp(v)) for name, v in zip(names, ends, strict=True)} | {"ratio_is": effect.back.language.ratio}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
 from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
-from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
@@ -29,7 +29,6 @@ from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.messages import Sketch
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
@@ -229,7 +228,7 @@ class Site:
             message = store.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
         return self._send(study, "alignment", message)
 
-    def sketch(self, study: Study, cohort: bytes | None = None, *, send: bool = True) -> bytes:
+    def sketch(self, study: Study, cohort: bytes | None = None) -> bytes:
         """This site's sketch over the agreed cohort, after its own privacy gate. Made once; repeated byte for byte.
 
         `cohort` is the server's answer to `align`; None means a strict study by files, where the order's MAC decides.
@@ -238,7 +237,7 @@ class Site:
         message = store.get("sketch")
         if message is None:
             message = self._sketch(study, store, cohort)
-        return self._send(study, "sketch", message) if send else message
+        return self._send(study, "sketch", message)
 
     def _send(self, study: Study, step: str, message: bytes) -> bytes:
         self.run_store(study).sent(step, message)
@@ -258,8 +257,8 @@ class Site:
             prepared(self.table(), kinds)
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.site.card import card_files
-        from intarsia.site.preflight import preflight
+        from intarsia.site.own_card import card_files
+        from intarsia.site.preflight import SiteRules, preflight
         from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
@@ -285,17 +284,8 @@ class Site:
         table = prepared(table, kinds_of(study, self.name, self.kinds), order)
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
-        check = preflight(
-            table,
-            key,
-            study,
-            site=self.name,
-            order=order,
-            order_mac=mac,
-            own_policy=self.policy,
-            ledger=ledger,
-            announced=announced,
-        )
+        own = SiteRules(self.policy, ledger, announced)
+        check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own=own)
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
@@ -304,7 +294,8 @@ class Site:
         pending = store.get(waiting)
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
-            pending = result.message.to_bytes()
+            shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
+            pending = replace(result.message, response_scales=shared).to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
@@ -320,20 +311,17 @@ class Site:
         return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
-        from intarsia.site.sketch.sketch import design, factor, sketch
+        from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        plan: dict[str, Any] = {"study": study.id, "run": study.run, "m": study.sketch.m}
-        marks: dict[str, Any] = {"order": order, "order_mac": mac, "site": self.name, "study_hash": study.hash}
-        marks["precision"] = study.sketch.precision
+        terms = SketchTerms.of(study, self.name, mac)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 
-            return private_sketch(table, key, w=check.noise.w, clip=check.clip, **plan, **marks)
-        plan["kind"] = study.sketch.kind
-        if study.sketch.kind == "orthonormal":
+            return private_sketch(table, key, terms, ClippedNoise(check.clip, check.noise.w), order=order)
+        if terms.kind == "orthonormal":
             # L from the key and n alone, in the same blocks everywhere: the same at all sites to the last bit.
-            factor(design(key, n=len(order), cohort=mac, **plan))
-        return sketch(table, key, **plan, **marks)
+            factor(terms.design(key, len(order)))
+        return sketch(table, key, terms, order=order)
 
     def signature(self, study: Study, message: bytes) -> bytes | None:
         """A detached signature over a message sent by file; None for a site without an identity."""
@@ -367,6 +355,8 @@ class Site:
         for response, owner in zip(coefficients.responses, coefficients.response_sites, strict=True):
             if owner not in study.names or not study.site(owner).claims_response(response):
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
+        if bool(coefficients.response_scales) != study.deliver.share_scales:
+            raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
         model = self._model(store, coefficients)
         if store.put("coefficients", message) != message:
             raise FederationError(
@@ -410,9 +400,6 @@ class Site:
         prediction = joint_prediction.finish(self, study, request, data, total, id)
         self.predictions[study.hash, request] = prediction
         return prediction
-
-    def own_sketch(self, study: Study) -> Sketch:
-        return Sketch.load(self.run_store(study).need("sketch", "Make it first."))
 
 
 def _named(name: str, read: Any, raw: bytes) -> Any:

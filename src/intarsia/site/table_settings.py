@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
+from intarsia.site.data.column_rules import MISSING
 from intarsia.site.data.reading import DATABASES
-from intarsia.site.data.rules import MISSING
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
 

@@ -6,7 +6,7 @@ Values are in standard deviations, as the sketch was; only the site can take the
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from intarsia.errors import MessageError
 from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.messages import check_labels
+from intarsia.wire.messages import check_labels, check_scales
 
 Array = NDArray[np.float64]
 MAX_VERDICT = 2000
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
+_TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
+_ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
+_NEVER_NEGATIVE = ("sd", "covariate_sd", "spread")
 
 
 def _empty() -> Array:
@@ -29,21 +32,24 @@ def _empty() -> Array:
 
 @dataclass(frozen=True)
 class OwnGroup:
-    """A set of interchangeable features as one site sees it: its own members, how many lie elsewhere, the set's evidence."""
+    """A set of interchangeable features as one site sees it: its own members, how many lie elsewhere, the set's evidence,
+    and its number in the study, which is the same at every site."""
 
     members: tuple[str, ...]
     elsewhere: int
     evidence: float
+    number: int = 1
 
     @classmethod
     def from_dict(cls, found: Any, known: tuple[str, ...]) -> "OwnGroup":
-        fits = isinstance(found, dict) and set(found) == {"members", "elsewhere", "evidence"}
+        fits = isinstance(found, dict) and set(found) == {"members", "elsewhere", "evidence", "number"}
         fits = fits and isinstance(found["members"], list) and len(found["members"]) > 0
         fits = fits and all(member in known for member in found["members"])
         fits = fits and type(found["elsewhere"]) is int and found["elsewhere"] >= 0
+        fits = fits and type(found["number"]) is int and found["number"] >= 1
         if not fits or type(found["evidence"]) is not float or not 0 <= found["evidence"] <= 1:
             raise MessageError("The coefficients message describes a set of features wrongly.")
-        return cls(tuple(found["members"]), found["elsewhere"], found["evidence"])
+        return cls(tuple(found["members"]), found["elsewhere"], found["evidence"], found["number"])
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,13 @@ class Coefficients:
     `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses, `noise_covariance`
     (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
+    `local_fdr` (own feature, response) is the probability that selecting a coefficient is wrong. `selected_count` and `r2_loo`
+    say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
+    variance explained (none where it was not worked out). `response_scales` are all responses' standard deviations where the
+    study shares them.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
-    hold the same `fit_digest` hold parts of one fit.
+    hold the same `fit_digest` hold parts of one fit. To predict, `to_predict` is added to the means, `covariate_to_predict`
+    to the covariates' effects, and the predictive variances of the site's own responses are multiplied by `spread`.
     """
 
     site: str
@@ -81,15 +92,29 @@ class Coefficients:
     covariate_sd: Array = field(default_factory=_empty, repr=False)
     covariate_lower: Array = field(default_factory=_empty, repr=False)
     covariate_upper: Array = field(default_factory=_empty, repr=False)
+    to_predict: Array = field(default_factory=_empty, repr=False)
+    covariate_to_predict: Array = field(default_factory=_empty, repr=False)
+    spread: Array | None = field(default=None, repr=False)
     groups: tuple[OwnGroup, ...] = ()
+    local_fdr: Array = field(default_factory=_empty, repr=False)
+    selected_count: tuple[int, ...] = ()
+    r2_loo: tuple[float, ...] = ()
+    response_scales: tuple[float, ...] = ()
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.noise_covariance.ndim == 1:  # not given
             object.__setattr__(self, "noise_covariance", np.diag(self.sigma2_mean))
+        if self.local_fdr.ndim == 1:
+            object.__setattr__(self, "local_fdr", np.ones(self.mean.shape))
         for name in _EFFECTS:
             if getattr(self, name).ndim == 1:
                 object.__setattr__(self, name, np.zeros((0, len(self.responses))))
+        for name, like in (("to_predict", self.mean), ("covariate_to_predict", self.covariate_mean)):
+            if getattr(self, name).ndim == 1:
+                object.__setattr__(self, name, np.zeros(like.shape))
+        if self.spread is None:
+            object.__setattr__(self, "spread", np.ones(len(self.own_responses)))
 
     @property
     def fit_digest(self) -> str:
@@ -118,10 +143,13 @@ class Coefficients:
             "verdict": self.verdict,
             "converged": self.converged,
             "covariates": list(self.covariates),
-            "groups": [{"members": list(g.members), "elsewhere": g.elsewhere, "evidence": g.evidence} for g in self.groups],
+            "groups": [asdict(g) | {"members": list(g.members)} for g in self.groups],
+            "selected_count": list(self.selected_count),
+            "r2_loo": list(self.r2_loo),
+            "response_scales": list(self.response_scales),
             "fit_parts": dict(self.fit_parts),
         }
-        arrays = {name: getattr(self, name) for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
@@ -140,6 +168,9 @@ class Coefficients:
             "converged",
             "covariates",
             "groups",
+            "selected_count",
+            "r2_loo",
+            "response_scales",
         )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
@@ -157,9 +188,14 @@ class Coefficients:
             raise MessageError("The coefficients message does not carry the digests of its fit.")
         P, Q, own = len(features), len(responses), sum(s == site for s in sites)
         S = len(arrays["draws"]) if "draws" in arrays and arrays["draws"].ndim else 0
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response"), (P, Q))
+        counts, r2 = header["selected_count"], header["r2_loo"]
+        fits = isinstance(counts, list) and len(counts) in (0, own) and all(type(v) is int and v >= 0 for v in counts)
+        if not fits or not isinstance(r2, list) or len(r2) not in (0, own) or not all(type(v) is float for v in r2):
+            raise MessageError("The coefficients message says of the site's responses what cannot be.")
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response", "local_fdr"), (P, Q))
         shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
-        shapes |= dict.fromkeys(_EFFECTS, (len(covariates), Q))
+        shapes |= dict.fromkeys((*_EFFECTS, "covariate_to_predict"), (len(covariates), Q))
+        shapes |= {"to_predict": (P, Q), "spread": (own,)}
         if "draws" in arrays:
             shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
         if set(arrays) != set(shapes):
@@ -168,7 +204,7 @@ class Coefficients:
             kind = "u" if name in ("selected", "by_response") else "f"
             if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
                 raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
-        if (arrays["sigma2_mean"] <= 0).any() or (arrays["sd"] < 0).any() or (arrays["covariate_sd"] < 0).any():
+        if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE):
             raise MessageError("The coefficients message holds a negative spread.")
         return cls(
             site,
@@ -177,7 +213,7 @@ class Coefficients:
             responses,
             tuple(sites),
             interval,
-            **{name: arrays[name] for name in (*_SUMMARY, *_EFFECTS, "evidence", "sigma2_mean", "noise_covariance")},
+            **{name: arrays[name] for name in _ARRAYS},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),
@@ -186,6 +222,9 @@ class Coefficients:
             converged=converged,
             covariates=covariates,
             groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
+            selected_count=tuple(counts),
+            r2_loo=tuple(r2),
+            response_scales=check_scales(header["response_scales"], Q),
             fit_parts=fit_parts,
         )
 

@@ -21,7 +21,7 @@ OPTIONS = {
     "continuous": ("unit",), "binary": ("yes",), "time": ("event", "method", "horizon", "unit"), "count": ("transform",),
     "skewed": ("transform",), "ordinal": ("order", "scores"),
 }  # fmt: skip
-PROBABILITY = "probability"
+PROBABILITY, ODDS_RATIO = "probability", "odds ratio"
 _MOST_TEXT = 64
 
 
@@ -116,7 +116,7 @@ class Back:
     def language(self) -> Language:
         if self.kind == "binary":
             return Language(
-                "log odds ratio", "", "odds ratio",
+                "log odds ratio", "", ODDS_RATIO,
                 "from the linear model: right for normally distributed features (within 3 % up to an odds ratio of 3 per "
                 "standard deviation, 8 % at 5). A skewed feature with a strong effect on a rare outcome is overstated (skewness "
                 "1, odds ratio 2, outcome in 5 %: log odds 36 % too large): bring such a feature as normal scores of its ranks",

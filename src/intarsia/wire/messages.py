@@ -1,7 +1,7 @@
 """What crosses a site's wall: `Sketch`, and how the server joins the sketches of all sites.
 
-A sketch holds Φ times the site's scaled columns: features, responses and covariates. It never holds Φ, the
-key, Φ1, means, scales, ids or their order.
+A sketch holds Φ times the site's scaled columns: features, responses and covariates, and the responses' scales where the
+study asks for them (`[deliver] share_scales`). It never holds Φ, the key, Φ1, means, other scales, ids or their order.
 """
 
 import os
@@ -24,7 +24,7 @@ _HEX = re.compile(r"[0-9a-f]{16,128}")
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FIELDS = {
     "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
-    "study_hash", "key_fingerprint", "order_mac", "noise",
+    "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales",
 }  # fmt: skip
 _ROLES = ("features", "responses", "covariates")
 
@@ -43,6 +43,14 @@ def check_labels(labels: Any, what: str) -> tuple[str, ...]:
     return found
 
 
+def check_scales(scales: Any, count: int) -> tuple[float, ...]:
+    """Shared scales of the responses: none, or a positive number for each."""
+    fits = isinstance(scales, Sequence) and len(scales) in (0, count)
+    if not fits or not all(type(v) is float and 0 < v < 1e300 for v in scales):
+        raise MessageError(f"The scales of the responses must be none at all or {count} positive numbers; what came is not.")
+    return tuple(scales)
+
+
 def _text(value: Any, what: str, form: re.Pattern[str], expected: str) -> str:
     if not isinstance(value, str) or not form.fullmatch(value):
         raise MessageError(f"The {what} of a sketch must be {expected}; what came is not.")
@@ -58,6 +66,7 @@ class Sketch:
     `precision` says to what type the values were rounded before they left; in memory they are float64 again.
     `order_mac` is the keyed digest of the agreed cohort and order (empty when the sites agreed on it by hand).
     `noise` is the w of a differentially private sketch (the site added N(0, w²/n) to each entry), else 0.
+    `response_scales` are the responses' standard deviations where the study shares them, else there are none.
     """
 
     site: str
@@ -75,6 +84,7 @@ class Sketch:
     noise: float = 0.0
     covariates: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
+    response_scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _text(self.site, "site", _SITE, "a name of letters, digits, '_', '.' and '-', at most 64")
@@ -97,6 +107,7 @@ class Sketch:
             _text(self.order_mac, "order digest", _HEX, "hexadecimal or empty")
         if type(self.noise) not in (int, float) or not 0 <= self.noise < 1e12:
             raise MessageError(f"Site {self.site!r}: noise must be a number, 0 or more.")
+        set_(self, "response_scales", check_scales(self.response_scales, len(self.responses)))
         if self.Z is None:
             set_(self, "Z", np.empty((self.m, 0)))
         for name, columns in (("X", self.features), ("Y", self.responses), ("Z", self.covariates)):
@@ -115,7 +126,7 @@ class Sketch:
 
     def to_bytes(self) -> bytes:
         header = {name: getattr(self, name) for name in _FIELDS - {"schema", *_ROLES}}
-        header |= {"schema": SCHEMA} | {role: list(getattr(self, role)) for role in _ROLES}
+        header |= {"schema": SCHEMA} | {name: list(getattr(self, name)) for name in (*_ROLES, "response_scales")}
         return pack("sketch", header, {name: getattr(self, name).astype(self.precision) for name in "XYZ"})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -161,6 +172,7 @@ class Joined:
     covariates: tuple[str, ...] = ()
     covariate_sites: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
+    response_scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.Z is None:
@@ -194,6 +206,10 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         for name, text in _SAME.items():
             if getattr(other, name) != getattr(first, name):
                 raise MessageError(f"The sketches of sites {first.site!r} and {other.site!r} {text}.")
+    if len({bool(sketch.response_scales) for sketch in sketches if sketch.responses}) > 1:
+        raise MessageError(
+            "Some sites send the scales of their responses and some do not: let every site use the same study.toml."
+        )
     owner: dict[str, str] = {}
     for sketch in sketches:
         for label in (*sketch.features, *sketch.responses, *sketch.covariates):
@@ -217,6 +233,7 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         covariates=tuple(label for s in sketches for label in s.covariates),
         covariate_sites=tuple(s.site for s in sketches for _ in s.covariates),
         Z=np.concatenate([s.Z for s in sketches if s.Z is not None], axis=1),
+        response_scales=tuple(scale for s in sketches for scale in s.response_scales),
     )  # fmt: skip
     if not joined.features or not joined.responses:
         lacking = "feature" if not joined.features else "response"

@@ -11,7 +11,7 @@ from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, draw_noise, plan
+from intarsia.server.sampler.schedule import Kind, Sweep, draw_noise, plan
 from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import State, Tuning, prepare
@@ -59,7 +59,7 @@ class Chain:
         if self.gaps is not None:
             self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
-        state, stats = sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
+        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, self._factor(kind)), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(f"Chain {self.chains.start + 1}, sweep {self.sweeps + 1}: it {LEFT_RANGE}")
         self.state = state

@@ -213,6 +213,11 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     ):
         if found != expected:
             raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
+    if bool(sketch.response_scales) != (study.deliver.share_scales and bool(sketch.responses)):
+        said = "shares" if study.deliver.share_scales else "does not share"
+        raise FederationError(
+            f"The study {said} the scales of responses ([deliver] share_scales); site {sender!r} did otherwise."
+        )
     foreign = study.site(sender).foreign(sketch.features, sketch.responses, sketch.covariates)
     if foreign is not None:
         what, labels = foreign

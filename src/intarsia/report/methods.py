@@ -1,0 +1,272 @@
+"""The paragraph on methods for a paper: what was done in this study, in sentences, with the works they rest on.
+
+Every sentence comes from the study file, the posterior and its judgement, so that another study gets another text.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import intarsia
+from intarsia.report.gather import Material
+from intarsia.report.html import plural
+from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED
+
+REFERENCES = {
+    "Halverson et al.": "Halverson B, Guha S, Bernard J, Guhaniyogi R. A Bayesian vertical federated learning framework for "
+    "multivariate reduced-rank high-dimensional regression.",
+    "Carvalho et al., 2010": "Carvalho CM, Polson NG, Scott JG. The horseshoe estimator for sparse signals. Biometrika 2010; "
+    "97: 465–480.",
+    "Park & Casella, 2008": "Park T, Casella G. The Bayesian lasso. J Am Stat Assoc 2008; 103: 681–686.",
+    "Piironen & Vehtari, 2017": "Piironen J, Vehtari A. Sparsity information and regularization in the horseshoe and other "
+    "shrinkage priors. Electron J Stat 2017; 11: 5018–5051.",
+    "Huang & Wand, 2013": "Huang A, Wand MP. Simple marginally noninformative prior distributions for covariance matrices. "
+    "Bayesian Anal 2013; 8: 439–452.",
+    "Bhattacharya et al., 2019": "Bhattacharya A, Pati D, Yang Y. Bayesian fractional posteriors. Ann Stat 2019; 47: 39–66.",
+    "Vehtari et al., 2021": "Vehtari A, Gelman A, Simpson D, Carpenter B, Bürkner PC. Rank-normalization, folding, and "
+    "localization: an improved R̂ for assessing convergence of MCMC. Bayesian Anal 2021; 16: 667–718.",
+    "Müller et al., 2007": "Müller P, Parmigiani G, Rice K. FDR and Bayesian multiple comparisons rules. In: Bayesian "
+    "Statistics 8. Oxford University Press 2007; 349–370.",
+    "Vehtari et al., 2017": "Vehtari A, Gelman A, Gabry J. Practical Bayesian model evaluation using leave-one-out "
+    "cross-validation and WAIC. Stat Comput 2017; 27: 1413–1432.",
+    "Canonne et al., 2020": "Canonne CL, Kamath G, Steinke T. The discrete Gaussian for differential privacy. Adv Neural Inf "
+    "Process Syst 2020; 33: 15676–15688.",
+}
+
+
+@dataclass
+class _Text:
+    """Sentences, and the works they cite in the order of their first mention."""
+
+    sentences: list[str] = field(default_factory=list)
+    cited: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def cite(self, *keys: str) -> str:
+        """ "(A; B)", and remember them."""
+        self.cited += [key for key in keys if key not in self.cited]
+        return f"({'; '.join(keys)})"
+
+
+def methods(m: Material) -> str:
+    """Three paragraphs (data, model, computation) and the references, as Markdown."""
+    parts: list[str] = []
+    cited: list[str] = []
+    steps: Iterable[Callable[[Material, _Text], None]] = (_data, _model, _computation)
+    for step in steps:
+        text = _Text(cited=cited)
+        step(m, text)
+        parts.append(" ".join(text.sentences))
+    references = "\n".join(f"- {REFERENCES[key]}" for key in cited)
+    return "## Methods\n\n" + "\n\n".join(parts) + f"\n\n### References\n\n{references}\n"
+
+
+def _data(m: Material, t: _Text) -> None:
+    s = m.study
+    if s is None:
+        people = f"{m.n:,} subjects" if m.n else "subjects in one place"
+        t.add(f"We regressed {plural(m.Q, 'response')} on {plural(m.P, 'feature')}, in {people}.")
+        return
+    t.add(
+        f"We regressed {plural(m.Q, 'response')} on {plural(m.P, 'feature')} of {m.n:,} subjects. The variables were held by "
+        f"{plural(len(m.sites), 'institution')}, which did not show them to each other or to the server that did the computing: "
+        + "; ".join(filter(None, (_holds(m, site) for site in m.sites)))
+        + "."
+    )
+    if s.alignment.mode == "strict":
+        t.add("All institutions held the same subjects, which was checked by a keyed digest of their identifiers.")
+    else:
+        t.add("The analysis rests on the subjects common to all institutions, found by keyed tokens of their identifiers.")
+    scored = [site.name for site in s.sites if site.transform == "rank-normal"]
+    if scored:
+        t.add(f"Continuous features of {_list(scored)} were replaced by their normal scores.")
+    if s.privacy.epsilon is None:
+        t.add("Each institution centred its columns and scaled them to unit standard deviation.")
+    else:
+        t.add("Each institution centred and scaled its columns by constants fixed in advance and bounded each subject's row.")
+    t.add(_sketch(m, t))
+    t.add(_filled(m))
+
+
+def _holds(m: Material, site: str) -> str:
+    adjusted = sum(s == site for s in _covariate_sites(m))
+    counts = (
+        (m.feature_sites.count(site), "feature"),
+        (m.response_sites.count(site), "response"),
+        (adjusted, "covariate"),
+    )
+    has = [plural(count, name) for count, name in counts if count]
+    return f"{site} ({', '.join(has)})" if has else ""
+
+
+def _covariate_sites(m: Material) -> list[str]:
+    Gamma = m.posterior.Gamma
+    if Gamma is None or "covariate_site" not in Gamma.coords:
+        return []
+    return [str(site) for site in Gamma.coords["covariate_site"].values]
+
+
+def _sketch(m: Material, t: _Text) -> str:
+    s = m.study
+    rows, kind = s.sketch.m, s.sketch.kind
+    law = (
+        "with orthonormal rows orthogonal to the constant vector"
+        if kind == "orthonormal"
+        else "with independent normal entries of variance 1/n"
+    )
+    key = (
+        "that the institutions agreed on by a signed key exchange"
+        if s.agrees
+        else "that the institutions had exchanged among themselves"
+    )
+    words = (
+        f"It then sent {rows:,} random linear combinations of the {m.n:,} subjects (m/n = {rows / m.n:.3f}): its columns "
+        f"multiplied by one secret {rows:,} × {m.n:,} matrix {law}, generated from a key {key} and the server did not have "
+        f"{t.cite('Halverson et al.')}."
+    )
+    if s.privacy.epsilon is not None:
+        words += (
+            f" Noise of a discrete Gaussian law {t.cite('Canonne et al., 2020')} was added before sending, which gives "
+            f"differential privacy against the server with ε = {s.privacy.epsilon:g} and δ = {s.privacy.delta:g}."
+        )
+    return words
+
+
+def _filled(m: Material) -> str:
+    cards = [] if m.card is None else list(m.card.get("sites", ()))
+    if not cards:
+        return "[How missing values were handled is on each institution's own privacy card; say it here.]"
+    counts = {name: count for card in cards for name, count in (card.get("imputed") or {}).items()}
+    if not counts:
+        return "There were no missing values."
+    return (
+        f"{plural(sum(counts.values()), 'missing value')} in {plural(len(counts), 'column')} were filled in at the institutions."
+    )
+
+
+_LAWS = {
+    "horseshoe": ("horseshoe priors", ("Carvalho et al., 2010",), "half-Cauchy C⁺(0, 1)"),
+    "laplace": ("Laplace (Bayesian lasso) priors", ("Park & Casella, 2008",), "gamma distributed in the square"),
+    "student": ("Student t priors with 4 degrees of freedom", (), "inverse gamma distributed in the square"),
+}
+
+
+def _model(m: Material, t: _Text) -> None:
+    f = m.study.fit if m.study is not None else None
+    model = m.attrs.get("model") if f is None else None
+    chosen = model if isinstance(model, dict) else {}
+
+    def choice(name: str, default: object) -> object:
+        return getattr(f, name) if f is not None else chosen.get(name, default)
+
+    rank = choice("rank", None) or m.Q
+    covariates = m.posterior.covariates
+    equation = "Y = X B Aᵀ + Z Γ + E" if covariates else "Y = X B Aᵀ + E"
+    t.add(
+        f"The model is the reduced-rank regression {equation} with {plural(int(str(rank)), 'component')}, fitted to the "
+        f"{'combinations' if m.study is not None else 'rows'} {t.cite('Halverson et al.')}."
+    )
+    priors, works, scales = _LAWS[str(choice("law", "horseshoe"))]
+    where = "each feature" if choice("local", "row") == "row" else "each entry of B"
+    cited = f" {t.cite(*works)}" if works else ""
+    t.add(
+        f"The rows of B have {priors}{cited}: normal with a global scale for each component and a local scale for {where}, "
+        f"the local scales {scales}; the entries of A are standard normal."
+    )
+    expected = choice("expected_features", None)
+    if expected is None:
+        t.add("The global scales are half-Cauchy C⁺(0, 1).")
+    else:
+        cited = t.cite("Piironen & Vehtari, 2017")
+        t.add(f"The global scales are half-Cauchy, scaled so that {expected:g} features are expected to matter {cited}.")
+    t.add(_noise(str(choice("noise", "correlated")), m.Q, t))
+    if covariates:
+        t.add(
+            f"{plural(len(covariates), 'covariate')} ({_list(covariates)}) were adjusted for: flat priors on Γ, no shrinkage and "
+            "no selection."
+        )
+    power = float(str(choice("power", 1.0)))
+    if power < 1:
+        t.add(f"The likelihood was raised to the power {power:g} {t.cite('Bhattacharya et al., 2019')}.")
+
+
+def _noise(noise: str, Q: int, t: _Text) -> str:
+    if noise == "correlated" and Q > 1:
+        return (
+            "The noise E is normal with a full covariance Σ between the responses, under a prior that makes every correlation "
+            f"uniform {t.cite('Huang & Wand, 2013')}."
+        )
+    if noise == "jeffreys":
+        return "The noise is normal and independent between responses, with the prior p(σ²) ∝ 1/σ² on each variance."
+    each = " for each response" if Q > 1 else ""
+    between = " and independent between responses" if Q > 1 else ""
+    return f"The noise is normal{between}, with a half-Cauchy prior on its standard deviation{each}."
+
+
+def _computation(m: Material, t: _Text) -> None:
+    chains, draws = m.posterior.C.shape[:2]
+    warmup, thin, seed = (m.attrs.get(name) for name in ("warmup", "thin", "seed"))
+    length = f"{plural(chains, 'chain')}"
+    if warmup is not None and thin is not None:
+        kept = "keeping every draw" if int(thin) == 1 else f"keeping one in {int(thin)}"
+        length += f" of {int(warmup):,} warm-up and {draws * int(thin):,} further sweeps each, {kept}"
+    t.add(
+        f"The posterior was drawn by Markov chain Monte Carlo (Gibbs steps with slice and Metropolis moves): {length}, "
+        f"{chains * draws:,} draws in all" + ("." if seed is None else f" (seed {seed}).")
+    )
+    t.add(_convergence(m, t))
+    t.add(
+        f"We report posterior means and equal-tailed {m.probability:.0%} credible intervals"
+        + (", in standard deviations of feature and response unless a unit is given." if m.study is not None else ".")
+    )
+    t.add(_selection(m, t))
+    if m.loo is not None:
+        t.add(
+            "Out-of-sample shares of variance explained come from leave-one-out over the rows with Pareto-smoothed importance "
+            f"sampling {t.cite('Vehtari et al., 2017')}."
+        )
+    versions = m.attrs.get("versions")
+    used = versions if isinstance(versions, dict) else {"intarsia": intarsia.__version__}
+    t.add(f"Computations were done with {_list([f'{name} {version}' for name, version in used.items()])}.")
+
+
+def _convergence(m: Material, t: _Text) -> str:
+    d = m.diagnosis
+    every = [d] if d.noise is None else [d, d.noise]
+    with np.errstate(invalid="ignore"):
+        worst = max(float(np.nanmax(one.rhat)) for one in every)
+        least = min(float(np.nanmin(np.minimum(one.ess_bulk, one.ess_tail))) for one in every)
+    what = "coefficient and noise variance" if d.noise is not None else "coefficient"
+    found = (
+        f"the largest rank-normalised split R̂ over every {what} was {worst:.3f} and the smallest effective sample size "
+        f"{least:,.0f} {t.cite('Vehtari et al., 2021')}"
+    )
+    if d.converged:
+        return f"The chains converged: {found}."
+    limits = f"R̂ ≤ {RHAT}, folded R̂ ≤ {RHAT_FOLDED}, {ESS:.0f} effective samples"
+    return f"**The chains had not converged (limits: {limits}), so that all results are provisional**: {found}."
+
+
+def _selection(m: Material, t: _Text) -> str:
+    chosen = m.selection
+    if chosen.method == "mixture":
+        return (
+            "Features were selected by a two-component normal mixture on the absolute posterior means, at a probability of "
+            f"{1 - chosen.fdr:g} or more of the larger component {t.cite('Halverson et al.')}."
+        )
+    words = (
+        f"Features were selected at a Bayesian false discovery rate of {chosen.fdr:.3g} {t.cite('Müller et al., 2007')}, with "
+        "the posterior probability of lying further from the mean than zero does as local false discovery rate"
+    )
+    if chosen.groups:
+        words += "; correlated features that pass together but not singly are reported as sets, one member of which matters"
+    found = f"{plural(m.count, 'feature')}" + (f" and {plural(len(chosen.groups), 'set')}" if chosen.groups else "")
+    return f"{words}. This selected {found}, of which a share of {chosen.expected_fdr:.3g} is expected to be wrong."
+
+
+def _list(names: Iterable[str]) -> str:
+    *first, last = [str(name) for name in names]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,204 @@
+"""The table of results: one row per coefficient, the same columns for a study, for a site and for data in one place.
+
+An effect is in the units of response and feature where both are known to whoever makes the table. A site knows its own columns'
+units, and all responses' where the study shares their scales; the server knows only what is shared.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.wire.kinds import ODDS_RATIO
+
+Array = NDArray[np.float64]
+
+# Column -> what it says, in the order of the table.
+COLUMNS = {
+    "feature": "the column's label",
+    "role": "'feature', or 'covariate': adjusted for, never shrunk or selected",
+    "site": "who holds the column",
+    "response": "the response it acts on",
+    "effect": "posterior mean of the coefficient, in `unit`",
+    "lower": "lower end of the credible interval, in `unit`",
+    "upper": "upper end of the credible interval, in `unit`",
+    "interval": "probability of that interval",
+    "unit": "what one of `effect` means",
+    "sd": "posterior standard deviation, in `unit`",
+    "standardised": "the effect in standard deviations of the response for one standard deviation of the feature",
+    "local_fdr": "probability that selecting this coefficient is wrong",
+    "selected_here": "whether this coefficient is among those selected for its response",
+    "feature_fdr": "probability that selecting the feature, for any response, is wrong",
+    "selected": "whether the feature is selected",
+    "group": "number of the set of interchangeable features it belongs to, one of which matters",
+}
+# Where a response is no plain measurement and its scale is known.
+OF_KINDS = {
+    "odds_ratio": "exp of the effect on a yes/no response",
+    "or_lower": "lower end of its interval",
+    "or_upper": "upper end of its interval",
+    "ratio": "exp of the effect where that has a name",
+    "ratio_lower": "lower end of its interval",
+    "ratio_upper": "upper end of its interval",
+    "ratio_is": "that name: 'odds ratio', 'ratio of geometric means', …",
+    "caution": "where the reading of this coefficient is rough, and how",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Effects on one response in its own language, per standard deviation of the column, each array (P,)."""
+
+    mean: Array = field(repr=False)
+    sd: Array = field(repr=False)
+    lower: Array = field(repr=False)
+    upper: Array = field(repr=False)
+    unit: str
+    ratio: str = ""
+    cautions: Sequence[str | None] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of features: what speaks for each, shapes (P, Q) and (P,); `groups` gives a label's set of interchangeable features."""
+
+    local_fdr: Array = field(repr=False)
+    by_response: NDArray[np.bool_] = field(repr=False)
+    feature_fdr: Array = field(repr=False)
+    selected: NDArray[np.bool_] = field(repr=False)
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Standard deviations in their units, where they are known: of responses by label, of the features in order."""
+
+    responses: Mapping[str, float] = field(default_factory=dict)
+    features: Array | None = None
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Coefficients of some columns on all responses, each array (P, Q), in standard deviations of both."""
+
+    labels: Sequence[str]
+    sites: Sequence[str]
+    responses: Sequence[str]
+    mean: Array = field(repr=False)
+    sd: Array = field(repr=False)
+    lower: Array = field(repr=False)
+    upper: Array = field(repr=False)
+    interval: float
+    evidence: Evidence | None = field(default=None, repr=False)  # None: covariates
+    scales: Scales = Scales()
+    told: Mapping[str, Told] = field(default_factory=dict, repr=False)  # responses that are no plain measurements
+
+
+def from_own_units(part: Effects, responses: Mapping[str, float], features: Array) -> Effects:
+    """Coefficients that are in the data's own units, with the scales that say so."""
+    y = np.array([responses[response] for response in part.responses])
+    factor = features[:, None] / y
+    values = {name: getattr(part, name) * factor for name in ("mean", "sd", "lower", "upper")}
+    return replace(part, **values, scales=Scales(responses, features))
+
+
+def unit(response: bool, column: bool, role: str = "feature") -> str:
+    """The unit of an effect, by whether the scales of response and column are known."""
+    of = "units of the response" if response else "sd of the response"
+    return f"{of} per {'unit' if column else 'sd'} of the {role}"
+
+
+def table_columns(parts: Sequence[Effects]) -> dict[str, list[Any]]:
+    """The whole table, column by column."""
+    names = [*COLUMNS, *(OF_KINDS if any(part.told for part in parts) else ())]
+    out: dict[str, list[Any]] = {name: [] for name in names}
+    for part in parts:
+        found = _in_their_language(part, _columns(part))
+        for name in names:
+            out[name] += found.get(name) or [None] * (len(part.labels) * len(part.responses))
+    return out
+
+
+def _in_their_language(part: Effects, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns with the effects on responses of other kinds as their owner reads them."""
+    if not part.told:
+        return columns
+    P, Q = len(part.labels), len(part.responses)
+    x = np.ones(P) if part.scales.features is None else part.scales.features
+    per = unit(True, part.scales.features is not None, "covariate" if part.evidence is None else "feature").partition(" per ")[2]
+    columns |= {name: [None] * (P * Q) for name in OF_KINDS}
+    for q, response in enumerate(part.responses):
+        if response not in part.told:
+            continue
+        told, at = part.told[response], slice(q, None, Q)
+        for name, source in _IN_UNITS.items():
+            columns[name][at] = _flat(getattr(told, source) / x)
+        columns["unit"][at] = [f"{told.unit} per {per}"] * P
+        columns["caution"][at] = list(told.cautions) or [None] * P
+        if told.ratio:
+            columns["ratio_is"][at] = [told.ratio] * P
+            for name, source in (("ratio", "mean"), ("ratio_lower", "lower"), ("ratio_upper", "upper")):
+                columns[name][at] = _flat(np.exp(getattr(told, source) / x))
+        if told.ratio == ODDS_RATIO:
+            for name, source in (("odds_ratio", "ratio"), ("or_lower", "ratio_lower"), ("or_upper", "ratio_upper")):
+                columns[name][at] = columns[source][at]
+    return columns
+
+
+def _columns(part: Effects) -> dict[str, list[Any]]:
+    P, Q = len(part.labels), len(part.responses)
+    scales = part.scales
+    y = np.array([scales.responses.get(response, 1.0) for response in part.responses])
+    x = np.ones(P) if scales.features is None else scales.features
+    factor = y / x[:, None]
+    found, empty = part.evidence, [None] * (P * Q)
+    role = "covariate" if found is None else "feature"
+    units = [unit(response in scales.responses, scales.features is not None, role) for response in part.responses]
+    groups = {} if found is None else found.groups
+
+    def each(values: Sequence[Any]) -> list[Any]:
+        """One value per column, repeated for its responses."""
+        return [value for value in values for _ in range(Q)]
+
+    return {
+        "feature": each(part.labels),
+        "role": [role] * (P * Q),
+        "site": each(part.sites),
+        "response": list(part.responses) * P,
+        **{name: _flat(getattr(part, source) * factor) for name, source in _IN_UNITS.items()},
+        "interval": [part.interval] * (P * Q),
+        "unit": units * P,
+        "standardised": _flat(part.mean),
+        "local_fdr": empty if found is None else _flat(found.local_fdr),
+        "selected_here": empty if found is None else _flat(found.by_response),
+        "feature_fdr": empty if found is None else each(found.feature_fdr.tolist()),
+        "selected": empty if found is None else each(found.selected.tolist()),
+        "group": each([groups.get(label) for label in part.labels]),
+    }
+
+
+_IN_UNITS = {"effect": "mean", "lower": "lower", "upper": "upper", "sd": "sd"}
+
+
+def _flat(values: NDArray[Any]) -> list[Any]:
+    return list(np.asarray(values).ravel().tolist())
+
+
+def table_rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """The table row by row, as files want it."""
+    return list(_rows(columns))
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    names = list(columns)
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """The table as a pandas DataFrame."""
+    import pandas
+
+    return pandas.DataFrame(dict(columns))
