@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from intarsia.report.page import collect
+
 RESULT = Path(__file__).parent / "results" / "demo.json"
 
 
@@ -47,12 +49,11 @@ def report(P: int = 100_000) -> dict[str, Any]:
     """The page of a study with many features: processor seconds to make it, and its size."""
     from tests.reports import made_up
 
-    from intarsia.report.gather import gather
     from intarsia.report.page import render
 
     posterior, _, _ = made_up(P=P, Q=2, active=30, chains=2, draws=10)
     began = time.process_time()
-    page = render(gather(posterior, top=100))
+    page = render(collect(posterior, top=100))
     return {"P": P, "cpu_s": round(time.process_time() - began, 1), "bytes": len(page.encode())}
 
 

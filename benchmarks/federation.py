@@ -24,7 +24,7 @@ import psutil
 
 from intarsia.carriers.flare import certificates as kit
 from intarsia.carriers.flare.engine import server_command, session, site_command, wait_for_sites
-from intarsia.carriers.flare.study import run_study, study_folder
+from intarsia.carriers.flare.network_study import run_study, study_folder
 from intarsia.server.study.folder import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run

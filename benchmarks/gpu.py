@@ -1,4 +1,4 @@
-"""The sampler on an accelerator: ms a sweep from small problems to a million features.
+"""The sampler on an accelerator: ms per sweep from small problems to a million features.
 
     make bench-gpu                              # in this environment
     PYTHONPATH=src python -m benchmarks.gpu     # on a machine that has NumPy, SciPy and JAX alone

@@ -105,12 +105,13 @@ def sketching(path: str, m: int, seconds: float, rounds: int = 3) -> dict[str, A
     from benchmarks.sketch import KEY, TERMS
     from intarsia.site.data.table import Table
     from intarsia.site.sketch import sketch as site_sketch
+    from intarsia.site.sketch.terms import SketchTerms
 
     times, began = [], time.perf_counter()
     while len(times) < rounds or (time.perf_counter() - began < seconds and len(times) < 20):
         site_sketch._FACTORS.clear()
         begin = time.process_time()
-        site_sketch.sketch(Table.open(path), KEY, m=m, **TERMS)
+        site_sketch.sketch(Table.open(path), KEY, SketchTerms(m=m, **TERMS))
         times.append(time.process_time() - begin)
     return {"seconds": median(times), "fastest": min(times), "rounds": len(times)}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import Plan, draw_noise
+from intarsia.server.sampler.schedule import Plan, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import prepare
@@ -38,7 +38,7 @@ class OneChain:
         else:
             factor = self.factor = factored(be, plan, self.data, self.state, self.factor)
         with np.errstate(all="ignore"):
-            self.state, stats = sweep(be, plan, self.data, self.state, self.tuning, noise, kind, factor)
+            self.state, stats = sweep(Sweep(be, plan, self.data, self.tuning, noise, kind, factor), self.state)
             if self.sweeps < self.warmup:
                 seen = adapt.Seen(self.sweeps, self.warmup, kind, stats, strength(be, plan, self.data, self.state))
                 self.tuning, self.memory = adapt.adapt(be, plan, self.tuning, self.memory, seen)

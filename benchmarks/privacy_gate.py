@@ -19,10 +19,10 @@ from intarsia.privacy.blind import Shape, blind_phi, danger, matched
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.preflight import preflight
+from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.rank_normal import ScoredTable
 from intarsia.site.self_attack import attack_as_server
-from intarsia.site.sketch.sketch import design
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "privacy_gate.json"
@@ -73,9 +73,9 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
     sites = [{"name": "clinic", "features": ["*"]}, {"name": "lab", "responses": ["y"]}]
     study, key = Study.from_dict(content | {"site": sites}), SketchKey(bytes(range(32)))
     began = time.monotonic()
-    check = preflight(table, key, study, site="clinic", own_policy={"attack_seconds": ATTACK_SECONDS})
+    check = preflight(table, key, study, site="clinic", own=SiteRules({"attack_seconds": ATTACK_SECONDS}))
     gate_seconds = time.monotonic() - began
-    attacks = attack_as_server(table, design(key, study="gate", run=RUN, n=n, m=m), None, "float32")
+    attacks = attack_as_server(table, SketchTerms("gate", RUN, m).design(key, n), None, "float32")
     found = {
         "blind": attacks.blind or 0,
         "rare columns": attacks.singletons or 0,

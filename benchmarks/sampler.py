@@ -34,14 +34,14 @@ from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 RESULT = Path(__file__).parent / "results" / "sampler.json"
 KEY = SketchKey(bytes(range(32)))  # a benchmark has no secrets
 
 SIM1 = Scenario(n=500, P=300, Q=5, s=30, rho=0.5)
 SIM2 = Scenario(n=1000, P=1000, Q=5, s=30, rho=0.5)
-# name -> (scenario, m, timed Kronecker sweeps, draws a chain of the paper's kernel)
+# name -> (scenario, m, timed Kronecker sweeps, draws per chain of the paper's kernel)
 SIZES: dict[str, tuple[Scenario, int, int, int]] = {
     "sim1_m50": (SIM1, 50, 40, 1000),
     "sim1_m100": (SIM1, 100, 25, 1000),
@@ -55,7 +55,7 @@ def sketched(scenario: Scenario, m: int, seed: int) -> tuple[np.ndarray, np.ndar
     data = simulate(scenario, np.random.default_rng(seed))
     names = [f"x{j}" for j in range(scenario.P)] + [f"y{q}" for q in range(scenario.Q)]
     table = Table.open(np.hstack([data.X, data.Y]), names=names, responses=names[scenario.P :])
-    message = sketch(table, KEY, study="bench", run=f"{seed}", m=m).message
+    message = sketch(table, KEY, SketchTerms("bench", f"{seed}", m)).message
     return np.asarray(message.X, dtype=float), np.asarray(message.Y, dtype=float)
 
 
@@ -75,7 +75,8 @@ def spread(C: np.ndarray, sweeps: int) -> dict[str, float]:
 def paper(X: np.ndarray, Y: np.ndarray, sweeps: int, draws: int, warmup: int) -> dict[str, float]:
     """The paper's algorithm: time of its Kronecker sweeps, effective samples of its kernel."""
     rng = np.random.default_rng(1)
-    chains = [paper_kron.run(X, Y, rng, draws=draws, warmup=warmup, structured=True) for _ in range(2)]
+    fast = paper_kron.Variant(structured=True)
+    chains = [paper_kron.run(X, Y, rng, draws=draws, warmup=warmup, variant=fast) for _ in range(2)]
     C = np.stack([chain.C for chain in chains])
     state = paper_kron.start(X, Y, rng)
     times = []
@@ -97,13 +98,13 @@ def ours(X: np.ndarray, Y: np.ndarray, local: str, draws: int, warmup: int, chai
 
 
 def rate(side: dict[str, float], which: str) -> float:
-    """Effective samples a second."""
+    """Effective samples per second."""
     return side[f"{which}_per_sweep"] / side["ms_per_sweep"] * 1e3
 
 
 def tell(name: str, side: str, part: dict[str, float]) -> None:
     print(
-        f"{name:10} {side:8} {part['ms_per_sweep']:8.2f} ms/sweep, effective samples a sweep: "
+        f"{name:10} {side:8} {part['ms_per_sweep']:8.2f} ms/sweep, effective samples per sweep: "
         f"median {part['median_per_sweep']:.3f}, min {part['min_per_sweep']:.4f}; "
         f"largest R̂ {part['rhat_max']:.3f}, folded {part['rhat_folded_max']:.3f}",
         flush=True,

@@ -9,7 +9,7 @@ In states of a settled chain, B is drawn once exactly and, with the same noise, 
 - conjugate gradients on the m×m systems (as Nishimura & Suchard 2022 use them), the product never formed: iterations, and passes
   over the design, until the residual is small.
 
-The last line is one JSON object, a row a shortcut; it goes to results/shortcuts.json.
+The last line is one JSON object, one row per shortcut; it goes to results/shortcuts.json.
 """
 
 import argparse

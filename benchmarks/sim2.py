@@ -1,6 +1,6 @@
 """Simulation 2 of the paper, every cell, with the sampler's default settings on this machine's cores.
 
-    make bench-default                           # 5 data sets a cell: about half an hour on two idle cores
+    make bench-default                           # 5 data sets per cell: about half an hour on two idle cores
     python -m benchmarks.sim2 --sets 1        # a look
 
 The data sets are those of `benchmarks.sim2_gpu`. A run goes on where an earlier one stopped: finished data sets are kept in
@@ -42,7 +42,7 @@ def one(rho: float, s: int, seed: int, **length: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=5, help="data sets a cell")
+    parser.add_argument("--sets", type=int, default=5, help="data sets per cell")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else []

@@ -101,7 +101,7 @@ def fit(sets: list[dict[str, Any]], args: argparse.Namespace) -> tuple[np.ndarra
     steady = marks[1:] if len(marks) > 2 else marks
     pace = (steady[-1][1] - steady[0][1]) / max(1, steady[-1][0] - steady[0][0])
     thin = max(1, min(args.thin, int(args.limit / max(1e-9, pace) / args.draws)))
-    print(f"  warm-up at {1e3 * pace:.2f} ms a sweep; thinning by {thin}", flush=True)
+    print(f"  warm-up at {1e3 * pace:.2f} ms per sweep; thinning by {thin}", flush=True)
     offset = args.warmup
     chains, _, _ = device.run(runner, chains, warmup=0, draws=args.draws, thin=thin, take=take, report=report)
     kept = [mark for mark in marks if mark[0] > args.warmup]
@@ -122,7 +122,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("sim2.json"))
-    parser.add_argument("--sets", type=int, default=5, help="data sets a cell")
+    parser.add_argument("--sets", type=int, default=5, help="data sets per cell")
     parser.add_argument("--cells", type=int, default=9, help="how many of the nine cells")
     parser.add_argument("--together", type=int, default=45, help="data sets in one compiled run")
     for name, value in (("chains", 4), ("warmup", 500), ("draws", 1000), ("thin", 5), ("seed", 1)):
@@ -157,7 +157,7 @@ def main() -> None:
             shape = {"n": args.n, "P": args.P, "m": args.m, "Q": args.Q, "device": machine, "warmup": args.warmup}
             shape |= {"chains": args.chains, "draws": args.draws}
             args.out.write_text(json.dumps([row | shape for row in rows], indent=1) + "\n")
-            pace_text = f"{pace['ms_per_sweep']:.2f} ms a sweep of {pace['chains_together']} chains"
+            pace_text = f"{pace['ms_per_sweep']:.2f} ms per sweep of {pace['chains_together']} chains"
             print(f"{len(rows)}/{len(jobs)} data sets, {pace_text}", flush=True)
     print(table(rows))
 

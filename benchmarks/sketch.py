@@ -33,6 +33,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.sketch import sketch as site_sketch
 from intarsia.site.sketch.partial import Design, default_threads
 from intarsia.site.sketch.stream import fill, gaussian_columns, stride
+from intarsia.site.sketch.terms import SketchTerms, Work
 
 RESULT = Path(__file__).parent / "results" / "sketch.json"
 TERMS = {"study": "bench", "run": "bench"}
@@ -49,7 +50,7 @@ def timed(function: Callable[..., object], *args: object) -> tuple[float, float]
 def fresh_sketch(X: np.ndarray, m: int, kind: str, threads: int | None = None) -> None:
     """A sketch from nothing: the factor L of an earlier round is forgotten."""
     site_sketch._FACTORS.clear()
-    site_sketch.sketch(Table.open(X), KEY, m=m, kind=kind, threads=threads, **TERMS)
+    site_sketch.sketch(Table.open(X), KEY, SketchTerms(m=m, kind=kind, **TERMS), work=Work(threads=threads))
 
 
 def orthonormality(design: Design) -> tuple[float, float]:
@@ -92,7 +93,7 @@ def high_mb() -> float:
 def child(path: str, m: int) -> None:
     fill(bytes(32), 512, range(512), np.empty((512, stride(512))))  # what is compiled is loaded: it counts as an import
     before = high_mb()
-    site_sketch.sketch(Table.open(path), KEY, m=m, **TERMS)
+    site_sketch.sketch(Table.open(path), KEY, SketchTerms(m=m, **TERMS))
     print(json.dumps({"imports_mb": round(before, 1), "peak_total_mb": round(high_mb(), 1)}))
 
 
@@ -111,7 +112,7 @@ def main() -> None:
     print(f"memory: {memory}", flush=True)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, P))
-    design = site_sketch.design(KEY, n=n, m=m, **TERMS)
+    design = SketchTerms(m=m, **TERMS).design(KEY, n)
     fresh_sketch(X[: 4 * m], m, "orthonormal")  # imports and first touches are not what is measured
     times: dict[str, list[tuple[float, float]]] = {"gemm": [], "orthonormal": [], "gaussian": []}
     for i in range(args.rounds):

@@ -29,6 +29,7 @@ from benchmarks.sketch import KEY, TERMS
 from intarsia.site.sketch import sketch as site_sketch
 from intarsia.site.sketch.partial import default_threads
 from intarsia.site.sketch.stream import fill, stride
+from intarsia.site.sketch.terms import SketchTerms
 
 RESULT = Path(__file__).parent / "results" / "storage.json"
 SIZE = {"Q": 0, "ms_per_sweep": None}  # no sampling here
@@ -47,7 +48,7 @@ def seconds(function: Callable[[], object], rounds: int, before: Callable[[], ob
 def stream(threads: int, P: int, m: int = 500, columns: int = 24_000, rounds: int = 3) -> dict[str, Any]:
     """The keyed normals of `columns` subjects, in pieces over threads, beside the product they are for."""
     out = np.empty((columns, stride(m)))
-    subkey = site_sketch.design(KEY, n=10 * columns, m=m, **TERMS).subkey
+    subkey = SketchTerms(m=m, **TERMS).design(KEY, 10 * columns).subkey
     pieces = [range(a, min(a + 512, columns)) for a in range(0, columns, 512)]
     with ThreadPoolExecutor(threads) as pool, threadpool_limits(threads):
         keyed = seconds(lambda: list(pool.map(lambda p: fill(subkey, m, p, out[p.start : p.stop]), pieces)), rounds)
@@ -98,7 +99,7 @@ def read_arrays(path: Path) -> None:
 
 def make_sketch(table: Any, m: int) -> None:
     site_sketch._FACTORS.clear()
-    site_sketch.sketch(table, KEY, m=m, **TERMS)
+    site_sketch.sketch(table, KEY, SketchTerms(m=m, **TERMS))
 
 
 def parquet(path: Path, rows: int, columns: int, sizes: list[int], rounds: int = 3) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.posterior import Names, Posterior
 from intarsia.wire.messages import Joined
 
 
@@ -43,7 +43,8 @@ def made_up(
         "feature_sites": sites,
         "response_sites": ["clinic"] * Q,
     }
-    posterior = Posterior.from_draws(Draws(samples, diagonal(sigma2), tau, shrinkage, info), **names, attrs={"n": 900, "m": m})
+    made = Draws(samples, diagonal(sigma2), tau, shrinkage, info)
+    posterior = Posterior.from_draws(made, Names(**names), attrs={"n": 900, "m": m})
     labels = {key: tuple(value) for key, value in names.items()}
     joined = Joined(X=X, Y=Y, n=900, m=m, kind="orthonormal", study_hash="ab" * 32, key_fingerprint="cd" * 16, **labels)
     return posterior, joined, C

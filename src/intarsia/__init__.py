@@ -12,6 +12,7 @@ _PUBLIC = {
     "join": "intarsia.wire.messages",
     "Sketch": "intarsia.wire.messages",
     "sketch": "intarsia.site.sketch.sketch",
+    "SketchTerms": "intarsia.site.sketch.terms",
     "Table": "intarsia.site.data.table",
     "SketchKey": "intarsia.site.key",
     "ReducedRankHorseshoe": "intarsia.regression",
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from intarsia.site.key import SketchKey as SketchKey
     from intarsia.site.site import Site as Site
     from intarsia.site.sketch.sketch import sketch as sketch
+    from intarsia.site.sketch.terms import SketchTerms as SketchTerms
     from intarsia.wire.messages import Sketch as Sketch
     from intarsia.wire.messages import join as join
     from intarsia.wire.study import Study as Study

@@ -157,13 +157,13 @@ def _sketched(parts: tuple[Array, Array, Array], m: int, seed: int) -> tuple[Arr
     """The orthonormal sketch of columns already scaled. Nothing leaves this process, so the key may come from a seed."""
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import sketch
+    from intarsia.site.sketch.sketch import SketchTerms, sketch
 
     X, Y, Z = parts
     P, c = X.shape[1], Z.shape[1]
     names = [f"x{j}" for j in range(P + c)] + [f"y{j}" for j in range(Y.shape[1])]
     table = Table.open(np.hstack([X, Z, Y]), names=names, responses=names[P + c :])
     key = SketchKey(hashlib.sha256(f"intarsia local sketch {seed}".encode()).digest())
-    message = sketch(table, key, study="local", run="local", m=m, scale=False).message
+    message = sketch(table, key, SketchTerms("local", "local", m), columns="centred").message
     S = np.asarray(message.X, dtype=np.float64)
     return S[:, :P], np.asarray(message.Y, dtype=np.float64), S[:, P:]

@@ -21,14 +21,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
+from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import Judgement, judge
+from intarsia.server.results.judgement import Judgement, judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.results.not_converged import warn_unless
-from intarsia.server.results.posterior import CovariateEffects, Posterior
-from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Stacked, stack
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.messages import Joined, Sketch, join
@@ -144,21 +145,20 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         fitted = sample_adjusted(
             lambda X, Y: self._sample(X, Y, seed), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
         )
-        stacked = self._stack(fitted, seed)
+        weighed = self._weigh(fitted, seed)
         draws, Gamma = data.all_columns(fitted.draws, fitted.Gamma)
         draws, Gamma = data.own_units(draws, Gamma)
         intercept = data.intercept(draws, Gamma, np.random.default_rng([seed, 1]))
         own = None if names is None else [str(name) for name in np.delete(names, self._covariates)]
         self.posterior_ = Posterior.from_draws(
             draws,
-            features=own,
-            responses=responses,
+            Names(own, responses),
             intercept=intercept,
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
         self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
         self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
-        self._keep_stacked(stacked, fitted, data)
+        self._keep_weighed(weighed, data)
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
@@ -177,21 +177,18 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
 
         fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
-        stacked = None if noisy else self._stack(fitted, seed)
+        weighed = None if noisy else self._weigh(fitted, seed)
         self._covariates = len(joined.features) + np.arange(len(covariates.names))
         self.n_features_in_ = len(joined.features) + len(self._covariates)
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
         self.posterior_ = Posterior.from_draws(
             fitted.draws,
-            features=joined.features,
-            responses=joined.responses,
-            feature_sites=joined.feature_sites,
-            response_sites=joined.response_sites,
+            Names.of(joined),
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
         self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
-        self._keep_stacked(stacked, fitted)
+        self._keep_weighed(weighed)
         return self
 
     @classmethod
@@ -279,36 +276,29 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         with self._progress() as progress:
             return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend)
 
-    def _stack(self, fitted: Fitted, seed: int) -> Stacked | None:
-        """Weigh the sparse fit with a ridge by rows left out, for prediction; None where it is not asked for or not possible."""
-        X, Y = fitted.X, fitted.Y
-        if not self.folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
-            return None
+    def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
+        """Weigh the sparse fit with a ridge by rows left out, for prediction."""
         from intarsia.server.sampler.sample import sample
 
-        short: dict[str, Any] = {"draws": max(4, min(self.draws, 100)), "warmup": min(self.warmup, 250), "thin": 4, "chains": 1}
+        short: dict[str, Any] = {"draws": max(4, min(self.draws, REFIT_DRAWS)), "warmup": min(self.warmup, REFIT_WARMUP)}
+        short |= {"thin": REFIT_THIN, "chains": 1, "seed": seed, "workers": 1}
+        return weigh(fitted, lambda X, Y: sample(X, Y, self._model(Y.shape[1]), **short), self.folds)
 
-        def refit(X: Array, Y: Array) -> Refit:
-            draws = sample(X, Y, self._model(Y.shape[1]), **short, seed=seed, workers=1)
-            return Refit(draws.C[0], draws.Sigma[0].mean(axis=0))
-
-        return stack(X, Y, fitted.draws.C.mean(axis=(0, 1)), refit, self.folds)
-
-    def _keep_stacked(self, stacked: Stacked | None, fitted: Fitted, data: Prepared | None = None) -> None:
+    def _keep_weighed(self, weighed: Weighed | None, data: Prepared | None = None) -> None:
         """Coefficients to predict with, in the data's units, under scikit-learn's names."""
         flat = self.coef_.ndim == 1
         coef, effects, level = np.atleast_2d(self.coef_).T, np.atleast_2d(self.covariate_coef_).T, np.atleast_1d(self.intercept_)
         spread = np.ones(coef.shape[1])
         self.stacking_weight_ = 1.0
-        if stacked is not None:
-            change, follow = stacked.change, fitted.effects_follow(stacked.change)
-            r2, more = 1 - (1 - stacked.r2) * fitted.share_left(), stacked.spread
+        if weighed is not None:
             if data is not None:
-                (change, follow), r2, more = data.mean_units(change, follow), data.y.of_all(r2), data.y.of_all(more, 1.0)
+                change, follow = data.mean_units(weighed.coefficients, weighed.effects)
+                r2, r2_se = data.y.of_all(weighed.r2), data.y.of_all(weighed.r2_se)
+                weighed = Weighed(change, follow, data.y.of_all(weighed.spread, 1.0), r2, r2_se, weighed.weight)
                 level = level - data.x.mean @ change - data.z.mean @ follow
-            coef, effects, spread = coef + change, effects + follow, more
-            self.stacking_weight_ = stacked.weight
-            self.r2_loo_ = r2
+            coef, effects, spread = coef + weighed.coefficients, effects + weighed.effects, weighed.spread
+            self.stacking_weight_, self.r2_loo_ = weighed.weight, weighed.r2
+            self.loo_ = keep(self.posterior_, self._judgement.with_weights(weighed)).loo
         self.prediction_coef_ = coef[:, 0] if flat else coef.T
         self._prediction_effects = effects[:, 0] if flat else effects.T
         self._prediction_intercept = float(level[0]) if flat else level
@@ -345,7 +335,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
         """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
         method: Any = self.selection
-        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        judgement = keep(self.posterior_, judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr))
+        self._judgement = judgement
         self.diagnosis_: Diagnosis = judgement.diagnosis
         self.selection_ = judgement.selection
         self.selected_ = judgement.selection.selected

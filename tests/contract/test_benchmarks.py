@@ -131,7 +131,8 @@ def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
     assert [row["m"] for row in rows] == [None, None, 5]
     assert all(row["gib_per_s"] > 0 for row in rows)
     found = storage.stream(2, 6, m=5, columns=700, rounds=1)
-    assert 0 < found["share_of_both"] < 1
+    assert found["share_of_both"] == pytest.approx(found["stream_s"] / (found["stream_s"] + found["product_s"]))
+    assert found["million_normals_per_s"] == pytest.approx(5 * 700 / found["stream_s"] / 1e6)
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from tests.reports import made_up
 
 from intarsia.errors import MessageError
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.study import Study
@@ -42,14 +42,11 @@ def messages():
     coords = posterior.C.coords
     posterior = Posterior.from_draws(
         Draws(C, Sigma, posterior.tau.values),
-        features=posterior.features,
-        responses=posterior.responses,
-        feature_sites=coords["site"].values.tolist(),
-        response_sites=coords["response_site"].values.tolist(),
+        Names(posterior.features, posterior.responses, coords["site"].values.tolist(), coords["response_site"].values.tolist()),
         effects=effects,
     )
     study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
-    judgement = judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X)
+    judgement = keep(posterior, judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X))
     return (posterior, *coefficients(study, posterior, judgement))
 
 

@@ -8,7 +8,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 N = 400
 
@@ -70,17 +70,17 @@ def test_an_outcome_is_never_filled_unless_its_name_says_so() -> None:
     df.loc[3, "asthma"] = np.nan
     df.loc[4, "bmi"] = np.nan
     key = SketchKey(bytes(32))
-    terms = {"study": "s", "run": "1", "m": 20}
+    terms = SketchTerms("s", "1", 20)
     for columns in ({}, {"*": {"missing": "mean"}}):  # a pattern is no name
         table = Table.open(df, id="id", responses="asthma", missing="mean", columns=columns)
         assert table.imputed == {"bmi": 1}
         with pytest.raises(InputError, match=r"Missing values in column asthma \(1\) of 400 rows.*for a response: by its name"):
             values(table)
         with pytest.raises(InputError, match=r"Missing values in column asthma \(1\)"):
-            sketch(table, key, **terms)
+            sketch(table, key, terms)
     named = Table.open(df, id="id", responses="asthma", missing="mean", columns={"asthma": {"missing": "mean"}})
     assert named.imputed == {"bmi": 1, "asthma": 1}
-    assert np.isfinite(sketch(named, key, **terms).message.Y).all()
+    assert np.isfinite(sketch(named, key, terms).message.Y).all()
     strict = Table.open(df, id="id", responses="asthma", columns={"asthma": {"missing": "mean"}})
     with pytest.raises(InputError, match=r"Missing values in column bmi"):
         values(strict)
@@ -123,8 +123,8 @@ def test_regression_fills_no_feature_from_an_outcome_and_reaches_the_sketch() ->
     np.testing.assert_array_equal(with_outcome[:, :2], other[:, :2])
     table = Table.open(df, id="id", features=["age", "bmi"], missing="regression")
     full = pd.DataFrame(values(table), columns=["age", "bmi"])
-    key, terms = SketchKey(bytes(32)), {"study": "s", "run": "1", "m": 20}
-    np.testing.assert_allclose(sketch(table, key, **terms).message.X, sketch(Table.open(full), key, **terms).message.X, atol=1e-9)
+    key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
+    np.testing.assert_allclose(sketch(table, key, terms).message.X, sketch(Table.open(full), key, terms).message.X, atol=1e-9)
 
 
 def test_bad_rules_are_refused() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from intarsia.carriers.flare.pieces import Assembly, cut, unpack_payload
 from intarsia.errors import MessageError
-from intarsia.wire.container import MAGIC, kind_of, pack, unpack, write
+from intarsia.wire.container import MAGIC, pack, unpack, write
 from intarsia.wire.messages import Sketch
 
 M, N = 6, 40
@@ -222,7 +222,6 @@ def test_a_container_holds_what_was_put_in(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["m.bin"]
     found, back = unpack(path, "trial")
     assert found == header
-    assert kind_of(path) == "trial"
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name], array)
         assert not back[name].flags.writeable
@@ -311,7 +310,7 @@ def _rest(entries: list[dict[str, object]]) -> bytes:
 
 def any_reader(data: bytes) -> None:
     readers = (
-        lambda: unpack(data, "sketch", limit_bytes=2**20), lambda: kind_of(data), lambda: Sketch.load(data),
+        lambda: unpack(data, "sketch", limit_bytes=2**20), lambda: Sketch.load(data),
         lambda: unpack_payload(data, 2**20),
     )  # fmt: skip
     for read in readers:

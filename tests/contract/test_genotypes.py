@@ -10,7 +10,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.plink import PlinkSource
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 N, P = 203, 57  # 203 subjects: the last byte of a variant holds three
 CODE = {2: 0b00, -1: 0b01, 1: 0b10, 0: 0b11}
@@ -24,7 +24,7 @@ def dosages(missing: float = 0.03) -> np.ndarray:
 
 
 def write_plink(folder: Path, G: np.ndarray) -> Path:
-    """As the format's description has it: per variant, four subjects a byte, the first in the lowest bits."""
+    """As the format's description has it: per variant, four subjects per byte, the first in the lowest bits."""
     path = folder / "chr1.bed"
     body = bytearray(b"\x6c\x1b\x01")
     for j in range(G.shape[1]):
@@ -63,13 +63,13 @@ def test_genotypes_stay_bytes_until_they_are_sketched(tmp_path: Path) -> None:
     G = dosages()
     table = Table.open(write_plink(tmp_path, G), id="iid", missing="mean")
     assert {block.dtype for block in table.sketch_blocks(50)} == {np.dtype(np.uint8)}
-    key, terms = SketchKey(bytes(32)), {"study": "s", "run": "1", "m": 20}
+    key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
     plain = Table.open(numbers(G), names=[f"rs{j}" for j in range(P)], missing="mean")
     for order in (None, np.random.default_rng(1).permutation(N)[:150]):
-        got, expected = (sketch(t, key, order=order, **terms).message.X for t in (table, plain))
+        got, expected = (sketch(t, key, terms, order=order).message.X for t in (table, plain))
         np.testing.assert_allclose(got, expected, atol=1e-10)
     with pytest.raises(InputError, match=r"Missing values in \d+ columns: rs0 \(\d+\)"):
-        sketch(Table.open(tmp_path / "chr1.bed", id="iid"), key, **terms)
+        sketch(Table.open(tmp_path / "chr1.bed", id="iid"), key, terms)
     assert table.imputed == {f"rs{j}": int((G[:, j] < 0).sum()) for j in range(P) if (G[:, j] < 0).any()}
 
 

@@ -14,7 +14,7 @@ from intarsia.lab.figure6 import figure6
 from intarsia.lab.methods import Settings
 from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.lab.sketching import federated_sketch
+from intarsia.lab.sketching import Owners, federated_sketch
 
 DATA = os.environ.get("INTARSIA_DATA")
 
@@ -128,7 +128,7 @@ def test_figure6_draws_chosen_edges_or_says_there_are_none(study, chosen):
 def test_sketches_come_back_in_the_columns_own_order():
     data = simulate(Scenario(n=60, P=12, Q=4, s=3, K=3, layout="spread"), np.random.default_rng(3))
     plain = {"scale": False, "kind": "gaussian", "seed": 5}
-    apart = federated_sketch(data.X, data.Y, 20, feature_sites=data.feature_sites, response_sites=data.response_sites, **plain)
+    apart = federated_sketch(data.X, data.Y, 20, owners=Owners(data.feature_sites, data.response_sites), **plain)
     together = federated_sketch(data.X, data.Y, 20, **plain)
     np.testing.assert_allclose(apart.X, together.X, atol=1e-12)
     np.testing.assert_allclose(apart.Y, together.Y, atol=1e-12)

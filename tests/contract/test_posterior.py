@@ -10,7 +10,7 @@ from intarsia.errors import InputError, MessageError
 from intarsia.server.results import posterior as module
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import Posterior, effective_rank, singular_values
+from intarsia.server.results.posterior import Names, Posterior, effective_rank, singular_values
 from intarsia.server.results.selection import select
 
 FEATURES = [f"roi {i}" for i in range(7)]
@@ -29,7 +29,7 @@ def draws():
 @pytest.fixture
 def posterior(draws):
     return Posterior.from_draws(
-        draws, features=FEATURES, responses=["age", "iq"], feature_sites=SITES, response_sites=["clinic"] * 2,
+        draws, Names(FEATURES, ["age", "iq"], SITES, ["clinic"] * 2),
         attrs={"study": "s1"},
     )  # fmt: skip
 
@@ -142,8 +142,8 @@ def test_spoilt_files_are_refused(posterior, tmp_path):
 
 def test_labels_must_fit(draws):
     with pytest.raises(InputError, match="3 feature names for 7"):
-        Posterior.from_draws(draws, features=["a", "b", "c"])
+        Posterior.from_draws(draws, Names(["a", "b", "c"]))
     with pytest.raises(InputError, match="not unique"):
-        Posterior.from_draws(draws, responses=["a", "a"])
+        Posterior.from_draws(draws, Names(responses=["a", "a"]))
     with pytest.raises(InputError, match="between 0 and 1"):
         Posterior.from_draws(draws).interval(95)

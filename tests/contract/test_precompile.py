@@ -36,7 +36,7 @@ def test_the_same_bits_whether_compiled_now_or_before_and_whatever_ran_first(tmp
 
 
 def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
-    assert precompile() >= 0
+    precompile()
     compiled = [f for f in vars(kernels).values() if hasattr(f, "signatures")]
     before = {f.__name__: list(f.signatures) for f in compiled}
     rng = np.random.default_rng(1)

@@ -12,10 +12,10 @@ from intarsia.privacy.ledger import Ledger
 from intarsia.site.data.columns import profile
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.preflight import preflight
+from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.self_attack import attack_as_server, real_phi
 from intarsia.site.sketch.private import clipping, longest_column, private_sketch, public_bound
-from intarsia.site.sketch.sketch import design, sketch
+from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, sketch
 from intarsia.wire.study import Study
 
 N = 300
@@ -101,7 +101,7 @@ def test_refuses_and_passes():
     with pytest.raises(PrivacyError, match="ratio"):
         preflight(table(), key, study(m=80), site="clinic").verdict.check()
     with pytest.raises(PrivacyError, match="ratio"):
-        preflight(table(), key, study(), site="clinic", own_policy={"max_ratio": 0.05}).verdict.check()
+        preflight(table(), key, study(), site="clinic", own=SiteRules({"max_ratio": 0.05})).verdict.check()
     with pytest.raises(InputError, match="below n"):
         preflight(table(), key, study(m=N), site="clinic")
 
@@ -112,13 +112,13 @@ def test_columns_at_the_other_sites_are_counted_or_unknown():
     unknown = preflight(table(), key, patterns, site="clinic")
     assert not unknown.facts.columns_known
     assert unknown.verdict.membership is None
-    told = preflight(table(), key, patterns, site="clinic", announced={"lab": 2000, "clinic": 7})
+    told = preflight(table(), key, patterns, site="clinic", own=SiteRules(announced={"lab": 2000, "clinic": 7}))
     assert told.facts.columns == 2007
     assert told.verdict.membership > 0.99
     stated = replace(patterns, sites=(patterns.sites[0], replace(patterns.sites[1], columns=2000)))
     assert preflight(table(), key, stated, site="clinic").verdict.membership == told.verdict.membership
     with pytest.raises(InputError, match="announced 1999 columns"):
-        preflight(table(), key, stated, site="clinic", announced={"lab": 1999})
+        preflight(table(), key, stated, site="clinic", own=SiteRules(announced={"lab": 1999}))
     own = replace(study(), sites=(replace(study().sites[0], columns=6), study().sites[1]))
     with pytest.raises(InputError, match="states columns = 6"):
         preflight(table(), key, own, site="clinic")
@@ -193,10 +193,7 @@ def test_a_private_sketch_never_refuses_for_what_a_cell_holds():
     opened = Table.open(data, id="id", responses=["y"])
     plan = study(kind="gaussian", **PRIVATE)
     check = preflight(opened, SketchKey.new(), plan, site="clinic")
-    result = private_sketch(
-        opened, SketchKey.new(), study="demo", run=plan.run, m=30, w=check.noise.w, clip=check.clip, site="clinic",
-        study_hash=plan.hash,
-    )  # fmt: skip
+    result = private_sketch(opened, SketchKey.new(), SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert list(result.message.features) == list(opened.features)
 
 
@@ -210,15 +207,16 @@ def test_self_attack_uses_the_real_phi():
     assert fact.attacked == "exact"
     assert any(f.rule == "decodable" for f in check.verdict.warnings)
     # The Φ it attacked is the one the sketch uses.
-    phi = design(key, study="demo", run=plan.run, n=N, m=75, kind="orthonormal", cohort="ab" * 16)
-    sent = sketch(opened, key, study="demo", run=plan.run, m=75, order=order, order_mac="ab" * 16).message
+    terms = SketchTerms("demo", plan.run, 75, order_mac="ab" * 16)
+    phi = terms.design(key, N)
+    sent = sketch(opened, key, terms, order=order).message
     x = status[order]
     np.testing.assert_allclose(sent.X[:, list(sent.features).index("status")], real_phi(phi) @ x / x.std(ddof=1), atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
 def test_attacks_as_the_server(kind):
-    phi = design(SketchKey.new(), study="demo", run="r", n=N, m=60, kind=kind)
+    phi = SketchTerms("demo", "r", 60, kind).design(SketchKey.new(), N)
     found = attack_as_server(table(), phi, None, "float32")
     assert found.singletons == 0
     assert found.membership_known_sigma == pytest.approx(found.membership_theory, abs=0.15)
@@ -232,7 +230,7 @@ def test_rare_columns_are_found_in_what_really_leaves():
     X = (rng.random((n, 900)) < 0.02).astype(float)
     X = X[:, X.sum(axis=0) > 0]
     opened = Table.open({f"c{j}": X[:, j] for j in range(X.shape[1])})
-    phi = design(SketchKey(bytes(range(32))), study="demo", run="r", n=n, m=m)
+    phi = SketchTerms("demo", "r", m).design(SketchKey(bytes(range(32))), n)
     found = attack_as_server(opened, phi, None, "float32")
     assert found.singletons > 40
     assert found.singleton_precision > 0.9
@@ -241,7 +239,7 @@ def test_rare_columns_are_found_in_what_really_leaves():
 def test_time_is_bounded():
     rng = np.random.default_rng(2)
     many = {f"b{j}": (rng.random(N) < 0.1).astype(float) for j in range(40)}
-    check = preflight(table(**many), SketchKey.new(), study(m=75), site="clinic", own_policy={"attack_seconds": 0.0})
+    check = preflight(table(**many), SketchKey.new(), study(m=75), site="clinic", own=SiteRules({"attack_seconds": 0.0}))
     assert not check.facts.attack_complete
     assert any("stopped after" in f.text for f in check.verdict.findings)
 
@@ -256,28 +254,29 @@ def unreadable():
 def test_refusals_are_booked_and_dry_runs_are_not(tmp_path):
     ledger, key = Ledger(tmp_path), SketchKey.new()
     rare = table(rare=np.r_[np.ones(4), np.zeros(N - 4)])
-    assert preflight(rare, key, study(), site="clinic", ledger=ledger, dry=True).verdict.refused
+    assert preflight(rare, key, study(), site="clinic", own=SiteRules(ledger=ledger, dry=True)).verdict.refused
     assert ledger.entries() == []
-    preflight(rare, key, study(), site="clinic", ledger=ledger)
+    preflight(rare, key, study(), site="clinic", own=SiteRules(ledger=ledger))
     assert [(e.state, e.note) for e in ledger.entries()] == [("tried", ""), ("refused", "rare-level")]
-    assert preflight(table(), key, study(), site="clinic", ledger=ledger).reserve().state == "reserved"  # repaired, same people
+    repaired = preflight(table(), key, study(), site="clinic", own=SiteRules(ledger=ledger))  # the same people
+    assert repaired.reserve().state == "reserved"
 
 
 def test_ledger_in_the_flow(tmp_path):
     ledger, key = Ledger(tmp_path), SketchKey.new()
-    check = preflight(table(), key, study(), site="clinic", ledger=ledger)
+    check = preflight(table(), key, study(), site="clinic", own=SiteRules(ledger=ledger))
     entry = check.reserve()
     ledger.release(entry, b"sketch")
-    again = preflight(table(), key, study(), site="clinic", ledger=ledger)
+    again = preflight(table(), key, study(), site="clinic", own=SiteRules(ledger=ledger))
     assert again.reserve().hash == ledger.entries()[-1].hash
     data, _ = columns()
     data["x3"] = data["x3"] + 1e-9  # other values, same people
-    changed = preflight(Table.open(data, id="id", responses=["y"]), key, study(), site="clinic", ledger=ledger)
+    changed = preflight(Table.open(data, id="id", responses=["y"]), key, study(), site="clinic", own=SiteRules(ledger=ledger))
     with pytest.raises(PrivacyError, match="one-time"):
         changed.reserve()
     with pytest.raises(PrivacyError, match="another cohort"):  # before any value is looked at
-        preflight(unreadable(), key, study(), site="clinic", ledger=ledger, order=np.arange(N - 1))
-    second = preflight(table(), key, study(run="cd" * 16), site="clinic", ledger=ledger)
+        preflight(unreadable(), key, study(), site="clinic", own=SiteRules(ledger=ledger), order=np.arange(N - 1))
+    second = preflight(table(), key, study(run="cd" * 16), site="clinic", own=SiteRules(ledger=ledger))
     assert second.facts.history_m == 30
     assert second.verdict.ratio == pytest.approx(60 / N)
 
@@ -298,20 +297,10 @@ def test_private_preflight_and_sketch():
     plan = study(kind="gaussian", **PRIVATE)
     check = preflight(opened, key, plan, site="clinic")
     assert check.guarantee.t == pytest.approx(sum((s.row_bound / s.w) ** 2 for s in check.guarantee.sites.values()))
-    result = private_sketch(
-        opened,
-        key,
-        study="demo",
-        run=plan.run,
-        m=30,
-        w=check.noise.w,
-        clip=check.clip,
-        site="clinic",
-        study_hash=plan.hash,
-    )
+    result = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert result.message.noise == check.noise.w
     assert 0 < result.shortened < 1
-    phi = design(key, study="demo", run=plan.run, n=N, m=30, kind="gaussian")
+    phi = SketchTerms("demo", plan.run, 30, "gaussian").design(key, N)
     Phi = real_phi(phi)
     assert result.longest == pytest.approx(np.linalg.norm(Phi, axis=0).max())
     assert longest_column(phi) == pytest.approx(result.longest)
@@ -323,17 +312,7 @@ def test_private_preflight_and_sketch():
     noise = (sent - Phi @ Z) * np.sqrt(N) / check.noise.w
     assert abs(noise.mean()) < 0.3
     assert noise.std() == pytest.approx(1, abs=0.2)
-    again = private_sketch(
-        opened,
-        key,
-        study="demo",
-        run=plan.run,
-        m=30,
-        w=check.noise.w,
-        clip=check.clip,
-        site="clinic",
-        study_hash=plan.hash,
-    )
+    again = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert not np.allclose(again.message.X, result.message.X)  # the noise does not come from the key
 
 
@@ -362,7 +341,7 @@ def test_missing_public_constants_are_named(changes, words):
 def test_no_noise_no_private_sketch():
     bound = public_bound(["x0"], "clinic", {"clinic": 1.0}, PRIVATE["centres"], PRIVATE["scales"])
     with pytest.raises(PrivacyError, match="noise"):
-        private_sketch(table(), SketchKey.new(), study="s", run="r", m=10, w=0.0, clip=bound, site="clinic", study_hash="0" * 64)
+        private_sketch(table(), SketchKey.new(), SketchTerms("s", "r", 10, "gaussian"), ClippedNoise(bound, 0.0))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -440,7 +419,7 @@ def test_attack_command(capsys, tmp_path):
 def test_ledger_command(capsys, tmp_path):
     assert main(["privacy", "ledger", str(tmp_path)]) == 2
     ledger = Ledger(tmp_path)
-    preflight(table(), SketchKey.new(), study(), site="clinic", ledger=ledger).reserve()
+    preflight(table(), SketchKey.new(), study(), site="clinic", own=SiteRules(ledger=ledger)).reserve()
     assert main(["privacy", "ledger", str(tmp_path), "--json"]) == 0
     capsys.readouterr()
     ledger.path.write_bytes(ledger.path.read_bytes().replace(b'"m":30', b'"m":10'))

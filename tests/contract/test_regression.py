@@ -21,7 +21,7 @@ from intarsia.server.results.leave_one_out import to_arviz
 from intarsia.server.results.posterior import Posterior
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 from intarsia.wire.messages import join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -147,7 +147,7 @@ def sketches(data, **more):
     key = SketchKey(bytes(32))
     parts = {"clinic": (X.iloc[:, :2], []), "mri": (pd.concat([X.iloc[:, 2:], Y], axis=1), list(Y.columns))}
     return [
-        sketch(Table.open(frame, responses=responses), key, study="s", run="r", m=70, site=site, **more).message
+        sketch(Table.open(frame, responses=responses), key, SketchTerms("s", "r", 70, site=site, **more)).message
         for site, (frame, responses) in parts.items()
     ]
 

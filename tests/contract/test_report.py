@@ -21,16 +21,16 @@ from intarsia.errors import InputError, MessageError, StudyError
 from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
 from intarsia.report.evidence import standing
-from intarsia.report.gather import gather, read_regions
+from intarsia.report.gather import read_regions
 from intarsia.report.html import el, fixed, number, short, text
 from intarsia.report.monitor import Monitor, loopback
 from intarsia.report.monitor_state import chains, find_studies
-from intarsia.report.page import render
+from intarsia.report.page import collect, render
 from intarsia.report.svg import Scale
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 
 SECTIONS = ("asked", "converged", "selected", "map", "forest", "checks", "rank", "noise", "traces", "privacy", "again")
 NASTY = ['<script>alert("x")</script>', "a&b", '"><img src=x onerror=alert(1)>', "'; DROP", "Größe–Ünïcode 🧠", "עברית", "=1+1"]
@@ -68,7 +68,7 @@ def read(page: str) -> Reader:
 @pytest.fixture(scope="module")
 def page() -> str:
     posterior, joined, C = made_up()
-    return render(gather(posterior, joined=joined, truth=C, title="A study"))
+    return render(collect(posterior, joined=joined, truth=C, title="A study"))
 
 
 def test_every_section_is_there_and_linked(page):
@@ -119,7 +119,7 @@ def test_accessible(page):
 def test_table_tells_the_posterior(page):
     """The numbers in the table are the posterior's; the selected are those that are true here."""
     posterior, joined, C = made_up()
-    m = gather(posterior, joined=joined, truth=C)
+    m = collect(posterior, joined=joined, truth=C)
     assert sorted(m.chosen) == sorted(np.flatnonzero(C.any(axis=1)))
     p = int(m.shown[0])
     q = m.strongest(p)
@@ -136,7 +136,7 @@ def test_names_are_escaped(label):
     features = [label, *(f"f{i}" for i in range(59))]
     posterior, joined, _ = made_up(features=features, responses=[label + " y", "b", "c"])
     posterior.tree["posterior"]["C"].values[:, :, 0] += 0.7  # selected, so it appears everywhere
-    page = render(gather(posterior, joined=joined, title=label))
+    page = render(collect(posterior, joined=joined, title=label))
     reader = read(page)
     assert {tag for tag, _ in reader.tags} <= ALLOWED
     assert not any(name.startswith("on") or name == "srcdoc" for _, attrs in reader.tags for name in attrs)
@@ -156,7 +156,7 @@ def test_csv_does_not_carry_formulas():
     from base64 import b64decode
 
     posterior, _, _ = made_up(features=["=1+1", "@x", *(f"f{i}" for i in range(58))])
-    page = render(gather(posterior))
+    page = render(collect(posterior))
     raw = b64decode(re.search(r"data:text/csv;charset=utf-8;base64,([^\"]+)", page).group(1)).decode()
     assert "\n=1" not in raw
     assert "\n@x" not in raw
@@ -165,7 +165,7 @@ def test_csv_does_not_carry_formulas():
 @pytest.mark.parametrize(("P", "Q", "active"), [(60, 3, 0), (60, 1, 4), (80, 60, 6), (2, 1, 1)])
 def test_odd_shapes(P, Q, active):
     posterior, joined, _ = made_up(P=P, Q=Q, active=active, draws=60)
-    page = render(gather(posterior, joined=joined))
+    page = render(collect(posterior, joined=joined))
     read(page)
     assert ("No feature is selected" in page) == (active == 0)
     assert len(page.encode()) < 2_000_000
@@ -175,14 +175,14 @@ def test_odd_shapes(P, Q, active):
 def test_many_features_stay_small():
     """P = 10⁵: the table and the map are bounded, so is the page."""
     posterior, _, _ = made_up(P=100_000, Q=2, active=30, chains=2, draws=10)
-    page = render(gather(posterior, top=100))
+    page = render(collect(posterior, top=100))
     assert len(page.encode()) < 600_000
     assert "a pixel shows the strongest of its 112" in page
 
 
 def test_too_many_selected_says_so():
     posterior, _, _ = made_up(P=60, active=30)
-    page = render(gather(posterior, top=10))
+    page = render(collect(posterior, top=10))
     assert "10 of 30 selected features are listed" in page
 
 
@@ -204,11 +204,11 @@ def test_verdict_has_three_grades():
     posterior.tree["posterior"]["C"].values[...] = np.random.default_rng(5).standard_normal(posterior.C.shape)
     wander = posterior.C.values
     wander[0, :, 0, 0] += 0.6
-    assert standing(gather(posterior))[0] == "almost converged"
-    assert "almost converged" in render(gather(posterior))
+    assert standing(collect(posterior))[0] == "almost converged"
+    assert "almost converged" in render(collect(posterior))
     wander[0] += 3.0
-    assert standing(gather(posterior))[0] == "not converged"
-    page = render(gather(posterior))
+    assert standing(collect(posterior))[0] == "not converged"
+    page = render(collect(posterior))
     assert "nothing below is a result yet" in page
     assert page.index("not converged") < page.index("features selected")
     assert "Selected features (provisional)" in page
@@ -222,10 +222,10 @@ def test_edges_are_recognised_and_drawn():
     assert split_edges([f"a{i}" for i in range(30)], {}) == {}
     posterior, _, _ = made_up(features=edges)
     places = [Region(c, "one" if i % 2 else "two", 5.0 * i - 30, 3.0 * i - 20, 2.0 * i) for i, c in enumerate(codes)]
-    page = render(gather(posterior, regions=places))
+    page = render(collect(posterior, regions=places))
     assert page.count('class="edge') == 4 * 4  # four edges, in the circle and in three views
     assert "Brain from above" in page
-    assert "Coordinates were not given" in render(gather(posterior))
+    assert "Coordinates were not given" in render(collect(posterior))
 
 
 def test_regions_file(tmp_path):
@@ -431,7 +431,7 @@ def test_doubts_are_said_in_words():
     Y[:, 0] += shared
     Y[:, 1] += shared
     posterior.tree["posterior"]["Sigma"].values[..., np.arange(3), np.arange(3)] = 1.3
-    m = gather(posterior, joined=replace(joined, Y=Y))
+    m = collect(posterior, joined=replace(joined, Y=Y))
     m.refits = {"replication": [{"features": ["f001"], "probability": [0.99, 0.55], "replicates": False}]}
     section = render(m).split('id="against"')[1].split("</section>")[0]
     assert "y2 is not predicted at all: out-of-sample R²" in section
@@ -451,9 +451,9 @@ def test_sets_and_covariates_have_their_tables():
     draws.C[:, :, 6], draws.C[:, :, 7] = np.where(first, 0.9, 0.0), np.where(first, 0.0, 0.9)
     draws.C[:, :, 6:8] += 0.01 * rng.standard_normal((chains, number, 2, Q))
     effects = CovariateEffects(0.5 + 0.01 * rng.standard_normal((chains, number, 1, Q)), ("<age>",), ("clinic",))
-    made = Posterior.from_draws(draws, features=posterior.features, responses=posterior.responses, effects=effects)
-    judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X)
-    page = render(gather(made))
+    made = Posterior.from_draws(draws, Names(posterior.features, posterior.responses), effects=effects)
+    keep(made, judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X))
+    page = render(collect(made))
     assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
     assert "<bdi>f006</bdi> (data), <bdi>f007</bdi> (data)" in page
@@ -466,10 +466,10 @@ def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
     from intarsia.server.results import judgement as module
 
     posterior, joined, _ = made_up()
-    judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X)
+    keep(posterior, judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X))
     for name in ("diagnose", "select", "leave_one_out"):
         monkeypatch.setattr(module, name, None)
-    assert "Selected features" in render(gather(posterior, joined=joined))
+    assert "Selected features" in render(collect(posterior, joined=joined))
 
 
 def test_the_monitor_names_every_absent_site_outside_the_pill():

@@ -24,7 +24,7 @@ features = ["age", "centre*", "bmi", "asthma", "same"]
 """
 
 
-def desk(folder: Path, **table: Any) -> Path:
+def made_site(folder: Path, **table: Any) -> Path:
     rng = np.random.default_rng(0)
     df = pd.DataFrame(
         {
@@ -59,7 +59,7 @@ def accepted(site: Path, m: int) -> None:
 def test_every_column_that_would_leave_is_named_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = desk(tmp_path)
+    site = made_site(tmp_path)
     before = files(tmp_path)
     assert main(["site", "check", str(site)]) == 6  # a constant column is refused
     said = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_a_table_put_in_order_passes_and_says_what_is_filled(tmp_path: Path, cap
         'constant = "drop"',
         *rules,
     ]
-    site = desk(tmp_path, lines=lines)
+    site = made_site(tmp_path, lines=lines)
     accepted(site, m=20)
     before = files(tmp_path)
     assert main(["site", "check", str(site), "--json"]) == 0
@@ -105,7 +105,7 @@ def test_a_table_put_in_order_passes_and_says_what_is_filled(tmp_path: Path, cap
 
 
 def test_the_gates_refusal_is_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = desk(tmp_path, lines=['ignore = ["same", "centre"]'])
+    site = made_site(tmp_path, lines=['ignore = ["same", "centre"]'])
     accepted(site, m=200)
     before = files(tmp_path)
     assert main(["site", "check", str(site)]) == 6
@@ -117,7 +117,7 @@ def test_the_gates_refusal_is_seen_beforehand(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_missing_values_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = desk(tmp_path, lines=['constant = "drop"', "[table.columns.bmi]", "missing_codes = [999]"])
+    site = made_site(tmp_path, lines=['constant = "drop"', "[table.columns.bmi]", "missing_codes = [999]"])
     accepted(site, m=20)
     assert main(["site", "check", str(site)]) == 6
     said = capsys.readouterr().out
@@ -126,7 +126,7 @@ def test_missing_values_are_seen_beforehand(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_site_toml_says_which_line_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = desk(tmp_path, lines=['missing = "zero"', "[table.columns.bmi]", "missingcodes = [999]"])
+    site = made_site(tmp_path, lines=['missing = "zero"', "[table.columns.bmi]", "missingcodes = [999]"])
     assert main(["site", "check", str(site)]) == 4
     said = capsys.readouterr().err
     assert "line 6: missing 'zero' is not one of error, mean, regression" in said
@@ -134,7 +134,7 @@ def test_site_toml_says_which_line_is_wrong(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_column_the_study_does_not_list_is_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = desk(tmp_path, lines=['constant = "drop"'])
+    site = made_site(tmp_path, lines=['constant = "drop"'])
     accepted(site, m=20)
     path = site / "accepted" / "lungs.toml"
     path.write_text(path.read_text().replace('"asthma", ', ""))
@@ -143,7 +143,7 @@ def test_a_column_the_study_does_not_list_is_seen_beforehand(tmp_path: Path, cap
 
 
 def test_covariates_that_repeat_each_other_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = desk(tmp_path, lines=['covariates = ["age", "years"]', 'ignore = ["same"]'])
+    site = made_site(tmp_path, lines=['covariates = ["age", "years"]', 'ignore = ["same"]'])
     df = pd.read_csv(tmp_path / "visits.csv", sep=";", decimal=",")
     df.assign(years=2 * df["age"]).to_csv(tmp_path / "visits.csv", index=False)
     assert main(["site", "check", str(site)]) == 6
@@ -160,7 +160,7 @@ class Terminal:
 def test_on_a_terminal_the_first_sketch_waits_for_a_yes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = desk(tmp_path, lines=['ignore = ["same"]', 'key = "study.key"', "[table.columns.bmi]", "missing_codes = [999]",
+    site = made_site(tmp_path, lines=['ignore = ["same"]', 'key = "study.key"', "[table.columns.bmi]", "missing_codes = [999]",
                                  'missing = "mean"'])  # fmt: skip
     accepted(site, m=20)
     SketchKey(bytes(32)).save(site / "study.key")
@@ -182,7 +182,7 @@ def test_on_a_terminal_the_first_sketch_waits_for_a_yes(
 
 
 def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    desk(tmp_path)
+    made_site(tmp_path)
     init = ["site", "init", str(tmp_path / "lab"), "--name", "lab", "--id", "patient", "--table", str(tmp_path / "visits.csv")]
     assert main([*init, "--responses", "fev1"]) == 0
     assert "table        400 subjects, 6 features, 1 responses as it is now" in capsys.readouterr().out
@@ -194,8 +194,8 @@ def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: p
 def test_what_the_gate_of_a_private_study_does_not_look_at_is_told_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    """A private study refuses for no value; the person at the desk still learns of the constant column."""
-    site = desk(tmp_path)
+    """A private study refuses for no value; the person who asks still learns of the constant column."""
+    site = made_site(tmp_path)
     (site / "accepted").mkdir()
     study = STUDY.format(m=30).replace("m = 30", 'm = 30\nkind = "gaussian"') + (
         "[privacy]\nepsilon = 5.0\ndelta = 1e-6\nrow_bound.clinic = 3.0\n"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
 
 N = 60

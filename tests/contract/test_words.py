@@ -37,7 +37,7 @@ def test_the_words_are_those_of_the_published_rule() -> None:
     assert not same_words("lusab-babad", "lusab")
 
 
-class Desk:
+class Clinic:
     """The clinic's folder and a study file with three pinned sites, honest unless a test changes it."""
 
     def __init__(self, root: Path):
@@ -60,90 +60,90 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def clinic(tmp_path: Path) -> Clinic:
+    return Clinic(tmp_path)
 
 
-def test_everything_is_shown_and_kept_as_it_was_checked(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_everything_is_shown_and_kept_as_it_was_checked(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
     capsys.readouterr()
-    assert desk.accept("--fingerprints", fingerprints(desk.folder, desk.source)) == 0
+    assert clinic.accept("--fingerprints", fingerprints(clinic.folder, clinic.source)) == 0
     out, told = capsys.readouterr()
-    s = study(desk.parties)
+    s = study(clinic.parties)
     assert s.hash in out
     for word in split_words(to_words(bytes.fromhex(s.hash))):
         assert word in told
     assert "40 subjects" in told
     assert "clinic_0" in told
-    assert [path.read_bytes() for path in desk.accepted()] == [desk.source.read_bytes()]
+    assert [path.read_bytes() for path in clinic.accepted()] == [clinic.source.read_bytes()]
 
 
-def test_a_key_put_in_the_middle_is_found(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_key_put_in_the_middle_is_found(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
     """Whoever writes study.toml pins a key of its own as the laboratory's; the list was made by telephone."""
-    by_telephone = fingerprints(desk.folder, desk.source)
-    desk.parties[2].identity = Identity.new("lab")
-    desk.write()
-    assert desk.accept("--fingerprints", by_telephone) == InputError.exit_code
+    by_telephone = fingerprints(clinic.folder, clinic.source)
+    clinic.parties[2].identity = Identity.new("lab")
+    clinic.write()
+    assert clinic.accept("--fingerprints", by_telephone) == InputError.exit_code
     told = capsys.readouterr().err
     assert "The fingerprint of lab, study.toml is not the one in" in told
-    assert not desk.accepted()
+    assert not clinic.accepted()
 
 
-def test_every_peer_must_be_on_the_list(desk: Desk, capsys) -> None:  # type: ignore[no-untyped-def]
-    listed = fingerprints(desk.folder, desk.source)
+def test_every_peer_must_be_on_the_list(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
+    listed = fingerprints(clinic.folder, clinic.source)
     listed.write_text("".join(line for line in listed.read_text().splitlines(True) if not line.startswith("mri")))
-    assert desk.accept("--fingerprints", listed) == InputError.exit_code
+    assert clinic.accept("--fingerprints", listed) == InputError.exit_code
     assert "no line for mri" in capsys.readouterr().err
     listed.write_text("mri lusab\nmri lusab\n")
-    assert desk.accept("--fingerprints", listed) == InputError.exit_code
-    assert not desk.accepted()
+    assert clinic.accept("--fingerprints", listed) == InputError.exit_code
+    assert not clinic.accepted()
 
 
-def test_a_person_types_the_last_word_of_each(desk: Desk, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    found = SiteFolder.load(desk.folder).review(desk.source).to_compare
+def test_a_person_types_the_last_word_of_each(clinic: Clinic, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    found = SiteFolder.load(clinic.folder).review(clinic.source).to_compare
     assert list(found) == ["mri", "lab", "study.toml"]
-    lab = desk.parties[2].identity
+    lab = clinic.parties[2].identity
     assert lab is not None
     assert found["lab"] == lab.words == fingerprint_words(lab.exchange_key, lab.signing_key)
     last = [split_words(words)[-1] for words in found.values()]
     for typed, code in ((["yes"], 2), ([last[0], "no"], 2), ([], 2), (last, 0)):
         monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{word}\n" for word in typed)))
-        assert desk.accept() == code
-        assert bool(desk.accepted()) == (code == 0)
+        assert clinic.accept() == code
+        assert bool(clinic.accepted()) == (code == 0)
     told = capsys.readouterr().err
     assert all(word in told for words in found.values() for word in split_words(words))
 
 
-def test_the_file_is_read_once(desk: Desk, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_file_is_read_once(clinic: Clinic, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Swapped while a person compares: what is kept is what was shown."""
-    shown = desk.source.read_bytes()
-    review = SiteFolder.load(desk.folder).review(desk.source)
-    desk.source.write_text(desk.source.read_text().replace("m = 60", "m = 300"))
-    assert desk.source.read_bytes() != shown
-    SiteFolder.load(desk.folder).accept(review)
-    assert [path.read_bytes() for path in desk.accepted()] == [shown]
+    shown = clinic.source.read_bytes()
+    review = SiteFolder.load(clinic.folder).review(clinic.source)
+    clinic.source.write_text(clinic.source.read_text().replace("m = 60", "m = 300"))
+    assert clinic.source.read_bytes() != shown
+    SiteFolder.load(clinic.folder).accept(review)
+    assert [path.read_bytes() for path in clinic.accepted()] == [shown]
     # A fifo can be read only once: a second reading would hang or find nothing.
-    fifo = desk.source.with_name("fifo.toml")
+    fifo = clinic.source.with_name("fifo.toml")
     os.mkfifo(fifo)
     writer = threading.Thread(target=fifo.write_bytes, args=(shown,))
     writer.start()
-    SiteFolder.load(desk.folder).accept(fifo)
+    SiteFolder.load(clinic.folder).accept(fifo)
     writer.join(timeout=20)
-    assert [path.read_bytes() for path in desk.accepted()] == [shown]
+    assert [path.read_bytes() for path in clinic.accepted()] == [shown]
 
 
-def test_a_key_file_left_in_site_toml_is_refused(desk: Desk) -> None:
-    toml = (desk.folder / "site.toml").read_text().replace("# key =", "key =")
-    (desk.folder / "site.toml").write_text(toml)
+def test_a_key_file_left_in_site_toml_is_refused(clinic: Clinic) -> None:
+    toml = (clinic.folder / "site.toml").read_text().replace("# key =", "key =")
+    (clinic.folder / "site.toml").write_text(toml)
     with pytest.raises(StudyError, match=r"still names a key file\. Take the line"):
-        SiteFolder.load(desk.folder).review(desk.source)
+        SiteFolder.load(clinic.folder).review(clinic.source)
 
 
-def test_an_unknown_hash_gets_the_same_answer_whatever_was_accepted(desk: Desk) -> None:
+def test_an_unknown_hash_gets_the_same_answer_whatever_was_accepted(clinic: Clinic) -> None:
     told = []
     for _ in range(2):
         with pytest.raises(StudyError) as caught:
-            SiteFolder.load(desk.folder).accepted("ab" * 32)
+            SiteFolder.load(clinic.folder).accepted("ab" * 32)
         told.append(str(caught.value))
-        SiteFolder.load(desk.folder).accept(desk.source)
+        SiteFolder.load(clinic.folder).accept(clinic.source)
     assert told[0] == told[1]
     assert not [name for name in (*NAMES, "liver", "abab") if name in told[0]]

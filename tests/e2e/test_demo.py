@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.cli import main
 from intarsia.demo.hospitals import SITES, simulate
-from intarsia.demo.run import MARK
+from intarsia.demo.processes import MARK
 
 SMALL = ["--people", "500", "--m", "60", "--draws", "60", "--workers", "1"]
 
@@ -38,7 +38,7 @@ def test_what_it_leaves(demo):
     assert {p.name for p in (out / "sites").iterdir()} == set(SITES)
     assert (out / "study" / "fit.json").is_file()
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "Connectogram" in page or "none of them is selected" in page
+    assert "Connectogram" in page  # edges are among what the demonstration finds
     assert "intarsia report study --truth truth.csv" in page  # how to make it again
     assert len((out / "truth.csv").read_text(encoding="utf-8").splitlines()) > 10
 

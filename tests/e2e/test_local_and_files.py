@@ -11,6 +11,7 @@ from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError, MessageError, StudyError
+from intarsia.server.results.judgement import kept
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
 from intarsia.site.prediction import SiteModel
@@ -25,7 +26,7 @@ def result():  # type: ignore[no-untyped-def]
 
 
 def pooled(result, new) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
-    """Mean and draws of the linear predictor in original units, from everything in one place."""
+    """What is predicted, and draws of the linear predictor, in original units, from everything in one place."""
     tables = frames()
     features = [f for name in NAMES for f in tables[name].columns if f.startswith(f"{name}_")]
     whole = tables["clinic"].merge(tables["mri"], on="id").merge(tables["lab"], on="id")
@@ -34,7 +35,11 @@ def pooled(result, new) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-unt
     C = result.posterior.C.sel(feature=features)
     Z = (fresh[features].to_numpy() - whole[features].mean().to_numpy()) / whole[features].std().to_numpy()
     y = [str(q) for q in C.coords["response"].values]
-    mean = whole[y].mean().to_numpy() + whole[y].std().to_numpy() * (Z @ C.mean(("chain", "draw")).values)
+    order = [result.posterior.features.index(f) for f in features]
+    weighed = kept(result.posterior).weighed
+    used = C.mean(("chain", "draw")).values + weighed.coefficients[order]
+    assert np.abs(weighed.coefficients).max() > 1e-4  # the ridge has a part in it
+    mean = whole[y].mean().to_numpy() + whole[y].std().to_numpy() * (Z @ used)
     draws = np.stack([Z @ c for c in C.values.reshape(-1, *C.shape[2:])])
     return mean, whole[y].mean().to_numpy() + whole[y].std().to_numpy() * draws
 
@@ -94,12 +99,12 @@ def test_the_spread_of_a_prediction_is_at_least_the_pooled_one(result) -> None: 
     responses = [str(q) for q in result.posterior.C.coords["response"].values]
     order = {i: k for k, i in enumerate(new["clinic"]["id"])}
     at = [order[i] for i in prediction.ids]
-    sigma2 = result.models["clinic"].coefficients.sigma2_mean
+    sigma2, spread = (getattr(result.models["clinic"].coefficients, name) for name in ("sigma2_mean", "spread"))
     scale = result.models["clinic"].units.y_scale
     for q, label in enumerate(prediction.responses):
         exact = draws[:, at, responses.index(label)].var(axis=0, ddof=1)
         noise = sigma2[q] * scale[q] ** 2
-        ours = prediction.sd[:, q] ** 2 - noise
+        ours = prediction.sd[:, q] ** 2 / spread[q] - noise
         assert (ours >= exact * (1 - 1e-9)).all()
         assert (ours <= 3 * 3 * exact).all()
         assert prediction.upper[:, q] - prediction.lower[:, q] == pytest.approx(2 * 1.959964 * prediction.sd[:, q], rel=1e-6)
@@ -134,7 +139,7 @@ def test_covariates_take_part_in_rows_and_predictions() -> None:
     assert set(rows) == {("age", q) for q in ("alt", "ast", "hdl")}
     found = rows["age", "alt"]
     assert found["lower"] < 0.8 < found["upper"]
-    assert found["selected"] is None
+    assert found["selected"] is False
     mri = {r["feature"] for r in result.models["mri"].rows() if r["role"] == "covariate"}
     assert mri == {"centre=b", "centre=c"}
     new = {name: frame.drop(columns=RESPONSES[name]).head(600) for name, frame in tables.items()}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.network
 
 
 def study(m: int = 20, **tables):  # type: ignore[no-untyped-def]
-    """Few rows a study, and a new run each: the sites keep count of what they gave away about the same subjects."""
+    """Few rows per study, and a new run each: the sites keep count of what they gave away about the same subjects."""
     return any_study(m=m, **tables)
 
 

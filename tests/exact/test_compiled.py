@@ -10,7 +10,7 @@ from sweep_cases import CASES, close, problem
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends, kernels
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import prepare
@@ -47,8 +47,8 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
         for number in range(warmup):
             noise = draw_noise(plan, rng, kind)
             factor = factored(BE, plan, data, state) if kind == SHORT else None
-            other, others = sweep(BE, readable, data, state, tuning, noise, kind, factor)
-            new, stats = sweep(BE, plan, data, state, tuning, noise, kind, factor)
+            other, others = sweep(Sweep(BE, readable, data, tuning, noise, kind, factor), state)
+            new, stats = sweep(Sweep(BE, plan, data, tuning, noise, kind, factor), state)
             close(other, new)
             for one, two in zip(others, stats, strict=True):
                 np.testing.assert_array_equal(np.asarray(one), np.asarray(two))

@@ -211,7 +211,7 @@ def test_steps_given_Sigma_have_the_textbook_mean_and_covariance():
     X, Y, A, lam, tau, _ = problem(m=6, P=4, R=2)
     plan, data = make_plan(Model(rank=2), X, Y, mixing=False, compiled=False), prepare(BE, X, Y)._replace(X=X, Y=Y)
     state = initial(plan, data, RNG(1))._replace(A=A, lam=lam, tau=tau, Sigma=random_Sigma(RNG(2), 3, True))
-    zero = {name: np.zeros(shape) for name, (_, shape, _) in plan.noise(steps_of.FULL).items()} | {"E": np.zeros((6, 2))}
+    zero = {name: np.zeros(shape) for name, (_, shape, _) in plan.noise(FULL).items()} | {"E": np.zeros((6, 2))}
     white = np.linalg.inv(np.linalg.cholesky(state.Sigma))
     design = np.kron(X, white @ A)
     cov = np.linalg.inv(design.T @ design + np.diag(1 / (lam[:, None] * tau).ravel() ** 2))

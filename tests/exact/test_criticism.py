@@ -6,9 +6,9 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.server.results.criticism import compare, objections, residuals
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import Judgement, judge, kept
+from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows, leave_one_out
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.posterior import Names, Posterior
 from intarsia.server.results.refits import k_fold, split_half
 
 m, P, Q = 120, 5, 3
@@ -31,7 +31,7 @@ def fit(data: Rows, Sigma: np.ndarray = SIGMA, draws: int = 300) -> Posterior:
     V = np.linalg.inv(data.X.T @ data.X + np.eye(P))
     noise = np.linalg.cholesky(V) @ rng.standard_normal((4, draws, P, Q)) @ np.linalg.cholesky(Sigma).T
     return Posterior.from_draws(
-        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1)), np.ones((4, draws, 1))), responses=RESPONSES
+        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1)), np.ones((4, draws, 1))), Names(responses=RESPONSES)
     )
 
 
@@ -86,8 +86,8 @@ def test_an_unconverged_fit_says_so_first():
 def test_of_two_fits_the_one_with_the_right_noise_predicts_better():
     data = rows()
     right, wrong = fit(data), fit(data, np.eye(Q))
-    judge(right, data)
-    judge(wrong, data)
+    keep(right, judge(right, data))
+    keep(wrong, judge(wrong, data))
     found = compare(right, wrong)
     assert found.difference > 2 * found.se
     assert found.words.startswith("The first fit predicts better: elpd differs by")
@@ -125,7 +125,7 @@ def test_a_judgement_is_kept_with_the_draws(tmp_path):
     data.X[:, 1] = data.X[:, 0] + 0.05 * data.X[:, 1]
     posterior = fit(data)
     assert kept(posterior) is None
-    made = judge(posterior, data, X=data.X, fdr=0.1)
+    made = keep(posterior, judge(posterior, data, X=data.X, fdr=0.1))
     back = kept(Posterior.load(posterior.save(tmp_path / "fit.nc")))
     assert isinstance(back, Judgement)
     np.testing.assert_array_equal(back.diagnosis.rhat, made.diagnosis.rhat)
@@ -136,5 +136,5 @@ def test_a_judgement_is_kept_with_the_draws(tmp_path):
     np.testing.assert_array_equal(back.selection.groups[0].mean, made.selection.groups[0].mean)
     np.testing.assert_array_equal(back.loo.mean, made.loo.mean)
     assert back.summary(posterior.features, RESPONSES) == made.summary(posterior.features, RESPONSES)
-    judge(posterior, data, X=data.X)  # a second judgement takes the first one's place
+    keep(posterior, judge(posterior, data, X=data.X))  # a second judgement takes the first one's place
     assert kept(posterior).selection.fdr == 0.05

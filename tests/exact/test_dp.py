@@ -38,7 +38,6 @@ def test_delta_falls_with_epsilon_and_grows_with_t(m, t, epsilon, factor):
 def test_calibration_inverts_accounting(m, epsilon, delta):
     t = dp.calibrate(epsilon, delta, m)
     assert dp.delta_of(epsilon, t, m) == pytest.approx(delta, rel=1e-5)
-    assert dp.epsilon_of(delta, t, m) == pytest.approx(epsilon, rel=1e-5)
 
 
 @given(st.floats(0.05, 8), st.sampled_from([1e-9, 1e-6, 1e-3]))
@@ -75,14 +74,23 @@ def test_against_simulation_of_the_unreduced_problem():
 
 
 def test_the_reduced_simulation_agrees():
-    found = dp.monte_carlo_delta(0.5, 0.3, 40, 400_000, np.random.default_rng(0))
+    """The privacy loss of m Gaussian rows with one direction stretched by 1 + t depends on their squared length in it."""
+    epsilon, t, m = 0.5, 0.3, 40
+    x = np.random.default_rng(0).chisquare(m, 400_000)
+
+    def loss(y):
+        return -m / 2 * np.log1p(t) + y / 2 * t / (1 + t)
+
+    grown = np.mean(np.maximum(0.0, 1 - np.exp(epsilon - loss(x * (1 + t)))))
+    shrunk = np.mean(np.maximum(0.0, 1 - np.exp(epsilon + loss(x))))
+    found = max(grown, shrunk)
     assert found == pytest.approx(dp.delta_of(0.5, 0.3, 40), rel=0.02)
 
 
 def test_noise_is_split_over_sites():
     bounds, columns = {"a": 10.0, "b": 3.0}, {"a": 50, "b": 4}
     g = dp.guarantee(2.0, 1e-6, 200, bounds, columns)
-    assert dp.signal_to_noise(g.sites) == pytest.approx(g.t)
+    assert sum((site.row_bound / site.w) ** 2 for site in g.sites.values()) == pytest.approx(g.t)
     cost = sum(columns[s] * g.sites[s].w ** 2 for s in bounds)
     for share in (0.3, 0.5, 0.7):  # any other split of t costs more noise
         other = sum(columns[s] * bounds[s] ** 2 / (g.t * part) for s, part in (("a", share), ("b", 1 - share)))
@@ -91,7 +99,7 @@ def test_noise_is_split_over_sites():
     assert same.sites["a"].w == pytest.approx(same.sites["b"].w)
     assert same.sites["a"].w == pytest.approx(np.sqrt(109 / same.t))
     # A thousandth of ε and δ is kept back for the grid; what is stated holds with it.
-    assert dp.epsilon_of(1e-6 * 0.999, g.t, 200) == pytest.approx(2.0 * 0.999)
+    assert dp.delta_of(2.0 * 0.999, g.t, 200) == pytest.approx(1e-6 * 0.999, rel=1e-5)
 
 
 def test_guarantee_against_a_party_that_knows_phi():
@@ -100,7 +108,6 @@ def test_guarantee_against_a_party_that_knows_phi():
     # A Φ whose columns have length √(m/n) gives the same μ; a longer column gives more.
     assert dp.mu_of_phi(g.t, 10**5, np.sqrt(1000 / 10**5)) == pytest.approx(g.mu)
     assert g.epsilon_known_phi > g.epsilon
-    assert dp.longest_column(10**5, 1000) > np.sqrt(1000 / 10**5)
 
 
 @pytest.mark.parametrize("epsilon", [0, -1.0, float("nan"), float("inf")])

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 from sweep_cases import CASES, close, problem
 
 from intarsia.server.sampler import adapt, backends, conditionals, device
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import State, Tuning, prepare
 from intarsia.server.sampler.sweep import factored, strength, sweep
@@ -43,7 +43,7 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
         @jax.jit
         def step(state, tuning, memory, noise, number):
             data = there._replace(m=float(plan.m))
-            new, stats = sweep(JAX, plan, data, state, tuning, noise, kind)
+            new, stats = sweep(Sweep(JAX, plan, data, tuning, noise, kind), state)
             seen = adapt.Seen(number, warmup, kind, stats, strength(JAX, plan, data, new))
             return new, *adapt.adapt(JAX, plan, tuning, memory, seen)
 
@@ -52,7 +52,7 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
             noise = draw_noise(plan, rng, kind)
             other = step(state, tuning, memory, noise, number)
             with np.errstate(all="ignore"):
-                state, stats = sweep(NUMPY, plan, here, state, tuning, noise, kind)
+                state, stats = sweep(Sweep(NUMPY, plan, here, tuning, noise, kind), state)
             moved += int(np.asarray(stats.steps).sum() + np.asarray(stats.single).sum())
             seen = adapt.Seen(number, warmup, kind, stats, strength(NUMPY, plan, here, state))
             tuning, memory = adapt.adapt(NUMPY, plan, tuning, memory, seen)
@@ -85,7 +85,7 @@ def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, 
                 same = factor is not None and np.array_equal(factor.lam, state.lam)
                 factor = factor if same else factored(NUMPY, plan, here, state)
             with np.errstate(all="ignore"):
-                wanted, _ = sweep(NUMPY, plan, here, state, tuning, noise, kind, None if kind.collapse else factor)
+                wanted, _ = sweep(Sweep(NUMPY, plan, here, tuning, noise, kind, None if kind.collapse else factor), state)
             chains, G = step(chains, G, i, i == 0)
             close(wanted, chains.state, 1e-9)
 

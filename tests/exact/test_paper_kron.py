@@ -7,6 +7,7 @@ from scipy import integrate, stats
 from intarsia.errors import InputError
 from intarsia.lab.baselines.paper_kron import (
     KronState,
+    Variant,
     draw_A,
     draw_B,
     draw_B_structured,
@@ -59,7 +60,7 @@ def test_both_solvers_turn_the_same_noise_into_the_same_B(problem):
     noise = np.random.default_rng(3).standard_normal(P * R + M * Q)
     a, b = (step(X, Y, state, noise[: P * R], noise[P * R :]) for step in (draw_B, draw_B_structured))
     np.testing.assert_allclose(a, b, rtol=1e-9)
-    kron, fast = (sweep(X, Y, state, np.random.default_rng(3), structured=how) for how in (False, True))
+    kron, fast = (sweep(X, Y, state, np.random.default_rng(3), Variant(structured=how)) for how in (False, True))
     np.testing.assert_allclose(kron.B, fast.B, rtol=1e-9)
 
 
@@ -144,7 +145,7 @@ def test_run_keeps_to_its_draws_and_its_time(problem):
     assert kept.tau.shape == (30, Q)
     assert kept.ms_per_sweep > 0
     assert len(run(X, Y, rng, draws=30, warmup=0, seconds=0.0).C) == 1
-    assert np.isfinite(run(X, Y, rng, draws=20, warmup=0, noise="jeffreys", rank=1).C).all()
+    assert np.isfinite(run(X, Y, rng, draws=20, warmup=0, variant=Variant(noise="jeffreys", rank=1)).C).all()
     assert start(X, Y, rng, rank=2).A.shape == (Q, 2)
     with pytest.raises(InputError, match="scales='wrong'"):
-        run(X, Y, rng, scales="wrong")
+        Variant(scales="wrong")

@@ -13,7 +13,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.prepared_table import PreparedTable
 from intarsia.site.rank_normal import ScoredTable
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 N = 300
 
@@ -56,9 +56,9 @@ def test_the_sketch_is_that_of_the_prepared_columns_of_the_cohort() -> None:
         months=prepare((some["months"], some["died"]), "time", {"horizon": 24}).values,
         visits=prepare(some["visits"], "count", {"transform": "rank-normal"}).values,
     )
-    key, terms = SketchKey(bytes(32)), {"study": "s", "run": "1", "m": 30}
-    got = sketch(prepared, key, order=order, **terms).message
-    expected = sketch(Table.open(by_hand, id="id", responses=RESPONSES), key, **terms).message
+    key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 30)
+    got = sketch(prepared, key, terms, order=order).message
+    expected = sketch(Table.open(by_hand, id="id", responses=RESPONSES), key, terms).message
     np.testing.assert_allclose(got.Y, expected.Y, atol=1e-9)
     np.testing.assert_allclose(got.X, expected.X, atol=1e-12)
     assert prepared.backs["asthma=yes"].language.ratio == "odds ratio"

@@ -15,7 +15,7 @@ from intarsia.site.joint_prediction import _read
 from intarsia.site.key import SketchKey
 from intarsia.site.rank_normal import ScoredTable, Scores, scores_of
 from intarsia.site.site import Site
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
@@ -105,11 +105,10 @@ def test_a_site_sketches_scores_and_scores_new_subjects():
     sent = Sketch.load(site.sketch(study))
     opened = Table.open(data | {"id": ids}, id="id", responses=["y"])
     order = tokenise(ids, key, study).rows
-    by_hand = sketch(
-        ScoredTable.of(opened, order), key, study="scores", run=study.run, m=30, order=order, order_mac=sent.order_mac
-    ).message  # fmt: skip
+    terms = SketchTerms.of(study, "clinic", sent.order_mac)
+    by_hand = sketch(ScoredTable.of(opened, order), key, terms, order=order).message
     np.testing.assert_allclose(sent.X, by_hand.X, atol=1e-9)
-    plain = sketch(opened, key, study="scores", run=study.run, m=30, order=order, order_mac=sent.order_mac).message
+    plain = sketch(opened, key, terms, order=order).message
     assert not np.allclose(sent.X[:, 0], plain.X[:, 0], atol=0.05)
     np.testing.assert_allclose(sent.Y, plain.Y, atol=1e-9)
     units = Units.from_bytes(site.run_store(study).get("units.secret"))

@@ -6,7 +6,7 @@ import pytest
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.schedule import draw_noise
+from intarsia.server.sampler.schedule import Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import prepare
@@ -81,7 +81,7 @@ def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
         state = state._replace(**{which: getattr(state, which) * scale})
     with np.errstate(all="ignore"):
         for _ in range(300):
-            state, _ = sweep(BE, plan, prepared, state, initial_tuning(plan), draw_noise(plan, rng))
+            state, _ = sweep(Sweep(BE, plan, prepared, initial_tuning(plan), draw_noise(plan, rng)), state)
             assert all(np.isfinite(v).all() for v in state)
     C = state.B @ state.A.T
     assert np.abs(C[0] - 2.0).max() < 1.5  # it has found its way back

@@ -1,10 +1,18 @@
 """The dense companion fit and its weighing with the sparse one."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.prediction_weights import weigh
+from intarsia.server.results.judgement import judge, keep, kept
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
 from intarsia.server.results.stacking import SHRINK, Refit, best_weight, fold_of_rows, stack
+from intarsia.server.sampler.sample import sample
 
 
 def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
@@ -98,3 +106,25 @@ def test_foretold_variances_include_noise_and_doubt() -> None:
     simulated = (x @ C)[:, 0] + rng.multivariate_normal([0, 0], Sigma, 4000)
     assert np.allclose(mean[0], simulated.mean(axis=0), atol=0.1)
     assert np.allclose(variance[0], simulated.var(axis=0), rtol=0.08)
+
+
+def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
+    """Many small effects and more features than rows: the ridge gets the weight, and the file says so again."""
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((60, 90))
+    Y = X @ rng.normal(0, 0.2, (90, 2)) + rng.standard_normal((60, 2))
+    run = {"draws": 60, "warmup": 100, "thin": 2, "chains": 1, "workers": 1}
+    fitted = sample_adjusted(lambda X, Y: sample(X, Y, **run), X, Y, Covariates(np.empty((60, 0))), seed=1)
+    weighed = weigh(fitted, lambda X, Y: sample(X, Y, **run))
+    assert weighed is not None
+    assert weighed.weight < 0.7
+    posterior = Posterior.from_draws(fitted.draws)
+    found = keep(posterior, judge(posterior, Rows.of(X, Y), X=X).with_weights(weighed))
+    assert found.loo is not None
+    np.testing.assert_array_equal(found.loo.r2, weighed.r2)
+    posterior.save(tmp_path / "p.nc")
+    again = kept(Posterior.load(tmp_path / "p.nc"))
+    assert again is not None
+    assert again.weighed is not None
+    for name in ("coefficients", "effects", "spread", "r2", "r2_se", "weight"):
+        np.testing.assert_array_equal(getattr(again.weighed, name), getattr(weighed, name))

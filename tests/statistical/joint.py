@@ -7,7 +7,7 @@ from scipy.stats import invwishart
 
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import FULL, PLAIN, draw_noise
+from intarsia.server.sampler.schedule import FULL, PLAIN, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial_tuning
 from intarsia.server.sampler.state import State, prepare
@@ -113,7 +113,7 @@ def sweeps_of(setting, data, state, rng, sweeps):
             factor = None
         else:
             factor = factored(BE, plan, data, state, factor)
-        state, _ = sweep(BE, plan, data, state, setting.tuning, draw_noise(plan, rng, kind), kind, factor)
+        state, _ = sweep(Sweep(BE, plan, data, setting.tuning, draw_noise(plan, rng, kind), kind, factor), state)
     return state
 
 

@@ -11,7 +11,7 @@ from intarsia.privacy.differences import difference_search
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, own_sketch, real_phi
-from intarsia.site.sketch.sketch import design, sketch
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 
 def orthonormal(n, m, rng):
@@ -121,10 +121,10 @@ def test_the_self_attack_reads_what_leaves():
     n, m = 100, 25
     data = {f"c{j}": column for j, column in enumerate(np.exp(rng.standard_normal((2500, n))))}
     table = Table.open(data)
-    key, plan = SketchKey(bytes(range(32))), {"study": "s", "run": "r", "m": m}
-    phi = design(key, n=n, **plan)
+    key, terms = SketchKey(bytes(range(32))), SketchTerms("s", "r", m)
+    phi = terms.design(key, n)
     sent = own_sketch(table, real_phi(phi), None, "float64")
-    np.testing.assert_allclose(sent, sketch(table, key, **plan).message.X, atol=1e-9)
+    np.testing.assert_allclose(sent, sketch(table, key, terms).message.X, atol=1e-9)
     assert attack_blind(table, phi, None, "float32", 30.0) > 0
     assert affordable_starts(m, 2500, 1e9) == 200
     assert affordable_starts(m, 2500, 0.0) == 8

@@ -14,7 +14,7 @@ from test_joint import wrong_tau
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, kernels
-from intarsia.server.sampler.schedule import draw_noise
+from intarsia.server.sampler.schedule import Sweep, draw_noise
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.sweep import factored, strength, sweep
 
@@ -30,7 +30,7 @@ def posterior(setting, data, rng, warmup, draws, thin):
         for i in range(warmup + draws * thin):
             kind = plan.kind(i)
             factor = None if kind.collapse or plan.element else factored(BE, plan, data, state, factor)
-            state, stats = sweep(BE, plan, data, state, tuning, draw_noise(plan, rng, kind), kind, factor)
+            state, stats = sweep(Sweep(BE, plan, data, tuning, draw_noise(plan, rng, kind), kind, factor), state)
             if i < warmup:
                 seen = adapt.Seen(i, warmup, kind, stats, strength(BE, plan, data, state))
                 tuning, memory = adapt.adapt(BE, plan, tuning, memory, seen)

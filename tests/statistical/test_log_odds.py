@@ -13,7 +13,7 @@ from intarsia.site.data.kinds import prepare
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.probabilities import auc, brier, calibration, probabilities
-from intarsia.site.sketch.sketch import sketch
+from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
 
 N, M, P = 4000, 400, 20
 Draw = Callable[[np.random.Generator], np.ndarray]
@@ -35,7 +35,7 @@ def intervals(rng: np.random.Generator, features: Draw, prevalence: float) -> tu
     y = (rng.random(N) < probabilities(eta, prevalence)) * 1.0
     prepared = prepare(y, "binary")
     table = Table.open(np.column_stack([X, prepared.values]), names=[*(f"x{j}" for j in range(P)), "y"], responses="y")
-    result = sketch(table, SketchKey(rng.bytes(32)), study="s", run="1", m=M, threads=1)
+    result = sketch(table, SketchKey(rng.bytes(32)), SketchTerms("s", "1", M), work=Work(threads=1))
     A, b = result.message.X, result.message.Y[:, 0]
     inverse = np.linalg.inv(A.T @ A)
     C = inverse @ A.T @ b

@@ -27,13 +27,13 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_send(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.engine import run_job, session
-    from intarsia.carriers.flare.study import alone
+    from intarsia.carriers.flare.engine import Patience, run_job, session
+    from intarsia.carriers.flare.network_study import alone
     from intarsia.server.study.folder import StudyFolder
 
     folder = StudyFolder.open(args.folder)
     with alone(folder), session(args.server) as opened:
-        outcome = run_job(opened, folder, "deliver", timeout=args.timeout)
+        outcome = run_job(opened, folder, "deliver", patience=Patience(args.timeout))
     emit(args, outcome, ["delivered to " + ", ".join(folder.study.names)])
 
 

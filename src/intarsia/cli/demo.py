@@ -27,9 +27,9 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from importlib import import_module
 
-    from intarsia.demo.run import Options
+    from intarsia.demo.processes import Options
 
-    go = import_module("intarsia.demo.network" if args.network else "intarsia.demo.run").run
+    go = import_module("intarsia.demo.network" if args.network else "intarsia.demo.processes").run
     quiet = args.json
     length: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say

@@ -44,9 +44,9 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.study import run_prediction
+    from intarsia.carriers.flare.network_study import Patience, run_prediction
 
-    outcome = run_prediction(args.folder, args.server, args.request, timeout=args.timeout)
+    outcome = run_prediction(args.folder, args.server, args.request, patience=Patience(args.timeout))
     emit(args, outcome, [f"{args.request}: the sites with responses have their predictions"])
 
 

@@ -2,12 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from intarsia.cli import privacy_attack
+from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
 
@@ -23,18 +24,6 @@ columns of the table:
   decodes up to rare 0/1 columns, up to this prevalence, are read exactly by a party that knows Φ
   error²        (QR + R s ln P)/m, the paper's bound on the squared error of C in noise variances, up to a constant that is not
                 known: compare rows, twice as much is √2 times the error"""
-_ATTACK = """example:
-  intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
-  intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
-
-Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine.
-
-columns of the table:
-  off mode      subjects who do not have the commonest value
-  decoded       exact: every value read by someone who knows Φ; partly: most of the rarer ones
-  rare found    how well these subjects are found (F score: 100 % finds all of them and nobody else)
-  theory        share of the column's variance that a party that knows Φ gets, for long columns
-  one subject   largest share of the column's variance that one subject carries"""
 _CARD = """example:
   intarsia privacy card clinic.card.json                       # check the signature, show the card
   intarsia privacy card clinic.card.json --key <base64> --html clinic.html
@@ -72,21 +61,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--row-bound", type=float, help="public bound on a joint row's length (default √(P+Q))")
     p.add_argument("--plot", metavar="FILE", help="write the trade-off as a picture (png, svg, pdf; needs matplotlib)")
 
-    a = add("attack", "attack your own sketch and list the columns by how exposed they are", _ATTACK, _attack)
-    a.add_argument("table", help="CSV or Parquet file")
-    a.add_argument("--id", help="the id column")
-    a.add_argument("--features", nargs="+", help="feature columns or patterns (default: all the others)")
-    a.add_argument("--responses", nargs="+", default=(), help="response columns or patterns")
-    a.add_argument("--ignore", nargs="+", default=(), help="columns to leave out")
-    a.add_argument("--missing", choices=("error", "mean"), default="error")
-    a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
-    a.add_argument("--site", default="site", help="this site's name in study.toml")
-    a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
-    a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
-    a.add_argument("--precision", choices=("float64", "float32"), default="float32")
-    a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
-    a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
-    a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
+    attack = "attack your own sketch and list the columns by how exposed they are"
+    privacy_attack.register(add("attack", attack, privacy_attack.EPILOG, privacy_attack.run))
 
     c = add("card", "check a signed privacy card and show it, or make the server's card for a study", _CARD, _card)
     c.add_argument("card", nargs="?", help="a site's signed card (JSON)")
@@ -106,16 +82,17 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from intarsia.privacy.plan import plan
+    from intarsia.privacy.plan import Budget, Problem, plan
 
-    found = plan(
-        args.n, args.features, args.responses, nonzero=args.nonzero, rank=args.rank, kind=args.kind, grid=args.m,
-        history_m=args.history, epsilon=args.epsilon, delta=args.delta, row_bound=args.row_bound,
-    )  # fmt: skip
+    if (args.epsilon is None) != (args.delta is None):
+        raise InputError("State epsilon and delta together, or neither.")
+    problem = Problem.expected(args.n, args.features, args.responses, args.nonzero, args.rank)
+    budget = None if args.epsilon is None else Budget(args.epsilon, args.delta, args.row_bound)
+    found = plan(problem, kind=args.kind, grid=args.m, history_m=args.history, budget=budget)
     if args.plot:
         _plot(found, args.plot)
     if args.json:
-        return _json(found.as_dict())
+        return print_json(found.as_dict())
     head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "error²", "× s ln P"]
     private = found.epsilon is not None
     rows = [
@@ -127,7 +104,7 @@ def _plan(args: argparse.Namespace) -> int:
         for r in found.rows
     ]  # fmt: skip
     title = f"{found.kind} sketch of {found.features} features and {found.responses} responses, n = {found.n}"
-    _table(title, [*head, *(["noise variance"] if private else [])], rows)
+    grid(title, [*head, *(["noise variance"] if private else [])], rows)
     _bars(found)
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
@@ -184,97 +161,6 @@ def _plot(found: Any, path: str) -> None:
     plt.close(figure)
 
 
-# --- attack -----------------------------------------------------------------------------------------------------
-
-
-def _attack(args: argparse.Namespace) -> int:
-    from intarsia.privacy.facts import Facts
-    from intarsia.privacy.gate import facts_table, judge
-    from intarsia.privacy.policy import Policy
-    from intarsia.site.data.columns import profile
-    from intarsia.site.data.table import Table
-    from intarsia.site.key import SketchKey
-    from intarsia.site.rank_normal import as_the_study_asks
-    from intarsia.site.self_attack import attack_as_server, attack_columns
-    from intarsia.site.sketch.sketch import design
-    from intarsia.wire.study import Study
-
-    table = Table.open(
-        args.table,
-        id=args.id,
-        features=args.features,
-        responses=args.responses,
-        ignore=args.ignore,
-        missing=args.missing,
-    )
-    policy, study_id, run = Policy(), "self-attack", os.urandom(8).hex()
-    m, kind, precision = args.m, args.kind, args.precision
-    if args.study:
-        study = Study.load(args.study)
-        policy, study_id, run = Policy.of_study(study.privacy), study.id, study.run
-        m, kind, precision = study.sketch.m, study.sketch.kind, study.sketch.precision
-        args.transform = args.transform or next((s.transform for s in study.sites if s.name == args.site), None)
-    table = as_the_study_asks(table, args.transform)
-    if m is None:
-        raise InputError("How large is the sketch? Give --m, or --study with a study file.")
-    key = SketchKey.load(args.key) if args.key else SketchKey.new()
-    phi = design(key, study=study_id, run=run, n=table.n, m=m, kind=kind)
-    found = profile(table)
-    columns, complete = attack_columns(table, phi, found, None, precision, args.seconds)
-    varying = [c.name for c in columns if c.distinct < 2]
-    if varying:
-        raise InputError(f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them.")
-    server = attack_as_server(table, phi, None, precision)
-    facts = Facts(
-        n=table.n, m=m, kind=kind, columns=len(columns), own_columns=tuple(columns), precision=precision,
-        attack_complete=complete, blind_found=server.blind,
-    )  # fmt: skip
-    verdict = judge(facts, policy)
-    rows = facts_table(facts)
-    if args.json:
-        return _json({"columns": rows, "server": server.as_dict(), **verdict.as_dict()})
-    exposed = [r for r in rows if r["theory_unknown"] is not None or r["duplicate_of"] or r["dominance"] > 0.25]
-    shown = [
-        [
-            r["name"], str(r["distinct"]) if r["distinct"] <= 12 else "> 12", str(r["off_mode"]), r["attacked"] or "-",
-            "-" if r["right_rare"] is None else f"{r['right_rare']:.0%}",
-            "-" if r["theory_unknown"] is None else f"{1 - r['theory_unknown']:.0%}", f"{r['dominance']:.0%}",
-        ]
-        for r in exposed[:40]
-    ]  # fmt: skip
-    head = ["column", "values", "off mode", "decoded", "rare found", "theory", "one subject"]
-    title = f"{kind} sketch, n = {table.n}, m = {m}: columns most exposed if Φ is known"
-    _table(title, head, shown or [["none of few values", *["-"] * 6]])
-    if len(exposed) > 40:
-        print(f"… and {len(exposed) - 40} more (--json lists all)")
-    print()
-    _server_lines(server)
-    for finding in verdict.findings:
-        print(f"{finding.level:>10}  {one_line(finding.text)}")
-    return 0
-
-
-def _server_lines(server: Any) -> None:
-    def value(x: float | None) -> str:
-        return "-" if x is None else f"{x:.3f}"
-
-    def count(x: int | None) -> str:
-        return "-" if x is None else str(x)
-
-    rows = [
-        ["membership AUC, Σ known", value(server.membership_theory), value(server.membership_known_sigma)],
-        ["membership AUC, sketch only", "-", value(server.membership_sketch_only)],
-        ["known rows R²", value(server.known_rows_theory), value(server.known_rows_measured)],
-        ["columns of Φ found from rare columns", "0", count(server.singletons)],
-        ["columns of Φ found from pairs of similar columns", "0", count(server.differences)],
-        ["columns of Φ found blind (ICA)", "0", count(server.blind)],
-    ]
-    _table("what the server could do without Φ", ["attack", "expected", "measured"], rows)
-    if server.reason:
-        print(server.reason)
-    print()
-
-
 # --- card and ledger --------------------------------------------------------------------------------------------
 
 
@@ -311,7 +197,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
 
 def _card(args: argparse.Namespace) -> int:
     from intarsia.privacy.card import exposed_names, verify
-    from intarsia.privacy.page import page
+    from intarsia.privacy.card_page import page
 
     if bool(args.card) == bool(args.study):
         raise InputError("Give a site's card to check, or --study and --sketch to make the study's card.")
@@ -324,7 +210,7 @@ def _card(args: argparse.Namespace) -> int:
     if args.html:
         Path(args.html).write_text(page(card, signer), encoding="utf-8")
     if args.json:
-        return _json(card)
+        return print_json(card)
     sketch, attacks, bits = card["sketch"], card["attacks"], card["information"]["phi_secret_bits"]
     known = "holds under the pinned key" if args.key else "holds under the key it names: compare it with study.toml"
     rows = [
@@ -340,7 +226,7 @@ def _card(args: argparse.Namespace) -> int:
         ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
     ]
     print(one_line(str(card["in_one_sentence"])))
-    _table("privacy card", ["", ""], rows)
+    grid("privacy card", ["", ""], rows)
     return 0
 
 
@@ -372,7 +258,7 @@ def _ledger(args: argparse.Namespace) -> int:
     count = ledger.verify(heads)
     entries = ledger.entries()
     if args.json:
-        return _json({"entries": [vars(e) for e in entries], "head": ledger.head[1], "cards_checked": len(heads)})
+        return print_json({"entries": [vars(e) for e in entries], "head": ledger.head[1], "cards_checked": len(heads)})
     rows = [
         [
             e.time,
@@ -386,34 +272,5 @@ def _ledger(args: argparse.Namespace) -> int:
         ]
         for e in entries
     ]
-    _table(f"{count} entries; the chain holds", ["time", "state", "study", "run", "cohort", "n", "m", "ε"], rows)
+    grid(f"{count} entries; the chain holds", ["time", "state", "study", "run", "cohort", "n", "m", "ε"], rows)
     return 0
-
-
-def _json(value: Any) -> int:
-    print(json.dumps(_plain(value), indent=1, allow_nan=False))
-    return 0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "infinite" if value == float("inf") else str(value)
-    return value.item() if hasattr(value, "item") else value
-
-
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table as Grid
-
-    grid = Grid(title=title, title_justify="left")
-    for i, name in enumerate(head):
-        grid.add_column(name, justify="left" if i == 0 else "right" if len(head) > 2 else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(escape(one_line(str(cell))) for cell in row))
-    wide = not sys.stdout.isatty()
-    Console(width=140 if wide else None, no_color=wide, highlight=False).print(grid)

@@ -1,9 +1,9 @@
-"""How commands of the federation print: JSON when asked, a table on a terminal, plain text elsewhere."""
+"""How commands print: JSON when asked, a table on a terminal, plain text elsewhere."""
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from intarsia.wire.plain import one_line, printable
@@ -51,3 +51,34 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(v) for v in value)
     return str(value)
+
+
+def print_json(value: Any) -> int:
+    """Strict JSON: numbers that it cannot write become words."""
+    print(json.dumps(_plain(value), indent=1, allow_nan=False))
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "infinite" if value == float("inf") else str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def grid(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table with ruled lines, on a terminal and elsewhere; long cells are folded."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    ruled = Grid(title=title, title_justify="left")
+    for i, name in enumerate(head):
+        ruled.add_column(name, justify="left" if i == 0 else "right" if len(head) > 2 else "left", overflow="fold")
+    for row in rows:
+        ruled.add_row(*(escape(one_line(str(cell))) for cell in row))
+    wide = not sys.stdout.isatty()
+    Console(width=140 if wide else None, no_color=wide, highlight=False).print(ruled)

@@ -141,6 +141,8 @@ def run_combine(args: argparse.Namespace) -> None:
 def run_seal(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import Confirmation
 
+    # Not through site/answer.py: nothing is sent, so there is no message to answer with and no refusal to word for others. Over
+    # the network the same call is the first half of the answer to `announce`.
     site, study = both(args)
     raw = [path.read_bytes() for path in args.files]
     site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
@@ -161,6 +163,8 @@ def run_align(args: argparse.Namespace) -> None:
 def run_sketch(args: argparse.Namespace) -> None:
     site, study = both(args)
     if args.announcements:
+        # A strict study by files has no step `align`, which hears them over the network. Nothing is sent; the gate of the step
+        # `sketch` below, which is that of site/answer.py, reads what was heard.
         site.hear(study, _announcements(args.announcements))
     site_check.ask(args.dir, [study], args.yes)
     _step(args, "sketch", {} if args.cohort is None else {"cohort": args.cohort.read_bytes()}, signed=True)

@@ -12,7 +12,7 @@ from intarsia.errors import PrivacyError
 from intarsia.wire.plain import one_line
 
 if TYPE_CHECKING:
-    from intarsia.site.desk import ColumnReport, Desk, StudyReport
+    from intarsia.site.dry_run import ColumnReport, SiteReport, StudyReport
     from intarsia.wire.study import Study
 
 EXIT_REFUSED = 6
@@ -28,20 +28,20 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from intarsia.privacy.policy import Policy
-    from intarsia.site.desk import check_site, columns_alone
+    from intarsia.site.dry_run import check_site, columns_alone
     from intarsia.site.site_folder import SiteFolder
     from intarsia.wire.study import Study
 
     site_folder = SiteFolder.load(args.dir)
     studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
     wanted = [s for s in studies if args.study is None or s.id == args.study or s.hash.startswith(args.study)]
-    desk = check_site(site_folder, wanted)
+    report = check_site(site_folder, wanted)
     alone = None
-    if not wanted and not desk.problems:
+    if not wanted and not report.problems:
         alone = columns_alone(site_folder.site().table(), Policy().tightened(site_folder.settings["policy"]))
-    data = desk.as_dict() | {"columns_alone": None if alone is None else {"refused": alone.refused, "warnings": alone.warnings}}
-    emit(args, data, list(lines(desk, alone, show_all=args.all)))
-    return EXIT_REFUSED if desk.refused or (alone is not None and alone.refused) else 0
+    data = report.as_dict() | {"columns_alone": None if alone is None else {"refused": alone.refused, "warnings": alone.warnings}}
+    emit(args, data, list(lines(report, alone, show_all=args.all)))
+    return EXIT_REFUSED if report.refused or (alone is not None and alone.refused) else 0
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 def ask(folder: Path, studies: "Sequence[Study]", yes: bool) -> None:
     """On a terminal, show what would leave and let a person say yes, once per study; a repeated sketch is the same bytes."""
-    from intarsia.site.desk import check_site
+    from intarsia.site.dry_run import check_site
     from intarsia.site.site_folder import SiteFolder
 
     if yes or not sys.stdin.isatty():
@@ -76,14 +76,15 @@ def found_before(raw: bytes | None) -> list[str]:
     return ["the privacy check found:", *out] if out else ["the privacy check found nothing to warn of"]
 
 
-def lines(desk: "Desk", alone: "StudyReport | None", show_all: bool = False) -> "list[str]":
+def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = False) -> "list[str]":
     """The page as text, the loudest first."""
-    counts = {role: [c for c in desk.columns if c.role == role] for role in ("response", "covariate", "feature")}
+    counts = {role: [c for c in report.columns if c.role == role] for role in ("response", "covariate", "feature")}
     out = [
-        f"site {desk.site}: {desk.n:,} subjects, id column {desk.id or 'none'}. A dry run: nothing is sent, booked or kept.",
+        f"site {report.site}: {report.n:,} subjects, id column {report.id or 'none'}. "
+        "A dry run: nothing is sent, booked or kept.",
         "",
     ]
-    if desk.unlisted:
+    if report.unlisted:
         out += [
             f"ATTENTION: site.toml has no list of features, so EVERY column without another role leaves as one: "
             f"{len(counts['feature'])} columns.",
@@ -105,23 +106,23 @@ def lines(desk: "Desk", alone: "StudyReport | None", show_all: bool = False) -> 
                 f"  … and {len(some) - len(shown)} more (--all lists them); of these {len(rest)} have missing values or a note"
             )
             out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
-    stays = ", ".join(desk.kept_back[:_MOST_SHOWN]) + (" …" if len(desk.kept_back) > _MOST_SHOWN else "")
-    out += [f"stay here: {desk.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
-    filled = {c.name: c.missing for c in desk.columns if c.missing and c.when_missing != "error"}
+    stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
+    out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
+    filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing != "error"}
     if filled:
         total = sum(filled.values())
         out += [
             f"{total:,} missing values in {len(filled)} columns will be filled; the counts go on the card and the report.",
             "",
         ]
-    out += [f"REFUSED: {problem}" for problem in desk.problems]
-    for study in desk.studies:
+    out += [f"REFUSED: {problem}" for problem in report.problems]
+    for study in report.studies:
         out.append(f"study {study.study} ({study.hash[:12]}…), m = {study.m}: the gate would {_verdict(study)}")
         out += _findings(study)
     if alone is not None:
         out.append(f"no study accepted yet; of the columns alone the gate would {_verdict(alone)}")
         out += _findings(alone)
-    elif not desk.studies and not desk.problems:
+    elif not report.studies and not report.problems:
         out.append("no accepted study fits --study")
     return out
 

@@ -179,15 +179,14 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.study import run_study
+    from intarsia.carriers.flare.network_study import Patience, run_study
     from intarsia.progress import Bar
 
     with Bar() as bar:
         result = run_study(
             args.path,
             args.server,
-            timeout=args.timeout,
-            wait=args.wait,
+            patience=Patience(args.timeout, args.wait),
             workers=args.workers,
             until=args.until,
             say=(lambda text: None) if args.json else print,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.demo.hospitals import SITES, write_regions
-from intarsia.demo.run import Options, finish, prepare
+from intarsia.demo.processes import Options, finish, prepare
 from intarsia.errors import FederationError
 from intarsia.server.study.folder import StudyFolder
 
@@ -16,7 +16,7 @@ from intarsia.server.study.folder import StudyFolder
 def run(out: Path, options: Options) -> dict[str, Any]:
     """Set up a federation, start server and hospitals, run the study, stop everything."""
     from intarsia.carriers.flare import certificates as kit
-    from intarsia.carriers.flare.study import run_study, study_folder
+    from intarsia.carriers.flare.network_study import Patience, run_study, study_folder
 
     kit.require_engine()
     began, say = time.perf_counter(), options.say
@@ -34,7 +34,8 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     try:
         say(f"Server and three hospitals are up (mutual TLS, port {port})")
         began_study = time.perf_counter()
-        run_study(out / "study.toml", server, wait=options.patience_s, until="collect", say=lambda text: say(f"  {text}"))
+        patience = Patience(wait_s=options.patience_s)
+        run_study(out / "study.toml", server, patience=patience, until="collect", say=lambda text: say(f"  {text}"))
         folder = StudyFolder.open(study_folder(server, study))
         write_regions(folder.path / "regions.csv", data.regions)
         for name in SITES:
@@ -43,7 +44,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
         say(f"  collected in {time.perf_counter() - began_study:.0f} s")
 
         def deliver() -> None:
-            run_study(out / "study.toml", server, wait=options.patience_s, say=lambda text: None)
+            run_study(out / "study.toml", server, patience=patience, say=lambda text: None)
 
         return finish(out, folder, data, deliver, options) | {"seconds": round(time.perf_counter() - began, 1)}
     finally:

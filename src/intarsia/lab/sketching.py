@@ -24,6 +24,14 @@ class Sketched:
         return self.y_scale[None, :] / self.x_scale[:, None]
 
 
+@dataclass(frozen=True)
+class Owners:
+    """Which site holds each feature and each response, as numbers; None: all are at site 0."""
+
+    features: NDArray[np.int64] | None = None
+    responses: NDArray[np.int64] | None = None
+
+
 def federated_sketch(
     X: Array,
     Y: Array,
@@ -31,8 +39,7 @@ def federated_sketch(
     *,
     kind: str = "orthonormal",
     scale: bool = True,
-    feature_sites: NDArray[np.int64] | None = None,
-    response_sites: NDArray[np.int64] | None = None,
+    owners: Owners | None = None,
     seed: int = 0,
 ) -> Sketched:
     """Sketch each site's columns with a key made from the seed (an experiment must repeat; a study's key must not).
@@ -43,12 +50,13 @@ def federated_sketch(
 
     from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import sketch
+    from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
     from intarsia.wire.messages import join
 
     P, Q = X.shape[1], Y.shape[1]
-    at_x = np.zeros(P, dtype=int) if feature_sites is None else feature_sites
-    at_y = np.zeros(Q, dtype=int) if response_sites is None else response_sites
+    owners = owners or Owners()
+    at_x = np.zeros(P, dtype=int) if owners.features is None else owners.features
+    at_y = np.zeros(Q, dtype=int) if owners.responses is None else owners.responses
     key = SketchKey(hashlib.sha256(f"lab {seed}".encode()).digest())
     x_scale, y_scale, messages = np.empty(P), np.empty(Q), []
     place_x, place_y = {f"x{p}": p for p in range(P)}, {f"y{q}": q for q in range(Q)}
@@ -57,18 +65,8 @@ def federated_sketch(
         names_x, names_y = [f"x{p}" for p in own_x], [f"y{q}" for q in own_y]
         columns = [X[:, p] for p in own_x] + [Y[:, q] for q in own_y]
         table = Table.open(pa.table(columns, names=names_x + names_y), features=names_x, responses=names_y)
-        result = sketch(
-            table,
-            key,
-            study="lab",
-            run="0" * 16,
-            m=m,
-            kind=kind,
-            site=f"site{site}",
-            center=scale,
-            scale=scale,
-            threads=1,
-        )
+        terms = SketchTerms(study="lab", run="0" * 16, m=m, kind=kind, site=f"site{site}")
+        result = sketch(table, key, terms, columns="standardised" if scale else "plain", work=Work(threads=1))
         messages.append(result.message)
         x_scale[own_x], y_scale[own_y] = result.units.x_scale, result.units.y_scale
     joined = join(messages)

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isinf, isnan
 from typing import Any
 
@@ -37,30 +38,40 @@ NOT_CLAIMED = (
 )
 
 
+@dataclass(frozen=True)
+class Release:
+    """What a site's card says of the sketch that leaves, besides the gate's facts and verdict.
+
+    `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ; `budget` is Σε, Σδ of all runs on these people;
+    `imputed` are the missing values that were filled, by column (not told under differential privacy: they are a fact
+    about the data); `listed` is how many subjects each site announced.
+    """
+
+    key_fingerprint: str
+    sketch_digest: str = ""
+    ledger_head: tuple[int, str] | None = None
+    guarantee: dp.Guarantee | None = None
+    longest: float | None = None
+    budget: tuple[float, float] | None = None
+    imputed: Mapping[str, int] = field(default_factory=dict)
+    listed: Mapping[str, int] = field(default_factory=dict)
+
+
 def site_card(
     study: Any,
     site: str,
     facts: Facts,
     verdict: Verdict,
-    *,
-    key_fingerprint: str,
-    ledger_head: tuple[int, str] | None = None,
-    guarantee: dp.Guarantee | None = None,
-    longest: float | None = None,
-    sketch_digest: str = "",
-    budget: tuple[float, float] | None = None,
-    imputed: Mapping[str, int] | None = None,
-    listed: Mapping[str, int] | None = None,
+    release: Release,
 ) -> dict[str, Any]:
-    """A site's card for its own columns. `longest` is max ‖φ_i‖ of the real Φ, for μ against a party that knows Φ; `imputed` are
-    the missing values that were filled, by column (not told under differential privacy: they are a fact about the data);
-    `listed` is how many subjects each site announced."""
+    """A site's card for its own columns."""
+    guarantee, head = release.guarantee, release.ledger_head
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",
-        "subjects_listed": dict(listed or {}),
+        "subjects_listed": dict(release.listed),
         "columns": {"own": len(facts.own_columns), "at_server": UNKNOWN if columns is None else columns},
         "blind_danger": verdict.blind,
         "history": {"sum_m": facts.history_m + facts.m, "ratio": verdict.ratio, "earlier_m": facts.history_m},
@@ -75,15 +86,17 @@ def site_card(
         ],
         "overrides": [{"rule": o.rule, "reason": o.reason, "columns": list(o.columns)} for o in verdict.policy.overrides],
         "policy": {k: v for k, v in verdict.policy.as_dict().items() if k != "overrides"},
-        "key_fingerprint": key_fingerprint,
-        "ledger": None if ledger_head is None else {"entries": ledger_head[0], "head": ledger_head[1]},
-        "imputed": dict(imputed or {}) if guarantee is None else {},
-        "sketch_sha256": sketch_digest,
-        "differential_privacy": _private(guarantee, facts.n, longest),
+        "key_fingerprint": release.key_fingerprint,
+        "ledger": None if head is None else {"entries": head[0], "head": head[1]},
+        "imputed": dict(release.imputed) if guarantee is None else {},
+        "sketch_sha256": release.sketch_digest,
+        "differential_privacy": _private(guarantee, facts.n, release.longest),
     }
     if guarantee is not None:
         # Runs without noise on the same people leave no total to state.
-        card["differential_privacy"]["all_runs"] = None if budget is None else dict(zip(("epsilon", "delta"), budget))
+        card["differential_privacy"]["all_runs"] = (
+            None if release.budget is None else dict(zip(("epsilon", "delta"), release.budget))
+        )
     return _clean({"in_one_sentence": in_one_sentence(card), **card})
 
 
@@ -163,7 +176,7 @@ def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: 
         },
         "sketch": {
             "n": n, "m": m, "kind": study.sketch.kind, "precision": study.sketch.precision,
-            "generator": "ChaCha20 stream under a 32-byte key, one sub-key a study, run and cohort",
+            "generator": "ChaCha20 stream under a 32-byte key, one sub-key per study, run and cohort",
         },
         "information": {
             "phi_secret_bits": _bits(bits),

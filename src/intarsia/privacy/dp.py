@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from math import exp, inf, log1p, sqrt
 from typing import Any
 
-import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm
 
@@ -58,14 +57,6 @@ def delta_of(epsilon: float, t: float, m: int) -> float:
 def _scaled(epsilon: float, log_p: float) -> float:
     """e^ε·p without overflow."""
     return exp(min(epsilon + log_p, 700.0))
-
-
-def epsilon_of(delta: float, t: float, m: int) -> float:
-    """The ε at which δ(ε) = delta; zero when even ε = 0 has less."""
-    _check_delta(delta)
-    if delta_of(0.0, t, m) <= delta:
-        return 0.0
-    return _root(lambda e: delta_of(e, t, m) - delta, 0.0, 1.0)
 
 
 def calibrate(epsilon: float, delta: float, m: int) -> float:
@@ -147,11 +138,6 @@ def guarantee(
     return Guarantee(epsilon, delta, m, t, sites)
 
 
-def signal_to_noise(noises: Mapping[str, SiteNoise]) -> float:
-    """t = Σ B_k²/w_k²."""
-    return sum((s.row_bound / s.w) ** 2 for s in noises.values())
-
-
 def mu_of_phi(t: float, n: int, longest: float) -> float:
     """μ of Gaussian differential privacy against a party that knows Φ; `longest` is max_i ‖φ_i‖ of the real Φ."""
     return sqrt(n * t) * longest
@@ -178,28 +164,6 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return _root(lambda e: gdp_delta(mu, e) - delta, 0.0, 1.0)
 
 
-def longest_column(n: int, m: int, failure: float = 1e-3) -> float:
-    """A bound on max_i ‖φ_i‖ that a gaussian Φ exceeds with probability below `failure`, for planning before Φ
-    exists.
-    """
-    return sqrt(chi2.isf(failure / n, m) / n)
-
-
 def composed(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """(ε, δ) of several releases about one cohort by basic composition: both add up."""
     return sum(e for e, _ in pairs), min(1.0, sum(d for _, d in pairs))
-
-
-def monte_carlo_delta(epsilon: float, t: float, m: int, draws: int, rng: np.random.Generator) -> float:
-    """δ(ε) by simulating the privacy loss of m Gaussian rows with one direction stretched by 1 + t (for checks).
-
-    Both directions are simulated; the loss depends on the rows only through their squared length in that direction.
-    """
-    x = rng.chisquare(m, draws)
-
-    def loss(y: Any) -> Any:
-        return -m / 2 * log1p(t) + y / 2 * t / (1 + t)
-
-    grown = np.mean(np.maximum(0.0, 1 - np.exp(epsilon - loss(x * (1 + t)))))
-    shrunk = np.mean(np.maximum(0.0, 1 - np.exp(epsilon + loss(x))))
-    return float(max(grown, shrunk))

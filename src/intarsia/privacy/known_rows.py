@@ -5,7 +5,7 @@ somebody else's column then gives the person's value. Two losses multiply: the e
 party with the true Φ would still only get R² = m/n. So R² ≈ (m/n)·c/(n+c).
 
 The same algebra shows why Φ must be used once: two sketches under the same Φ, with and without one person, differ by
-φ_i x_iᵀ, which is that person's row up to a factor (`withdrawn_row`).
+φ_i x_iᵀ, which is that person's row up to a factor.
 """
 
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import InputError
 from intarsia.privacy.leakage import check_sizes
 
 Array = NDArray[np.floating[Any]]
@@ -47,21 +46,3 @@ def attack_known_rows(Z: Array, rows: Array, y_sketch: Array, n: int, M: Array, 
         white = rows @ M
         phi = (white @ Z.T / (n - 1 + np.einsum("ij,ij->i", white, rows))[:, None]).T
     return phi.T @ y_sketch
-
-
-def withdrawn_row(before: Array, after: Array) -> Array:
-    """The row of the one person who is in the first sketch only, up to sign and scale, when both used the same Φ."""
-    if before.shape != after.shape:
-        raise InputError(f"Two sketches of the same columns are needed; shapes {before.shape} and {after.shape} came.")
-    _, _, vt = np.linalg.svd(before - after, full_matrices=False)
-    return vt[0]
-
-
-def correlation_error(r: float, m: int) -> float:
-    """Standard error with which the server learns a correlation r between any two columns: (1 − r²)/√m.
-
-    This is not an attack: cross-site second moments are what the study is for.
-    """
-    if not -1 <= r <= 1:
-        raise InputError(f"A correlation lies between -1 and 1; {r} came.")
-    return (1 - r**2) / np.sqrt(m)

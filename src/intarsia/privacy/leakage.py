@@ -90,10 +90,6 @@ class Leakage:
         """An average over all n·c entries. It is no statement about any one person."""
         return self.lower_bits / (self.n * self.columns), self.upper_bits / (self.n * self.columns)
 
-    @property
-    def known_phi(self) -> str:
-        return known_phi_text(self.attacker_r2)
-
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"per_subject_bits": self.per_subject, "per_entry_bits": self.per_entry}
 
@@ -124,13 +120,3 @@ def known_phi_r2(n: int, m: int, kind: Kind = "orthonormal") -> float:
     """
     check_sizes(n, m)
     return min(1.0, m / (n - 1 if kind == "orthonormal" else n))
-
-
-def column_entropy_bits(counts: Any) -> float:
-    """Entropy of n subjects' values of one discrete column: what knowing Φ can reveal at most."""
-    p = np.asarray(counts, float)
-    if p.size == 0 or p.min() < 0 or p.sum() <= 0:
-        raise InputError("Level counts must be non-negative and not all zero.")
-    n = p.sum()
-    p = p[p > 0] / n
-    return float(-n * np.sum(p * np.log2(p)))

@@ -80,59 +80,86 @@ def decodable_prevalence(ratio: float) -> float:
     return inside if ratio >= _DECODABLE[0][0] else inside * ratio / _DECODABLE[0][0]
 
 
-def contraction_rate(m: int, P: int, Q: int, nonzero: int, rank: int) -> float:
-    """ε_m² = (QR + R·s·ln P)/m (paper, eq. 4)."""
-    return (Q * rank + rank * nonzero * log(max(P, 2))) / m
+@dataclass(frozen=True)
+class Problem:
+    """The regression one expects: `nonzero` is s, the features with an effect, and `rank` is R."""
+
+    n: int
+    features: int
+    responses: int
+    nonzero: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        P, Q = self.features, self.responses
+        if P < 1 or Q < 1:
+            raise InputError(f"At least one feature and one response are needed; {P} and {Q} came.")
+        check_sizes(self.n, 2, P + Q)
+        if not 1 <= self.nonzero <= P:
+            raise InputError(f"The number of non-zero features must lie between 1 and {P}; {self.nonzero} came.")
+        if not 1 <= self.rank <= Q:
+            raise InputError(f"The rank must lie between 1 and the {Q} responses; {self.rank} came.")
+
+    @classmethod
+    def expected(cls, n: int, features: int, responses: int, nonzero: int | None = None, rank: int | None = None) -> "Problem":
+        """Unless said otherwise: a thirtieth of the features matters, at least 5, and the rank is Q."""
+        s = nonzero if nonzero is not None else min(features, max(5, features // 30))
+        return cls(n, features, responses, s, rank if rank is not None else responses)
+
+    @property
+    def columns(self) -> int:
+        return self.features + self.responses
+
+    @property
+    def needed(self) -> int:
+        """s·ln P, below which the sparse structure does not survive."""
+        return max(2, ceil(self.nonzero * log(max(self.features, 2))))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The wished ε and δ; `row_bound` is the public bound of the joint row in units of the public scales (None: √(P+Q))."""
+
+    epsilon: float
+    delta: float
+    row_bound: float | None = None
+
+    def noise_variance(self, problem: Problem, m: int) -> float:
+        bound = self.row_bound if self.row_bound is not None else problem.columns**0.5
+        if not bound > 0:
+            raise InputError(f"The row bound must be a positive number; {bound} came.")
+        return bound**2 / dp.calibrate(self.epsilon, self.delta, m) / problem.n
 
 
 def plan(
-    n: int,
-    features: int,
-    responses: int,
+    problem: Problem,
     *,
-    nonzero: int | None = None,
-    rank: int | None = None,
     kind: Kind = "orthonormal",
     grid: Sequence[int] | None = None,
     policy: Policy | None = None,
     history_m: int = 0,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    row_bound: float | None = None,
+    budget: Budget | None = None,
 ) -> Plan:
-    """Tabulate the trade-off and recommend an m.
-
-    `nonzero` (s, default a thirtieth of the features, at least 5) and `rank` (default Q) describe the truth one
-    expects. With `epsilon` and `delta`, `row_bound` is the public bound of the joint row in units of the public
-    scales (default √(P+Q)).
-    """
-    policy = policy or Policy()
-    if features < 1 or responses < 1:
-        raise InputError(f"At least one feature and one response are needed; {features} and {responses} came.")
-    check_sizes(n, 2, features + responses)
-    s = nonzero if nonzero is not None else min(features, max(5, features // 30))
-    R = rank if rank is not None else responses
-    if not 1 <= s <= features:
-        raise InputError(f"The number of non-zero features must lie between 1 and {features}; {s} came.")
-    if not 1 <= R <= responses:
-        raise InputError(f"The rank must lie between 1 and the {responses} responses; {R} came.")
-    if (epsilon is None) != (delta is None):
-        raise InputError("State epsilon and delta together, or neither.")
-    if epsilon is not None and kind != "gaussian":
+    """Tabulate the trade-off and recommend an m; `grid` are the m to show."""
+    if budget is not None and kind != "gaussian":
         raise InputError("Differential privacy needs a gaussian sketch: add --kind gaussian.")
-    needed = max(2, ceil(s * log(max(features, 2))))
-    m, reasons = _recommend(n, features + responses, needed, kind, policy, history_m, epsilon is not None)
-    chosen = sorted({m, *(grid or _grid(n))})
+    m, reasons = _recommend(problem, kind, policy or Policy(), history_m, budget is not None)
+    chosen = sorted({m, *(grid or _grid(problem.n))})
     for value in chosen:
-        check_sizes(n, value)
-    rows = tuple(_row(n, features, responses, value, kind, s, R, needed, history_m) for value in chosen)
-    if epsilon is not None and delta is not None:
-        bound = row_bound if row_bound is not None else (features + responses) ** 0.5
-        if not bound > 0:
-            raise InputError(f"The row bound must be a positive number; {bound} came.")
-        rows = tuple(replace(r, noise_variance=bound**2 / dp.calibrate(epsilon, delta, r.m) / n) for r in rows)
-        reasons += _noise_reason(next(r for r in rows if r.m == m), n, epsilon)
-    return Plan(n, features, responses, kind, s, R, needed, rows, m, reasons, epsilon, delta)
+        check_sizes(problem.n, value)
+    rows = tuple(_row(problem, value, kind, history_m) for value in chosen)
+    if budget is not None:
+        rows = tuple(replace(r, noise_variance=budget.noise_variance(problem, r.m)) for r in rows)
+        reasons += _noise_reason(next(r for r in rows if r.m == m), problem.n, budget.epsilon)
+    stated = (None, None) if budget is None else (budget.epsilon, budget.delta)
+    p = problem
+    return Plan(p.n, p.features, p.responses, kind, p.nonzero, p.rank, p.needed, rows, m, reasons, *stated)
+
+
+def contraction_rate(problem: Problem, m: int) -> float:
+    """ε_m² = (QR + R·s·ln P)/m (paper, eq. 4)."""
+    Q, R, s, P = problem.responses, problem.rank, problem.nonzero, problem.features
+    return (Q * R + R * s * log(max(P, 2))) / m
 
 
 def _grid(n: int) -> list[int]:
@@ -140,27 +167,27 @@ def _grid(n: int) -> list[int]:
     return sorted({max(2, round(r * n)) for r in ratios if round(r * n) < n})
 
 
-def _row(n: int, P: int, Q: int, m: int, kind: Kind, s: int, R: int, needed: int, history: int) -> Row:
-    bits = leakage(n, m, P + Q, kind)
+def _row(problem: Problem, m: int, kind: Kind, history: int) -> Row:
+    n, columns = problem.n, problem.columns
+    bits = leakage(n, m, columns, kind)
     return Row(
         m=m,
         ratio=(m + history) / n,
         lower_bits_per_subject=bits.per_subject[0],
         upper_bits_per_subject=bits.per_subject[1],
         bits_per_entry=bits.per_entry[1],
-        membership_auc=membership_auc(n, m, P + Q, kind),
+        membership_auc=membership_auc(n, m, columns, kind),
         known_phi_r2=known_phi_r2(n, m, kind),
-        known_rows_r2=known_rows_r2(n, m, P + Q),
+        known_rows_r2=known_rows_r2(n, m, columns),
         decodable_prevalence=decodable_prevalence(m / n),
-        rate=contraction_rate(m, P, Q, s, R),
-        times_needed=m / needed,
+        rate=contraction_rate(problem, m),
+        times_needed=m / problem.needed,
     )
 
 
-def _recommend(
-    n: int, columns: int, needed: int, kind: Kind, policy: Policy, history: int, private: bool
-) -> tuple[int, tuple[str, ...]]:
+def _recommend(problem: Problem, kind: Kind, policy: Policy, history: int, private: bool) -> tuple[int, tuple[str, ...]]:
     """The largest m within the warning limits; if that is too little for the regression, up to the hard limit."""
+    n, columns, needed = problem.n, problem.columns, problem.needed
     quiet = int(policy.warn_ratio * n) - history
     hard = int(policy.max_ratio * n) - history
     if hard < 2:

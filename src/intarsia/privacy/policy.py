@@ -5,10 +5,8 @@ changes nothing by itself (`loosened` lists such values, for the person who acce
 override in the site's own site.toml that names the rule and says why; overrides end up on the privacy card.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
@@ -170,14 +168,3 @@ def _override(raw: Any) -> Override:
     if not isinstance(raw["rule"], str) or not isinstance(raw["reason"], str) or isinstance(columns, str):
         raise InputError("An override's rule and reason are text, its columns a list of labels.")
     return Override(raw["rule"], raw["reason"], tuple(str(c) for c in columns))
-
-
-def load_policy(path: str | Path) -> dict[str, Any]:
-    """A site's own limits from a TOML file of their own: limits at the top level, exceptions as [[override]] tables."""
-    path = Path(path)
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"Cannot read the policy file {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}.") from None

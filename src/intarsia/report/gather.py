@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from intarsia.errors import InputError
 from intarsia.report.brain import Region
 from intarsia.server.covariates import Covariates
 from intarsia.server.results.criticism import Residuals, residuals
-from intarsia.server.results.judgement import Judgement, assess, kept
+from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
 
 Array = NDArray[np.float64]
@@ -107,29 +107,43 @@ def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What the server has besides the posterior: the study, its joined sketches, its card, and a judgement made already."""
+
+    study: Any = None
+    joined: Any = None
+    card: Mapping[str, Any] | None = None
+    judgement: Judgement | None = None
+
+    @classmethod
+    def out_of(cls, options: dict[str, Any]) -> "Beside":
+        """These four taken out of a report's options."""
+        return cls(**{item.name: options.pop(item.name) for item in fields(cls) if item.name in options})
+
+
 def gather(
     posterior: Any,
+    beside: Beside | None = None,
     *,
     title: str | None = None,
-    study: Any = None,
-    joined: Any = None,
-    card: Mapping[str, Any] | None = None,
     truth: Any = None,
     regions: Any = None,
-    judgement: Judgement | None = None,
     probability: float | None = None,
     top: int = MOST_ROWS,
 ) -> Material:
     """Take the judgement that was kept with the draws, or make one; compute the quantiles of the listed features."""
     if top < 1:
         raise InputError(f"top is {top}; expected the number of features to list, at least 1.")
+    beside = beside or Beside()
+    study, joined, card = beside.study, beside.joined, beside.card
     fit = getattr(study, "fit", None)
     C = posterior.C
     rows = rows_of(posterior, joined)
-    judgement = judgement or kept(posterior)
+    judgement = beside.judgement or kept(posterior)
     if judgement is None:
         how: dict[str, Any] = {"method": fit.select, "fdr": fit.fdr} if fit is not None else {}
-        judgement = assess(posterior, rows, X=None if rows is None else rows.X, **how)
+        judgement = judge(posterior, rows, X=None if rows is None else rows.X, **how)
     selection = judgement.selection
     checked = None
     if rows is not None and judgement.loo is not None and len(judgement.loo.mean) == len(rows.Y):
@@ -177,15 +191,15 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     path = where.path / "posterior.nc"
     if not path.is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    joined, card = None, options.pop("card", None)
+    beside = replace(Beside.out_of(options), study=where.study, joined=None)
     if not where.missing("sketch"):
         joined = join(where.sketches())
-        if card is None:
-            columns = len(joined.features) + len(joined.responses)
-            card = study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)
+        columns = len(joined.features) + len(joined.responses)
+        card = beside.card or study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)
+        beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():
         options["regions"] = where.path / "regions.csv"
-    material = gather(Posterior.load(path), study=where.study, joined=joined, card=card, **options)
+    material = gather(Posterior.load(path), beside, **options)
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
@@ -200,7 +214,7 @@ def read_fit(source: Path) -> tuple[Any, Judgement, Any]:
         material = from_folder(source)
         return material.posterior, material.judgement, material.study
     posterior = Posterior.load(source)
-    return posterior, kept(posterior) or assess(posterior), None
+    return posterior, kept(posterior) or judge(posterior), None
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

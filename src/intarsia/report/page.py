@@ -15,7 +15,7 @@ from intarsia.errors import InputError
 from intarsia.report import adjusted, doubts, evidence, results, sections
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
-from intarsia.report.gather import Material, from_folder, gather, rows_of
+from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
 from intarsia.report.html import Html, about, el, join, plural, text
 
 
@@ -43,7 +43,7 @@ def collect(source: Any, **options: Any) -> Material:
         place = Path(source)
         if place.is_dir() and place.suffix != ".zarr":
             return from_folder(place, **options)
-        return gather(Posterior.load(place), **options)
+        return gather(Posterior.load(place), Beside.out_of(options), **options)
     if hasattr(source, "posterior") and hasattr(source, "study"):
         options.setdefault("study", source.study)
         source = source.posterior
@@ -51,7 +51,7 @@ def collect(source: Any, **options: Any) -> Material:
         source = source.posterior_
     if not hasattr(source, "rank_summary"):
         raise InputError("A report needs a posterior, a fitted estimator or study, or the path of one.")
-    return gather(source, **options)
+    return gather(source, Beside.out_of(options), **options)
 
 
 def render(m: Material, *, command: str | None = None, made: str | None = None) -> str:

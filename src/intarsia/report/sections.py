@@ -94,7 +94,7 @@ def privacy(m: Material) -> Html:
         ["Rows per subject", f"m/n = {sketch['m']:,}/{sketch['n']:,} = {sketch['m'] / sketch['n']:.3f}"],
         [
             "Mutual information, Φ secret",
-            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits a subject ({info['assumes']})",
+            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits per subject ({info['assumes']})",
         ],
         ["If Φ becomes known", info["phi_known"]],
         ["Value of a subject guessed with Φ (R²)", _number(attacks["known_phi_r2"])],

@@ -1,7 +1,8 @@
 """The site's end of the protocol: one function that answers the server's steps, and says no more than it must.
 
-Every carrier comes through here, the commands of a study by files too. A refusal that crosses the wall is a code and fixed
-words: neither a label nor a count nor the reason, which stays at the site, in `problems.jsonl` of the study's run folder.
+Every message that leaves a site is an answer of this function, for every carrier and for the commands of a study by files. A
+refusal that crosses the wall is a code and fixed words: neither a label nor a count nor the reason, which stays at the site, in
+`problems.jsonl` of the study's run folder.
 """
 
 import traceback

@@ -104,9 +104,9 @@ class SiteModel:
                     f"The new subjects have {found.shape[-1]} {what} columns, the model of site {self.site!r} has {len(labels)}."
                 )
         V, W = (X - u.x_mean) / u.x_scale, (Z - u.z_mean) / u.z_scale
-        mean = V @ c.mean
+        mean = V @ (c.mean + c.to_predict)
         if len(u.covariates):
-            mean = mean + W @ c.covariate_mean
+            mean = mean + W @ (c.covariate_mean + c.covariate_to_predict)
         if c.draws is None:
             return mean[None]
         total = square = np.zeros_like(mean)
@@ -129,7 +129,7 @@ class SiteModel:
         mean = u.y_mean + u.y_scale * total[0]
         if len(total) < 2:
             return Prediction(u.responses, c.interval, mean)
-        sd = u.y_scale * np.sqrt(total[1] ** 2 + c.sigma2_mean)
+        sd = u.y_scale * np.sqrt(c.spread * (total[1] ** 2 + c.sigma2_mean))
         reach = NormalDist().inv_cdf((1 + c.interval) / 2) * sd
         return Prediction(u.responses, c.interval, mean, sd, mean - reach, mean + reach)
 

@@ -1,10 +1,10 @@
 """What a site checks before a sketch leaves: its columns, the cohort's history, attacks on its own sketch with the
 real Φ.
 
-    check = preflight(table, key, study, site="clinic", order=order, ledger=open_ledger(folder))
+    check = preflight(table, key, study, site="clinic", order=order, own=SiteRules(ledger=open_ledger(folder)))
     check.verdict.check()                       # raises PrivacyError with every rule that refuses
     claim = check.reserve()                     # one-time Φ: this run is now bound to this cohort and these values
-    message = sketch(...)                       # or private_sketch(..., w=check.noise.w, clip=check.clip)
+    message = sketch(...).message               # or private_sketch(..., ClippedNoise(check.clip, check.noise.w))
     ledger.release(claim, message.to_bytes())   # just before the bytes leave
 
 Under differential privacy no column is looked at: a refusal that depends on somebody's value would tell it outside of the
@@ -32,10 +32,23 @@ from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
-from intarsia.site.sketch.sketch import design
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
 
 WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
+
+
+@dataclass(frozen=True)
+class SiteRules:
+    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced.
+
+    A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing.
+    """
+
+    policy: Mapping[str, Any] | None = None
+    ledger: Ledger | None = None
+    announced: Mapping[str, int] | None = None
+    dry: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,30 +82,25 @@ def preflight(
     site: str,
     order: Any = None,
     order_mac: str = "",
-    own_policy: Mapping[str, Any] | None = None,
-    ledger: Ledger | None = None,
-    announced: Mapping[str, int] | None = None,
-    dry: bool = False,
+    own: SiteRules | None = None,
 ) -> Preflight:
-    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`.
-
-    `announced` are the sites' counts of columns, by site, where they were exchanged. A ledger binds the run to the cohort
-    before any value is looked at, and books a refusal; a `dry` run books nothing.
-    """
-    policy = Policy.of_study(study.privacy).tightened(own_policy or {})
+    """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`."""
+    own = own or SiteRules()
+    ledger = own.ledger
+    policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
     n, m = table.n if chosen is None else len(chosen), study.sketch.m
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
-    facts = _public_facts(table, study, site, n, announced or {})
+    facts = _public_facts(table, study, site, n, own.announced or {})
     claim = None
     if ledger is not None:
         tokens = ledger.tokens(_ids(table, chosen))
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta
         )  # fmt: skip
-        if not dry:
+        if not own.dry:
             ledger.bind(claim)
         this = (study.id, study.run)
         facts = replace(
@@ -107,7 +115,7 @@ def preflight(
         found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack)
         if policy.self_attack:
-            phi = design(key, study=study.id, run=study.run, n=n, m=m, kind=study.sketch.kind, cohort=order_mac)
+            phi = SketchTerms.of(study, site, order_mac).design(key, n)
             columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
             facts = replace(facts, own_columns=tuple(columns), attack_complete=complete)
             if danger(facts.shape, n, m) > WORTH_TRYING:
@@ -119,7 +127,7 @@ def preflight(
     if claim is not None and hasher is not None:
         hasher.update(repr((tuple(c.name for c in facts.own_columns), key.fingerprint, order_mac)).encode())
         claim = replace(claim, content=hasher.hexdigest())
-        if ledger is not None and verdict.refused and not dry:
+        if ledger is not None and verdict.refused and not own.dry:
             ledger.refuse(claim, (f.rule for f in verdict.refused))
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
 

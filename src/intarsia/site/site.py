@@ -16,7 +16,7 @@ import numpy as np
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
 from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
-from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
@@ -27,7 +27,6 @@ from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.messages import Sketch
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
@@ -225,7 +224,7 @@ class Site:
             message = store.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
         return self._send(study, "alignment", message)
 
-    def sketch(self, study: Study, cohort: bytes | None = None, *, send: bool = True) -> bytes:
+    def sketch(self, study: Study, cohort: bytes | None = None) -> bytes:
         """This site's sketch over the agreed cohort, after its own privacy gate. Made once; repeated byte for byte.
 
         `cohort` is the server's answer to `align`; None means a strict study by files, where the order's MAC decides.
@@ -234,7 +233,7 @@ class Site:
         message = store.get("sketch")
         if message is None:
             message = self._sketch(study, store, cohort)
-        return self._send(study, "sketch", message) if send else message
+        return self._send(study, "sketch", message)
 
     def _send(self, study: Study, step: str, message: bytes) -> bytes:
         self.run_store(study).sent(step, message)
@@ -248,8 +247,8 @@ class Site:
             table.ids()
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
-        from intarsia.site.card import card_files
-        from intarsia.site.preflight import preflight
+        from intarsia.site.own_card import card_files
+        from intarsia.site.preflight import SiteRules, preflight
         from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
@@ -274,17 +273,8 @@ class Site:
             store.replace("scores.secret", table.scores.to_bytes())
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
-        check = preflight(
-            table,
-            key,
-            study,
-            site=self.name,
-            order=order,
-            order_mac=mac,
-            own_policy=self.policy,
-            ledger=ledger,
-            announced=announced,
-        )
+        own = SiteRules(self.policy, ledger, announced)
+        check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own=own)
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
         claim = check.reserve()
@@ -309,20 +299,17 @@ class Site:
         return pending
 
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
-        from intarsia.site.sketch.sketch import design, factor, sketch
+        from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        plan: dict[str, Any] = {"study": study.id, "run": study.run, "m": study.sketch.m}
-        marks: dict[str, Any] = {"order": order, "order_mac": mac, "site": self.name, "study_hash": study.hash}
-        marks["precision"] = study.sketch.precision
+        terms = SketchTerms.of(study, self.name, mac)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 
-            return private_sketch(table, key, w=check.noise.w, clip=check.clip, **plan, **marks)
-        plan["kind"] = study.sketch.kind
-        if study.sketch.kind == "orthonormal":
+            return private_sketch(table, key, terms, ClippedNoise(check.clip, check.noise.w), order=order)
+        if terms.kind == "orthonormal":
             # L from the key and n alone, in the same blocks everywhere: the same at all sites to the last bit.
-            factor(design(key, n=len(order), cohort=mac, **plan))
-        return sketch(table, key, **plan, **marks)
+            factor(terms.design(key, len(order)))
+        return sketch(table, key, terms, order=order)
 
     def signature(self, study: Study, message: bytes) -> bytes | None:
         """A detached signature over a message sent by file; None for a site without an identity."""
@@ -399,9 +386,6 @@ class Site:
         prediction = joint_prediction.finish(self, study, request, data, total, id)
         self.predictions[study.hash, request] = prediction
         return prediction
-
-    def own_sketch(self, study: Study) -> Sketch:
-        return Sketch.load(self.run_store(study).need("sketch", "Make it first."))
 
 
 def _named(name: str, read: Any, raw: bytes) -> Any:

@@ -19,8 +19,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from intarsia.site.data.column_rules import MISSING
 from intarsia.site.data.reading import DATABASES
-from intarsia.site.data.rules import MISSING
 from intarsia.wire.schema import Checker
 
 ROLES = ("features", "responses", "covariates", "ignore")

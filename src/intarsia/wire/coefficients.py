@@ -21,7 +21,9 @@ Array = NDArray[np.float64]
 MAX_VERDICT = 2000
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
-_ARRAYS = (*_SUMMARY, *_EFFECTS, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
+_TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
+_PLAIN = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
+_NEVER_NEGATIVE = ("sd", "covariate_sd", "spread")
 
 
 def _empty() -> Array:
@@ -62,7 +64,8 @@ class Coefficients:
     variance explained (none where it was not worked out). `response_scales` are all responses' standard deviations where the
     study shares them.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
-    hold the same `fit_digest` hold parts of one fit.
+    hold the same `fit_digest` hold parts of one fit. To predict, `to_predict` is added to the means, `covariate_to_predict`
+    to the covariates' effects, and the predictive variances of the site's own responses are multiplied by `spread`.
     """
 
     site: str
@@ -89,6 +92,9 @@ class Coefficients:
     covariate_sd: Array = field(default_factory=_empty, repr=False)
     covariate_lower: Array = field(default_factory=_empty, repr=False)
     covariate_upper: Array = field(default_factory=_empty, repr=False)
+    to_predict: Array = field(default_factory=_empty, repr=False)
+    covariate_to_predict: Array = field(default_factory=_empty, repr=False)
+    spread: Array | None = field(default=None, repr=False)
     groups: tuple[OwnGroup, ...] = ()
     local_fdr: Array = field(default_factory=_empty, repr=False)
     selected_count: tuple[int, ...] = ()
@@ -104,6 +110,11 @@ class Coefficients:
         for name in _EFFECTS:
             if getattr(self, name).ndim == 1:
                 object.__setattr__(self, name, np.zeros((0, len(self.responses))))
+        for name, like in (("to_predict", self.mean), ("covariate_to_predict", self.covariate_mean)):
+            if getattr(self, name).ndim == 1:
+                object.__setattr__(self, name, np.zeros(like.shape))
+        if self.spread is None:
+            object.__setattr__(self, "spread", np.ones(len(self.own_responses)))
 
     @property
     def fit_digest(self) -> str:
@@ -138,7 +149,7 @@ class Coefficients:
             "response_scales": list(self.response_scales),
             "fit_parts": dict(self.fit_parts),
         }
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in _PLAIN}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
@@ -183,7 +194,8 @@ class Coefficients:
             raise MessageError("The coefficients message says of the site's responses what cannot be.")
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response", "local_fdr"), (P, Q))
         shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
-        shapes |= dict.fromkeys(_EFFECTS, (len(covariates), Q))
+        shapes |= dict.fromkeys((*_EFFECTS, "covariate_to_predict"), (len(covariates), Q))
+        shapes |= {"to_predict": (P, Q), "spread": (own,)}
         if "draws" in arrays:
             shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
         if set(arrays) != set(shapes):
@@ -192,7 +204,7 @@ class Coefficients:
             kind = "u" if name in ("selected", "by_response") else "f"
             if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
                 raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
-        if (arrays["sigma2_mean"] <= 0).any() or (arrays["sd"] < 0).any() or (arrays["covariate_sd"] < 0).any():
+        if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE):
             raise MessageError("The coefficients message holds a negative spread.")
         return cls(
             site,
@@ -201,7 +213,7 @@ class Coefficients:
             responses,
             tuple(sites),
             interval,
-            **{name: arrays[name] for name in _ARRAYS},
+            **{name: arrays[name] for name in _PLAIN},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),

@@ -213,8 +213,3 @@ def _finite(array: np.ndarray) -> bool:
     """Block by block: the answer for each number is not held for all of them at once."""
     flat = array.reshape(-1)
     return all(bool(np.isfinite(flat[i : i + _FINITE_BLOCK]).all()) for i in range(0, flat.size, _FINITE_BLOCK))
-
-
-def kind_of(source: bytes | bytearray | memoryview | str | os.PathLike[str], *, limit_bytes: int = MAX_BYTES) -> str:
-    """What kind of message this is (the digest is checked, the content is not)."""
-    return _parse(*_read(source, limit_bytes), limit_bytes)[0]

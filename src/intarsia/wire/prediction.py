@@ -49,9 +49,6 @@ class Request:
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def responses_of(self, owner: str) -> list[str]:
-        return [response for response, site in self.owners.items() if site == owner]
-
 
 @dataclass(frozen=True)
 class PredictionPart:

@@ -5,6 +5,7 @@ import binascii
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -50,6 +51,25 @@ def line_numbers(text: str) -> dict[Path, int]:
 
 def _parts(dotted: str) -> Path:
     return tuple(part.strip("\"'") for part in _PART.findall(dotted))
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` to `high`, with or without the ends."""
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def holds(self, value: float) -> bool:
+        below = self.low is not None and (value < self.low or (self.open_low and value == self.low))
+        above = self.high is not None and (value > self.high or (self.open_high and value == self.high))
+        return not below and not above
+
+
+POSITIVE = Range(0.0, open_low=True)
+PROBABILITY = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
 class Checker:
@@ -151,10 +171,7 @@ class Checker:
         at: Path,
         key: str,
         default: float | None = None,
-        low: float | None = None,
-        high: float | None = None,
-        open_low: bool = False,
-        open_high: bool = False,
+        within: Range | None = None,
     ) -> float:
         value = table.get(key, default)
         if value is None:
@@ -163,10 +180,8 @@ class Checker:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.fail((*at, key), f"{key} must be a finite number")
             return 1.0
-        below = low is not None and (value < low or (open_low and value == low))
-        above = high is not None and (value > high or (open_high and value == high))
-        if below or above:
-            self.fail((*at, key), f"{key} = {value:g} is out of range{_range(low, high)}")
+        if within is not None and not within.holds(value):
+            self.fail((*at, key), f"{key} = {value:g} is out of range{_range(within.low, within.high)}")
         return float(value)
 
     def boolean(self, table: Mapping[str, Any], at: Path, key: str, default: bool) -> bool:
@@ -193,8 +208,8 @@ class Checker:
         if not isinstance(value, dict):
             self.fail((*at, key), f"{key} must be a table of numbers")
             return {}
-        low = 0.0 if positive else None
-        return {name: self.number(value, (*at, key), name, low=low, open_low=positive) for name in value}
+        within = POSITIVE if positive else None
+        return {name: self.number(value, (*at, key), name, within=within) for name in value}
 
     def nested_numbers(self, table: Mapping[str, Any], at: Path, key: str, positive: bool = False) -> dict[str, dict[str, float]]:
         value = table.get(key, {})

@@ -16,7 +16,7 @@ from typing import Any
 
 from intarsia.errors import StudyError
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
-from intarsia.wire.schema import Checker, check_name
+from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
@@ -341,17 +341,15 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         local=check.choice(table, at, "local", ("row", "element"), d.local),
         law=check.text(table, at, "law", default=d.law),
         noise=check.choice(table, at, "noise", ("correlated", "independent", "jeffreys"), d.noise),
-        power=check.number(table, at, "power", default=d.power, low=0.0, open_low=True),
-        expected_features=check.number(table, at, "expected_features", low=0.0, open_low=True)
-        if "expected_features" in table
-        else None,
+        power=check.number(table, at, "power", default=d.power, within=POSITIVE),
+        expected_features=check.number(table, at, "expected_features", within=POSITIVE) if "expected_features" in table else None,
         draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
         warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
         thin=check.integer(table, at, "thin", default=d.thin, low=1, high=10**5),
         seed=check.integer(table, at, "seed", default=d.seed, low=0, high=2**63 - 1),
         select=check.choice(table, at, "select", ("bfdr", "mixture"), d.select),
-        fdr=check.number(table, at, "fdr", default=d.fdr, low=0.0, high=1.0, open_low=True),
+        fdr=check.number(table, at, "fdr", default=d.fdr, within=Range(0.0, 1.0, open_low=True)),
     )
 
 
@@ -360,7 +358,7 @@ def _deliver(content: dict[str, Any], check: Checker) -> Delivery:
     check.known(table, at, tuple(f.name for f in fields(Delivery)))
     return Delivery(
         check.choice(table, at, "content", ("draws", "summary"), "draws"),
-        check.number(table, at, "interval", default=0.95, low=0.0, high=1.0, open_low=True, open_high=True),
+        check.number(table, at, "interval", default=0.95, within=PROBABILITY),
         check.integer(table, at, "draws", default=1000, low=2, high=10**6),
         check.boolean(table, at, "share_scales", default=False),
     )
@@ -372,22 +370,22 @@ def _predict(content: dict[str, Any], check: Checker) -> Predict:
     check.known(table, at, tuple(f.name for f in fields(Predict)))
     return Predict(
         check.integer(table, at, "min_subjects", default=d.min_subjects, low=d.min_subjects, high=10**9),
-        check.number(table, at, "max_column_share", default=d.max_column_share, low=0.0, high=d.max_column_share, open_low=True),
+        check.number(table, at, "max_column_share", d.max_column_share, Range(0.0, d.max_column_share, open_low=True)),
     )
 
 
 def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     table, at, d = check.table(content, "privacy"), ("privacy",), Privacy()
     check.known(table, at, tuple(f.name for f in fields(Privacy)))
-    epsilon = check.number(table, at, "epsilon", low=0.0, open_low=True) if "epsilon" in table else None
-    delta = check.number(table, at, "delta", low=0.0, high=1.0, open_low=True, open_high=True) if "delta" in table else None
+    epsilon = check.number(table, at, "epsilon", within=POSITIVE) if "epsilon" in table else None
+    delta = check.number(table, at, "delta", within=PROBABILITY) if "delta" in table else None
     policy = Privacy(
-        warn_ratio=check.number(table, at, "warn_ratio", default=d.warn_ratio, low=0.0),
-        max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, low=0.0, open_low=True),
-        max_auc=check.number(table, at, "max_auc", default=d.max_auc, low=0.5, high=1.0),
+        warn_ratio=check.number(table, at, "warn_ratio", default=d.warn_ratio, within=Range(0.0)),
+        max_ratio=check.number(table, at, "max_ratio", default=d.max_ratio, within=POSITIVE),
+        max_auc=check.number(table, at, "max_auc", default=d.max_auc, within=Range(0.5, 1.0)),
         min_level=check.integer(table, at, "min_level", default=d.min_level, low=0),
-        max_blind=check.number(table, at, "max_blind", default=d.max_blind, low=0.0),
-        max_epsilon=check.number(table, at, "max_epsilon", default=d.max_epsilon, low=0.0, open_low=True),
+        max_blind=check.number(table, at, "max_blind", default=d.max_blind, within=Range(0.0)),
+        max_epsilon=check.number(table, at, "max_epsilon", default=d.max_epsilon, within=POSITIVE),
         self_attack=check.boolean(table, at, "self_attack", default=d.self_attack),
         epsilon=epsilon,
         delta=delta,

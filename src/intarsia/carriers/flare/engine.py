@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,32 +174,41 @@ def wait_for_sites(opened: Any, names: tuple[str, ...], wait: float) -> None:
         time.sleep(0.5)
 
 
-def run_job(
-    opened: Any, folder: StudyFolder, action: str, *, request: str = "", timeout: int = 600, wait: float = 60.0
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Patience:
+    """Seconds given to one job, and to the sites to connect before it."""
+
+    job_s: int = 600
+    wait_s: float = 60.0
+
+
+PATIENCE = Patience()
+
+
+def run_job(opened: Any, folder: StudyFolder, action: str, *, request: str = "", patience: Patience = PATIENCE) -> dict[str, Any]:
     """Submit one short job and wait for its outcome in the study folder."""
     names = folder.study.names
     if action not in ACTIONS:
         raise FederationError(f"A job is one of {', '.join(ACTIONS)}.")
-    wait_for_sites(opened, names, wait)
+    wait_for_sites(opened, names, patience.wait_s)
     ticket = uuid.uuid4().hex
     outcome = folder.path / "outcomes" / f"{ticket}.json"
     with tempfile.TemporaryDirectory(prefix="intarsia-job-") as temporary:
         arguments = {"study": folder.path.name, "action": action, "ticket": ticket, "request": request}
-        job = write_job(Path(temporary), names, {**arguments, "timeout": timeout})
+        job = write_job(Path(temporary), names, {**arguments, "timeout": patience.job_s})
         number = opened.submit_job(str(job))
     folder.note("job submitted", action=action, job=number)
     # Seven steps at most, each with its own timeout at the server; this is the last resort.
     submitted = time.monotonic()
-    deadline = submitted + 8 * timeout + 120
+    deadline = submitted + 8 * patience.job_s + 120
     finished_at: float | None = None
     while not outcome.is_file():
         status = str(opened.get_job_meta(number).get("status", ""))
-        if status == "SUBMITTED" and time.monotonic() - submitted > wait:
+        if status == "SUBMITTED" and time.monotonic() - submitted > patience.wait_s:
             # A site went away between our look and the engine's: the job would wait for it for ever.
             opened.abort_job(number)
             wait_for_sites(opened, names, 0)
-            raise FederationError(f"The engine did not start job {action} within {wait:g} s. Run the command again.")
+            raise FederationError(f"The engine did not start job {action} within {patience.wait_s:g} s. Run the command again.")
         if status.startswith("FINISHED"):
             # The outcome file is written just before the job ends; give the disk a moment.
             finished_at = finished_at or time.monotonic()

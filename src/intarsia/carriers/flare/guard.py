@@ -10,6 +10,8 @@ of a site with the engine's `cat`, bring code, or delete the settings by the num
 - nobody is "super".
 """
 
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -130,3 +132,12 @@ def _try_out() -> None:
     holds &= client_engine.Workspace is Workspace and training_cmds.Workspace is Workspace
     if not holds:
         raise FederationError("The guard around the engine does not hold with this version of it. Nothing is started.")
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run the way into a process; what it refuses is one line for the operator, and the exit code says which kind."""
+    try:
+        main()
+    except FederationError as error:
+        print(f"intarsia: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

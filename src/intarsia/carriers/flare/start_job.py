@@ -5,7 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from intarsia.carriers.flare.guard import guard_site
+from intarsia.carriers.flare.guard import guard_site, start
 from intarsia.carriers.flare.hardening import check_site
 from intarsia.errors import FederationError
 
@@ -26,8 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FederationError as error:
-        print(f"intarsia: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    start(main)

@@ -2,12 +2,10 @@
 
 import os
 import runpy
-import sys
 from pathlib import Path
 
-from intarsia.carriers.flare.guard import guard_jobs
+from intarsia.carriers.flare.guard import guard_jobs, start
 from intarsia.carriers.flare.hardening import check_server
-from intarsia.errors import FederationError
 
 
 def main() -> None:
@@ -17,8 +15,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FederationError as error:
-        print(f"intarsia: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    start(main)

@@ -3,7 +3,7 @@
 from intarsia.lab.baselines.base import Baseline
 from intarsia.lab.baselines.dridge import DRidge
 from intarsia.lab.baselines.locus import Locus
-from intarsia.lab.baselines.plain import ElasticNet, Ridge, SketchedRidge
+from intarsia.lab.baselines.penalised import ElasticNet, Ridge, SketchedRidge
 from intarsia.lab.baselines.srrr import SRRR
 
 __all__ = ["SRRR", "Baseline", "DRidge", "ElasticNet", "Locus", "Ridge", "SketchedRidge"]

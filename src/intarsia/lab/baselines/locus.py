@@ -7,6 +7,7 @@ the ELBO.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,23 +77,22 @@ def _gamma_prior(shape, rate, mean, log_mean):  # type: ignore[no-untyped-def]
     return shape * np.log(rate) - gammaln(shape) + (shape - 1) * log_mean - rate * mean
 
 
-def _sweep(
-    rows: NDArray[np.int64],
-    gram: Array,
-    cross: Array,
-    g: Array,
-    mu: Array,
-    base: Array,
-    gain: Array,
-    half: Array,
-    norm2: float,
-) -> None:
-    """Update (β_s, γ_s) for the given rows in turn, in place. Arrays are those rows' own; cross is Xᵀ(Y − Xm)."""
+class _Fixed(NamedTuple):
+    """What stays fixed while the rows are updated: μ_s = gain·(x_sᵀr + norm2·m_s), logit γ_s = base + half·μ_s²."""
+
+    base: Array
+    gain: Array
+    half: Array
+    norm2: float
+
+
+def _sweep(gram: Array, cross: Array, g: Array, mu: Array, fixed: _Fixed) -> None:
+    """Update (β_s, γ_s) for the rows in turn, in place. Arrays are those rows' own; cross is Xᵀ(Y − Xm)."""
     m = g * mu
-    for s in range(len(rows)):
+    for s in range(len(g)):
         old = m[s]
-        mu_s = gain * (cross[s] + norm2 * old)
-        g_s = expit(base[s] + half * mu_s * mu_s)
+        mu_s = fixed.gain * (cross[s] + fixed.norm2 * old)
+        g_s = expit(fixed.base[s] + fixed.half * mu_s * mu_s)
         new = g_s * mu_s
         change = old - new
         mu[s], g[s], m[s] = mu_s, g_s, new
@@ -130,7 +130,7 @@ def fit_locus(X: Array, Y: Array, h: Hyper, iterations: int = 2000, tol: float =
         cross = X[:, rows].T @ residual
         small = gram if full else gram[np.ix_(rows, rows)]
         g, mu = q.g[rows], q.mu[rows]
-        _sweep(rows, small, cross, g, mu, base, q.v * e_tau, 0.5 / q.v, norm2)
+        _sweep(small, cross, g, mu, _Fixed(base, q.v * e_tau, 0.5 / q.v, norm2))
         q.g[rows], q.mu[rows] = g, mu
         count, m, second = q.g.sum(axis=1), q.mean, q.second
         q.a, q.b = h.a + count, h.b + Q - count

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from intarsia.lab.baselines.base import Array, Baseline
 from intarsia.lab.mixture import algorithm3
-from intarsia.lab.sketching import Sketched, federated_sketch
+from intarsia.lab.sketching import Owners, Sketched, federated_sketch
 
 
 class Posterior(Baseline):
@@ -57,10 +57,8 @@ class Posterior(Baseline):
 
     def sketch(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> Sketched:
         if self.m is not None:
-            return federated_sketch(
-                X, Y, self.m, kind=self.kind, scale=self.scale, feature_sites=sites,
-                response_sites=self.response_sites, seed=self.seed,
-            )  # fmt: skip
+            owners = Owners(sites, self.response_sites)
+            return federated_sketch(X, Y, self.m, kind=self.kind, scale=self.scale, owners=owners, seed=self.seed)
         x_scale = X.std(axis=0, ddof=1) if self.scale else np.ones(X.shape[1])
         y_scale = Y.std(axis=0, ddof=1) if self.scale else np.ones(Y.shape[1])
         return Sketched((X - X.mean(axis=0)) / x_scale, (Y - Y.mean(axis=0)) / y_scale, x_scale, y_scale)

@@ -59,6 +59,26 @@ class KronDraws:
         return 1e3 * self.seconds / len(self.C)
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Which of the paper's samplers: the law of the scales and of the noise, the rank (None: Q), and the algebra.
+
+    `structured` draws the same B without the Kronecker product.
+    """
+
+    scales: Scales = "corrected"
+    noise: Noise = "half-cauchy"
+    rank: int | None = None
+    structured: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scales not in ("corrected", "printed", "coded") or self.noise not in ("half-cauchy", "jeffreys"):
+            raise InputError(f"Unknown scales={self.scales!r} or noise={self.noise!r}.")
+
+
+PROPER = Variant()
+
+
 def start(X: Array, Y: Array, rng: np.random.Generator, rank: int | None = None) -> KronState:
     """A random start: prior draws with the scales near one."""
     P, Q = X.shape[1], Y.shape[1]
@@ -145,13 +165,12 @@ def sweep(
     Y: Array,
     state: KronState,
     rng: np.random.Generator,
-    scales: Scales = "corrected",
-    noise: Noise = "half-cauchy",
-    structured: bool = False,
+    variant: Variant = PROPER,
 ) -> KronState:
-    """One pass of Algorithm 1; `structured` draws the same B by cheaper algebra."""
+    """One pass of Algorithm 1."""
+    scales, noise = variant.scales, variant.noise
     (m, P), (Q, R) = X.shape, state.A.shape
-    step = draw_B_structured if structured else draw_B
+    step = draw_B_structured if variant.structured else draw_B
     B = step(X, Y, state, rng.standard_normal(P * R), rng.standard_normal(m * Q))
     A = draw_A(X, Y, state, B, rng.standard_normal(Q * R))
     square = ((Y - X @ B @ A.T) ** 2).sum(axis=0) / 2
@@ -178,24 +197,18 @@ def run(
     *,
     draws: int = 1000,
     warmup: int = 200,
-    rank: int | None = None,
-    scales: Scales = "corrected",
-    noise: Noise = "half-cauchy",
     seconds: float | None = None,
-    structured: bool = False,
-    state: KronState | None = None,
+    variant: Variant = PROPER,
 ) -> KronDraws:
     """One chain; with `seconds` it keeps fewer draws rather than run longer."""
-    if scales not in ("corrected", "printed", "coded") or noise not in ("half-cauchy", "jeffreys"):
-        raise InputError(f"Unknown scales={scales!r} or noise={noise!r}.")
-    state = start(X, Y, rng, rank) if state is None else state
+    state = start(X, Y, rng, variant.rank)
     for _ in range(warmup):
-        state = sweep(X, Y, state, rng, scales, noise, structured)
+        state = sweep(X, Y, state, rng, variant)
     kept: list[tuple[Array, Array, Array]] = []
     begin = time.perf_counter()
     spent = 0.0
     while len(kept) < draws and (seconds is None or spent < seconds or not kept):
-        state = sweep(X, Y, state, rng, scales, noise, structured)
+        state = sweep(X, Y, state, rng, variant)
         kept.append((state.C, state.sigma2, np.sqrt(state.tau2)))
         spent = time.perf_counter() - begin
     C, sigma2, tau = (np.stack(part) for part in zip(*kept))

@@ -151,6 +151,9 @@ def solution_path(
     return points
 
 
+SMALLEST = 1e-3  # penalty on the path, of the one at which the last row leaves
+
+
 class SRRR(Baseline):
     """Sparse reduced-rank regression; `adaptive` re-weights rows by a first fit, `criterion` is `bic` or `cv`."""
 
@@ -163,19 +166,18 @@ class SRRR(Baseline):
         gamma: float = 1.0,
         criterion: str = "bic",
         grid: int = 30,
-        smallest: float = 1e-3,
         folds: int = 5,
         seed: int = 0,
     ) -> None:
         self.ranks, self.adaptive, self.gamma, self.criterion = ranks, adaptive, gamma, criterion
-        self.grid, self.smallest, self.folds, self.seed = grid, smallest, folds, seed
+        self.grid, self.folds, self.seed = grid, folds, seed
 
     def _paths(self, data: Moments, rank: int, weights: Array, start: Array, grid: Array | None = None) -> list[PathPoint]:
         if grid is None:
             # The penalty at which the last row leaves, over rotations: the norm of a row of XᵀYA is at most that of
             # XᵀY.
             top = float((np.linalg.norm(data.xy @ start, axis=1) / weights).max())
-            grid = top * np.logspace(0, np.log10(self.smallest), self.grid)
+            grid = top * np.logspace(0, np.log10(SMALLEST), self.grid)
         patience = 4 if self.criterion == "bic" else self.grid
         return solution_path(data, rank, weights, grid, start, patience)
 

@@ -146,7 +146,9 @@ def _loo(fit: Posterior | LeaveOneOut) -> LeaveOneOut:
 
     judgement = kept(fit)
     if judgement is None or judgement.loo is None:
-        raise InputError("This posterior has no leave-one-out scores. Use judge(posterior, rows), or the study's own fit.")
+        raise InputError(
+            "This posterior has no leave-one-out scores. Use keep(posterior, judge(posterior, rows)), or the study's own fit."
+        )
     return judgement.loo
 
 

@@ -70,7 +70,7 @@ def entries(draws: NDArray[Any], *, workers: int = 1) -> dict[str, Any]:
     flat = draws.reshape(chains, n, -1)
     E = flat.shape[2]
     if n < 4:
-        raise InputError(f"{n} draws a chain; at least 4 are needed to diagnose anything.")
+        raise InputError(f"{n} draws per chain; at least 4 are needed to diagnose anything.")
     names = ("rhat", "rhat_folded", "ess_bulk", "ess_tail", "mcse", "mcse_sd")
     out = {name: np.empty(E) for name in names}
     step = max(1, _CHUNK // (chains * n))
@@ -189,7 +189,7 @@ def _ess(x: Array, lags: int) -> tuple[Array, NDArray[np.bool_]]:
     means = x.mean(axis=2, keepdims=True)
     size = fft.next_fast_len(n + lags, real=True)
     spectrum = fft.rfft(x - means, n=size, axis=2)
-    # The mean over chains commutes with the inverse transform: one inverse an entry instead of one a chain.
+    # The mean over chains commutes with the inverse transform: one inverse per entry instead of one per chain.
     parts = spectrum.view(np.float64).reshape(E, chains, -1, 2)
     power = np.einsum("ecfk,ecfk->ef", parts, parts)
     acov = fft.irfft(power, n=size, axis=1)[:, :lags] / total

@@ -5,7 +5,7 @@ the same numbers and compute nothing again.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from intarsia.server.results.groups import Group
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows, leave_one_out
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.selection import Selection, select
+from intarsia.server.results.stacking import Weighed
 from intarsia.server.results.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -29,15 +30,30 @@ _SELECTION = {
     "expected_fdr_by_response": ("response",),
 }  # fmt: skip
 _NUMBERS = ("expected_fdr", "fdr")
+_WEIGHED = {
+    "coefficients": ("feature", "response"), "effects": ("covariate", "response"), "spread": ("response",), "r2": ("response",),
+    "r2_se": ("response",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Convergence, selection and, where the rows were at hand, leave-one-out."""
+    """Convergence, selection and, where the rows were at hand, leave-one-out and what to predict with."""
 
     diagnosis: Diagnosis
     selection: Selection
     loo: LeaveOneOut | None = None
+    weighed: Weighed | None = None
+
+    def with_weights(self, weighed: Weighed | None) -> "Judgement":
+        """With what refits say of prediction.
+
+        Their R² takes the place of leave-one-out's: weighting the draws is too hopeful when there are more features than rows.
+        """
+        if weighed is None:
+            return self
+        loo = None if self.loo is None else replace(self.loo, r2=weighed.r2, r2_se=weighed.r2_se)
+        return replace(self, loo=loo, weighed=weighed)
 
     def summary(self, features: list[str], responses: list[str]) -> dict[str, Any]:
         """For fit.json and `--json`: the verdict first, then what was found, called provisional unless converged."""
@@ -57,6 +73,7 @@ class Judgement:
                 "r2_loo": [round(float(v), 4) for v in self.loo.r2],
                 "not_predicted": [responses[q] for q in np.flatnonzero(self.loo.unpredicted)],
                 "elpd_loo": self.loo.total,
+                "weight_of_sparse_prediction": None if self.weighed is None else round(self.weighed.weight, 4),
                 "unreliable_rows": self.loo.unreliable,
             }
         return found
@@ -70,21 +87,7 @@ def judge(
     method: Literal["bfdr", "mixture"] = "bfdr",
     fdr: float = 0.05,
 ) -> Judgement:
-    """`assess`, and keep the judgement with the draws."""
-    judgement = assess(posterior, rows, X=X, method=method, fdr=fdr)
-    keep(posterior, judgement)
-    return judgement
-
-
-def assess(
-    posterior: Posterior,
-    rows: Rows | None = None,
-    *,
-    X: Array | None = None,
-    method: Literal["bfdr", "mixture"] = "bfdr",
-    fdr: float = 0.05,
-) -> Judgement:
-    """Diagnose, select and leave one out.
+    """Diagnose, select and leave one out; `keep` puts the judgement with the draws.
 
     `rows` are the rows in the posterior's units; X the features as the sampler saw them (covariates projected out).
     """
@@ -95,8 +98,8 @@ def assess(
     )
 
 
-def keep(posterior: Posterior, judgement: Judgement) -> None:
-    """Write the judgement into the posterior's group `constant_data`."""
+def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
+    """Write the judgement into the posterior's group `constant_data`, and return it."""
     d, s, loo = judgement.diagnosis, judgement.selection, judgement.loo
     data: dict[str, Any] = {f"diagnosis_{name}": (("feature", "response"), getattr(d, name)) for name in _DIAGNOSIS}
     if d.noise is not None:
@@ -106,6 +109,8 @@ def keep(posterior: Posterior, judgement: Judgement) -> None:
         data[f"selection_{name}"] = (dims, values.astype(np.int8) if values.dtype == bool else values)
     if loo is not None:
         data |= {f"loo_{name}": (dims, getattr(loo, name)) for name, dims in _LOO.items()}
+    if judgement.weighed is not None:
+        data |= {f"weighed_{name}": (dims, getattr(judgement.weighed, name)) for name, dims in _WEIGHED.items()}
     groups = [
         {"members": g.members.tolist(), "local_fdr": g.local_fdr, "mean": g.mean.tolist(), "sd": g.sd.tolist(),
          "correlation": g.correlation} for g in s.groups
@@ -115,10 +120,13 @@ def keep(posterior: Posterior, judgement: Judgement) -> None:
     words |= {"diagnosis_chains": d.chains, "diagnosis_draws": d.draws}
     if loo is not None:
         words["loo_p_loo"] = loo.p_loo
+    if judgement.weighed is not None:
+        words["weighed_weight"] = judgement.weighed.weight
     child = posterior.tree.children.get("constant_data")
     before = xr.Dataset(coords={"feature": posterior.C.coords["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
     posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**(before.attrs | words)))
+    return judgement
 
 
 def kept(posterior: Posterior) -> Judgement | None:
@@ -146,4 +154,7 @@ def kept(posterior: Posterior) -> Judgement | None:
     loo = None
     if "loo_elpd" in data:
         loo = LeaveOneOut(p_loo=float(words["loo_p_loo"]), **{name: data[f"loo_{name}"].values for name in _LOO})
-    return Judgement(diagnosis, selection, loo)
+    weighed = None
+    if "weighed_weight" in words:
+        weighed = Weighed(weight=float(words["weighed_weight"]), **{name: data[f"weighed_{name}"].values for name in _WEIGHED})
+    return Judgement(diagnosis, selection, loo, weighed)

@@ -33,6 +33,21 @@ class CovariateEffects:
     sites: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Names:
+    """Labels of the columns and the sites that hold them; None: x1, x2, … and y1, y2, …, and no sites."""
+
+    features: Sequence[str] | None = None
+    responses: Sequence[str] | None = None
+    feature_sites: Sequence[str] | None = None
+    response_sites: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, joined: Any) -> "Names":
+        """Those of joined sketches."""
+        return cls(joined.features, joined.responses, joined.feature_sites, joined.response_sites)
+
+
 class Posterior:
     """Draws of C (chain, draw, feature, response), Σ and τ under their names; `.tree` is the whole of it."""
 
@@ -43,11 +58,8 @@ class Posterior:
     def from_draws(
         cls,
         draws: Draws,
+        names: Names | None = None,
         *,
-        features: Sequence[str] | None = None,
-        responses: Sequence[str] | None = None,
-        feature_sites: Sequence[str] | None = None,
-        response_sites: Sequence[str] | None = None,
         attrs: dict[str, Any] | None = None,
         intercept: Array | None = None,
         effects: CovariateEffects | None = None,
@@ -57,8 +69,9 @@ class Posterior:
         `intercept` (chain, draw, response) is for data in their own units; a sketch has none. `effects` are those of the
         covariates, if there were any.
         """
-        features = _names(features, draws.P, "feature", "x")
-        responses = _names(responses, draws.Q, "response", "y")
+        names = names or Names()
+        features = _names(names.features, draws.P, "feature", "x")
+        responses = _names(names.responses, draws.Q, "response", "y")
         coords: dict[str, Any] = {
             "chain": np.arange(draws.chains),
             "draw": np.arange(draws.draws),
@@ -67,7 +80,8 @@ class Posterior:
             "response2": np.asarray(responses, dtype=object),
             "component": np.arange(draws.tau.shape[2]),
         }
-        for name, dim, sites in (("site", "feature", feature_sites), ("response_site", "response", response_sites)):
+        of_columns = (("site", "feature", names.feature_sites), ("response_site", "response", names.response_sites))
+        for name, dim, sites in of_columns:
             if sites is not None:
                 labels = _names(sites, len(coords[dim]), name, "", unique=False)
                 coords[name] = (dim, np.asarray(labels, dtype=object))

@@ -71,14 +71,6 @@ class Selection:
         """The features, most evidence first."""
         return np.argsort(self.local_fdr, kind="stable")
 
-    @property
-    def running_fdr(self) -> Array:
-        """For each feature, the expected FDR of the set of all features with at least its evidence."""
-        order = self.order
-        running = np.empty(len(order))
-        running[order] = np.cumsum(self.local_fdr[order]) / np.arange(1, len(order) + 1)
-        return running
-
     def to_dict(self) -> dict[str, Any]:
         """Counts and expected rates for a report or `--json`."""
         return {

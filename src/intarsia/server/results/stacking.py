@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.results.leave_one_out import out_of_sample
 from intarsia.server.results.ridge import ridge
 
 Array = NDArray[np.float64]
@@ -46,9 +47,22 @@ class Stacked:
     change: Array  # (P, Q): what takes the sparse coefficients to weight · sparse + (1 − weight) · ridge
     weight: float
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out: of the weighed prediction,
+    r2_se: Array  # its standard error
     r2_sparse: Array  # of the sparse fit alone
     r2_ridge: Array  # and of the ridge alone
     spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What is added to the sparse coefficients (P, Q) and to the covariates' effects (c, Q) to predict, and how well it does."""
+
+    coefficients: Array
+    effects: Array
+    spread: Array  # (Q) mean squared error on rows left out, over the variance that the sparse model had foretold
+    r2: Array  # (Q) share of variance explained on rows left out
+    r2_se: Array
+    weight: float  # of the sparse coefficients
 
 
 def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
@@ -72,12 +86,14 @@ def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit
         from_ridge[out] = X[out] @ ridge(X[~out], Y[~out])
     weight = best_weight(Y, from_sparse, from_ridge)
     predicted = weight * from_sparse + (1 - weight) * from_ridge
+    r2, r2_se = out_of_sample(Y, predicted)
     return Stacked(
         change=(1 - weight) * (ridge(X, Y) - sparse),
         weight=weight,
-        r2=_r2(Y, predicted),
-        r2_sparse=_r2(Y, from_sparse),
-        r2_ridge=_r2(Y, from_ridge),
+        r2=r2,
+        r2_se=r2_se,
+        r2_sparse=out_of_sample(Y, from_sparse)[0],
+        r2_ridge=out_of_sample(Y, from_ridge)[0],
         spread=np.square(Y - predicted).mean(axis=0) / np.maximum(variance.mean(axis=0), 1e-300),
     )
 
@@ -89,8 +105,3 @@ def best_weight(Y: Array, from_sparse: Array, from_ridge: Array) -> float:
     apart = from_sparse - from_ridge
     pull = ((Y - from_ridge) * apart / variance).sum()
     return float(np.clip(pull / (np.square(apart / np.sqrt(variance)).sum() + 1 / SHRINK), 0.0, 1.0))
-
-
-def _r2(Y: Array, predicted: Array) -> Array:
-    total = np.square(Y).sum(axis=0)
-    return 1 - np.square(Y - predicted).sum(axis=0) / np.where(total > 0, total, 1.0)

@@ -71,7 +71,7 @@ class Diagnosis:
         return f"{self.standing[0].upper()}{self.standing[1:]}: {self.verdict}"
 
     def more_draws(self) -> int | None:
-        """Further draws a chain after which all entries should be within the limits; None when draws alone will not do.
+        """Further draws per chain after which all entries should be within the limits; None when draws alone will not do.
 
         R̂ − 1 falls as 1/draws and the effective sample size grows with them once the chains are stationary.
         """

@@ -10,7 +10,7 @@ from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, draw_noise, plan
+from intarsia.server.sampler.schedule import Kind, Sweep, draw_noise, plan
 from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import State, Tuning, prepare
@@ -54,7 +54,7 @@ class Chain:
         del total
         kind, warmup = self.plan.kind(self.sweeps), self.asked.warmup
         noise = draw_noise(self.plan, self.rng, kind)
-        state, stats = sweep(self.be, self.plan, self.data, self.state, self.tuning, noise, kind, self._factor(kind))
+        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, self._factor(kind)), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(f"Chain {self.chains.start + 1}, sweep {self.sweeps + 1}: it {LEFT_RANGE}")
         self.state = state

@@ -15,7 +15,7 @@ import numpy as np
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
-from intarsia.server.sampler.schedule import Kind, Plan
+from intarsia.server.sampler.schedule import Kind, Plan, Sweep
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Blocks, Data, State, Tuning
@@ -132,7 +132,7 @@ class Runner:
             state, tuning, memory, words = chains
             words, noise = be.draw_noise(plan, words, kind)
             factor = be.factor(G, data.X, state.lam, None) if shares else None
-            state, stats = sweep(be, plan, data, state, tuning, noise, kind, factor)
+            state, stats = sweep(Sweep(be, plan, data, tuning, noise, kind, factor), state)
             if warmup is not None:
                 seen = adapt.Seen(number, warmup, kind, stats, strength(be, plan, data, state))
                 tuning, memory = adapt.adapt(be, plan, tuning, memory, seen)
@@ -226,7 +226,7 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def stretch_length(plan: Plan, chains: int, draws: int) -> int:
-    """Kept draws a stretch, so that those on the device stay within bounds."""
+    """Kept draws per stretch, so that those on the device stay within bounds."""
     return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
 
 

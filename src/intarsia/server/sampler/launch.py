@@ -31,7 +31,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB
 
 @dataclass(frozen=True)
 class Progress:
-    """Handed to the progress callback a few times a second."""
+    """Handed to the progress callback a few times per second."""
 
     sweeps: list[int]
     total: int

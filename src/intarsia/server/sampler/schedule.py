@@ -188,8 +188,8 @@ class Sweep(NamedTuple):
     data: Data
     tuning: Tuning
     noise: dict[str, Array]
-    kind: Kind
-    factor: Any  # of B's system, where it is known
+    kind: Kind = FULL  # which moves are made; `Plan.kind` has the schedule
+    factor: Any = None  # of B's system, where it is known
 
 
 def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:

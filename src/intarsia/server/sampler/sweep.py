@@ -1,6 +1,7 @@
 """Algorithm 1: one sweep (paper, §2.2), as a list of steps, written for any array library.
 
-`sweep(be, plan, data, state, tuning, noise, kind, factor) -> (state, stats)` is a pure function: same noise in, same state out.
+`sweep(Sweep(be, plan, data, tuning, noise, kind, factor), state) -> (state, stats)` is a pure function: same noise in, same state
+out.
 `readable` is what JAX runs and what the tests hold up as truth; `compiled.sweep` is its twin for the CPU.
 """
 
@@ -11,28 +12,15 @@ from intarsia.server.sampler import compiled, conditionals, integrated, moves, s
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.schedule import FULL, RELAX, TARGET, Kind, Plan, Sweep, part
-from intarsia.server.sampler.state import Data, State, Stats, Tuning
+from intarsia.server.sampler.schedule import RELAX, TARGET, Plan, Sweep, part
+from intarsia.server.sampler.state import Data, State, Stats
 
 
-def sweep(
-    be: Backend,
-    plan: Plan,
-    data: Data,
-    state: State,
-    tuning: Tuning,
-    noise: dict[str, Array],
-    kind: Kind = FULL,
-    factor: Any = None,
-) -> tuple[State, Stats]:
-    """One draw of everything (paper, Algorithm 1, with the moves of `moves` and `integrated`).
-
-    `kind` says which moves are made (`Plan.kind` has the schedule); `factor` is `factored(…, state)` where it is known.
-    """
-    now = Sweep(be, plan, data, tuning, noise, kind, factor)
-    if kind.search:
+def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
+    """One draw of everything (paper, Algorithm 1, with the moves of `moves` and `integrated`)."""
+    if now.kind.search:
         state = find_missing(now, state)
-    way = compiled.sweep if plan.compiled else readable
+    way = compiled.sweep if now.plan.compiled else readable
     return way(now, state)
 
 

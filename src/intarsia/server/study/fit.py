@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
-from intarsia.server.covariates import Covariates, sample_adjusted
+from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
+from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
-from intarsia.server.results.judgement import Judgement, judge, kept
+from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined, join
@@ -52,14 +53,18 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
 
 def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
-    posterior, X = posterior_of(study, joined, **options)
+    posterior, fitted = posterior_of(study, joined, **options)
     rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
     method: Any = study.fit.select
-    return posterior, judge(posterior, rows, X=X, method=method, fdr=study.fit.fdr)
+    judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
+    if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
+        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
+        judgement = judgement.with_weights(weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short)))
+    return posterior, keep(posterior, judgement)
 
 
-def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, NDArray[np.float64]]:
-    """The labelled posterior, and the features' rows as the sampler saw them: without what the covariates explain."""
+def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Fitted]:
+    """The labelled posterior, and the draws with the rows as the sampler saw them: without what the covariates explain."""
     covariates = Covariates.of(joined)
 
     def run(X: Any, Y: Any) -> Draws:
@@ -69,15 +74,12 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
     fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.power)
     posterior = Posterior.from_draws(
         fitted.draws,
-        features=joined.features,
-        responses=joined.responses,
-        feature_sites=joined.feature_sites,
-        response_sites=joined.response_sites,
+        Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
         | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
-    return posterior, fitted.X
+    return posterior, fitted
 
 
 def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Draws:
@@ -147,6 +149,7 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
             noise_covariance=flat_Sigma.mean(axis=0)[np.ix_(own, own)],
             covariates=tuple(covariates[j] for j in here),
             **{f"covariate_{key}": values[here] for key, values in effects.items()},
+            **_to_predict(judgement, at, here, own),
             groups=tuple(
                 _own_group(number, group, at, features)
                 for number, group in enumerate(chosen.groups, 1)
@@ -165,6 +168,14 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
         "draws": S,
     }
     return messages, summary
+
+
+def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dict[str, Any]:
+    """What a site adds to its means when it predicts, and the factor of its own responses' predictive variances."""
+    w = judgement.weighed
+    if w is None:
+        return {}
+    return {"to_predict": w.coefficients[at], "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
 
 
 def _own_group(number: int, group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:

@@ -52,7 +52,7 @@ class Moments:
     def add(self, Z: np.ndarray, columns: slice, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
         """Count a block's `columns`; return deviations from the pilot (missing: 0) and where they are missing.
 
-        `rows` is for the caller to count, once a block: panels of columns come in separately, from several threads.
+        `rows` is for the caller to count, once per block: panels of columns come in separately, from several threads.
         `out` takes the deviations, if given.
         """
         D = np.subtract(Z[:, columns], self.pilot[columns], out=out)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.rules import Rules
+from intarsia.site.data.column_rules import Rules
 
 DATABASES = ("postgresql://", "postgres://")  # how a source that is no file begins
 

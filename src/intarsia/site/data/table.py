@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from intarsia.errors import InputError
+from intarsia.site.data.column_rules import MISSING, Rules
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
 from intarsia.site.data.reading import Reading
 from intarsia.site.data.roles import Roles, Wanted, assign
-from intarsia.site.data.rules import MISSING, Rules
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 
 MAX_LEVELS = 100

@@ -41,6 +41,14 @@ class Bound:
         out[~np.isfinite(out)] = 0.0
         largest = np.maximum(np.abs(out).max(axis=1, initial=0.0), 1.0)
         norm = largest * np.sqrt(np.einsum("ij,ij->i", out / largest[:, None], out / largest[:, None]))
-        # A hair below the bound, so that rounding never leaves a row longer than it.
+        # Below the bound by 1e-12 of it, so that rounding never leaves a row longer than it.
         out *= np.minimum(1.0, self.bound * (1 - 1e-12) / np.maximum(norm, self.bound * (1 - 1e-12)))[:, None]
         return out
+
+
+@dataclass(frozen=True)
+class ClippedNoise:
+    """What makes a gaussian sketch differentially private: rows clipped to `clip`, and noise N(0, w²/n) on every entry."""
+
+    clip: Bound
+    w: float

@@ -15,13 +15,13 @@ from intarsia.errors import InputError
 from intarsia.site.data.sources import NUMBER, ArraySource, ArrowBatch, Batch, FrameSource, kind_of_type
 from intarsia.site.data.table import Table
 from intarsia.site.sketch.partial import Design, Partial, Progress
-from intarsia.site.sketch.sketch import Bound, partial
+from intarsia.site.sketch.sketch import Bound, Work, partial
 
 _FAN_IN = 8
 
 
 class DaskSource:
-    """The table behind a Dask array (rows × columns) or dataframe, one piece a partition."""
+    """The table behind a Dask array (rows × columns) or dataframe, one piece per partition."""
 
     def __init__(self, collection: Any, names: Sequence[str] | None) -> None:
         self._array = hasattr(collection, "ndim") and hasattr(collection, "chunks")
@@ -123,7 +123,7 @@ def _sum(piece: Any, terms: Any, design: Design, start: int, places: Any, gram: 
         piece, names = piece.to_numpy(dtype=np.float64), [str(name) for name in piece.columns]
     source = ArraySource(piece, names) if names is not None else FrameSource(piece)
     table = Table(source, layout, missing=missing, constant="drop", filler=filler)
-    return partial(table, design, start=start, positions=places, threads=1, gram=gram, bound=bound)
+    return partial(table, design, start=start, positions=places, gram=gram, bound=bound, work=Work(threads=1))
 
 
 def _add(sums: list[Partial]) -> Partial:

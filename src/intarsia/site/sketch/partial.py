@@ -161,7 +161,7 @@ def accumulate(
     sums: Partial | None = None
     iterator = _placed(blocks, covered)
     panel = int(np.clip(-(-width // threads), 1, 1024))
-    # The panels are the parallel work; a BLAS that starts its own threads besides would only quarrel over the cores.
+    # The panels are the parallel work; a BLAS that starts its own threads besides would only compete for the cores.
     with ThreadPoolExecutor(threads, thread_name_prefix="intarsia") as pool, threadpool_limits(1, "blas"):
         coming: Future[Any] = pool.submit(next, iterator, None)
         ready = _prepare(coming.result(), design, pool, threads)
@@ -225,7 +225,7 @@ def _prepare(block: Any, design: Design, pool: ThreadPoolExecutor, threads: int)
 
 
 def _multiply(sums: Partial, G: np.ndarray, Z: np.ndarray, columns: slice) -> None:
-    # One scratch a thread, kept from block to block: fresh memory of this size costs as much as filling it.
+    # One scratch array per thread, kept from block to block: fresh memory of this size costs as much as filling it.
     size, shape = len(Z) * (columns.stop - columns.start), (len(Z), columns.stop - columns.start)
     if getattr(_SCRATCH, "space", np.empty(0)).size < size:
         _SCRATCH.space = np.empty(size)

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError, PrivacyError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.clipping import Bound, ClippedNoise
 from intarsia.site.sketch.partial import Design
-from intarsia.site.sketch.sketch import design, sketch
+from intarsia.site.sketch.sketch import sketch
 from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 
@@ -68,20 +69,14 @@ class PrivateResult:
 
 
 def private_sketch(
-    table: Table, key: SketchKey, *, study: str, run: str, m: int, w: float, clip: Bound, site: str, study_hash: str,
-    order: Any = None, order_mac: str = "", precision: str = "float64",
-) -> PrivateResult:  # fmt: skip
+    table: Table, key: SketchKey, terms: SketchTerms, private: ClippedNoise, *, order: Any = None
+) -> PrivateResult:
     """The private sketch of a site's table: N(0, w²/n) on every entry of the gaussian sketch of the clipped rows."""
-    if not 0 < w < np.inf:
-        raise PrivacyError(f"The noise scale must be positive; {w} came. Nothing leaves a private study without noise.")
-    result = sketch(
-        table, key, study=study, run=run, m=m, kind="gaussian", order=order, site=site, precision=precision,
-        study_hash=study_hash, order_mac=order_mac, bound=clip, noise=w,
-    )  # fmt: skip
-    n = table.n if order is None else len(order)
-    shortened, offsets = clipping(table, clip, order)
-    phi = design(key, study=study, run=run, n=n, m=m, kind="gaussian", cohort=order_mac)
-    return PrivateResult(result.message, result.units, shortened, offsets, longest_column(phi))
+    if not 0 < private.w < np.inf:
+        raise PrivacyError(f"The noise scale must be positive; {private.w} came. Nothing leaves a private study without noise.")
+    result = sketch(table, key, terms, order=order, private=private)
+    shortened, offsets = clipping(table, private.clip, order)
+    return PrivateResult(result.message, result.units, shortened, offsets, longest_column(terms.design(key, result.message.n)))
 
 
 def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array]:

@@ -6,12 +6,11 @@ sketched noise stays iid, and the intercept is gone without anybody sending a me
 all sites have the same.
 
     table = Table.open("clinic.parquet", id="patient", responses=["hba1c"])
-    result = sketch(table, SketchKey.load("study.key"), study="diabetes", run="a1b2c3d4", m=200, site="clinic")
+    terms = SketchTerms(study="diabetes", run="a1b2c3d4", m=200, site="clinic")
+    result = sketch(table, SketchKey.load("study.key"), terms)
     result.message.save("clinic.sketch")
 """
 
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +22,17 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from intarsia.errors import InputError
 from intarsia.site.data.table import Table, block_rows, check_order
 from intarsia.site.key import SketchKey
-from intarsia.site.sketch.clipping import Bound
+from intarsia.site.sketch.clipping import Bound, ClippedNoise
 from intarsia.site.sketch.grid_noise import snap
-from intarsia.site.sketch.partial import Design, Partial, Progress, accumulate, default_threads
+from intarsia.site.sketch.partial import Design, Partial, Progress, accumulate
 from intarsia.site.sketch.stream import gaussian_columns
+from intarsia.site.sketch.terms import COLUMNS, Columns, SketchTerms, Work
 from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
 
 __all__ = [
-    "Bound", "Partial", "SketchResult", "design", "factor", "finish", "gaussian_columns", "partial", "sketch",
+    "Bound", "ClippedNoise", "Partial", "SketchResult", "SketchTerms", "Work", "factor", "finish", "gaussian_columns", "partial",
+    "sketch",
 ]  # fmt: skip
 
 _FACTORS: OrderedDict[str, np.ndarray] = OrderedDict()  # L of the last few designs, by tag
@@ -55,23 +56,15 @@ class ManyPieces(Protocol):
     ) -> Partial: ...  # fmt: skip
 
 
-def design(key: SketchKey, *, study: str, run: str, n: int, m: int, kind: str = "orthonormal", cohort: str = "") -> Design:
-    """The Φ of one study, run, cohort (`order_mac`), n, m and kind. Change any of them and Φ is unrelated: one-time."""
-    context = json.dumps([int(n), int(m), kind, cohort])
-    return Design(key.derive("sketch", study, run, context=context), int(m), int(n), kind)
-
-
 def partial(
     table: Table,
     design: Design,
     *,
     start: int = 0,
     positions: Any = None,
-    rows: int | None = None,
-    threads: int | None = None,
-    progress: Progress | None = None,
     gram: bool = True,
     bound: Bound | None = None,
+    work: Work | None = None,
 ) -> Partial:
     """The sums over one store's rows, at places start, start + 1, … of the agreed order or at the given `positions`."""
     if positions is not None and len(positions) != table.n:
@@ -81,7 +74,8 @@ def partial(
         raise InputError(
             "missing = 'regression' looks at the data, which a sketch under differential privacy must not. Use 'mean'."
         )
-    rows = rows or min(block_rows(len(table.labels) // (8 if table.packed and bound is None else 1)), block_rows(design.m))
+    work = work or Work()
+    rows = work.rows or min(block_rows(len(table.labels) // (8 if table.packed and bound is None else 1)), block_rows(design.m))
 
     def blocks() -> Iterator[tuple[np.ndarray, Any]]:
         at = 0
@@ -92,7 +86,7 @@ def partial(
             at += len(Z)
 
     labels = (table.features, table.responses, table.covariates)
-    return accumulate(blocks(), design, labels, gram=gram, threads=threads, progress=progress)
+    return accumulate(blocks(), design, labels, gram=gram, threads=work.threads, progress=work.progress)
 
 
 def _whole(design: Design, threads: int | None) -> Partial:
@@ -134,22 +128,18 @@ def factor(design: Design, sums: Partial | None = None, *, threads: int | None =
 
 def finish(
     sums: Partial,
-    design: Design,
+    key: SketchKey,
+    terms: SketchTerms,
     *,
-    key_fingerprint: str,
-    study_hash: str,
-    site: str = "site",
-    precision: str = "float64",
-    order_mac: str = "",
     missing: str | Mapping[str, str] = "error",
     constant: str = "error",
-    center: bool = True,
-    scale: bool = True,
-    bound: Bound | None = None,
-    noise: float = 0.0,
-    threads: int | None = None,
+    columns: Columns = "standardised",
+    private: ClippedNoise | None = None,
 ) -> SketchResult:
     """The sketch from the sums over all n subjects: columns checked, centred, scaled, multiplied by L⁻¹ or 1/√n."""
+    if columns not in COLUMNS:
+        raise InputError(f"columns = {columns!r} is not one of {', '.join(COLUMNS)}.")
+    design = terms.design(key, len(sums.covered))
     if sums.tag != design.tag:
         raise InputError("The partial sums belong to another sketch (key, study, run, n, m or kind differ).")
     if sums.moments.rows != design.n:
@@ -157,9 +147,10 @@ def finish(
             f"{sums.moments.rows} of {design.n} subjects are in the sums. Every subject must be in one of the stores; "
             "add the missing partial sums, or align again."
         )
+    noise, bound = (0.0, None) if private is None else (private.w, private.clip)
     if noise and design.kind != "gaussian":
         raise InputError('Noise is added to a gaussian sketch only. Set kind = "gaussian" in the study.')
-    center, scale = center and bound is None, scale and bound is None
+    center, scale = columns != "plain" and bound is None, columns == "standardised" and bound is None
     names, mo, P = (*sums.features, *sums.responses, *sums.covariates), sums.moments, len(sums.features)
     if bound is None:
         mo.check(names, missing=missing, constant=constant)
@@ -171,7 +162,7 @@ def finish(
     seen = sums.g[:, None] if sums.H is None else sums.g[:, None] - sums.H[:, kept]
     C = sums.S[:, kept] - seen * mo.shift[kept]  # G(Z − 1z̄ᵀ), with missing values at the mean
     if design.kind == "orthonormal":
-        C = solve_triangular(factor(design, sums, threads=threads), C, lower=True)
+        C = solve_triangular(factor(design, sums), C, lower=True)
     else:
         C = (C if center else C + np.outer(sums.g, mo.mean[kept])) / np.sqrt(design.n)
     scales = mo.sd[kept] if scale else np.ones(len(kept))
@@ -188,9 +179,9 @@ def finish(
     own_z = tuple(names[j] for j in kept if j >= last)
     x, y, z = np.split(np.arange(len(kept)), [len(own_x), len(own_x) + len(own_y)])
     message = Sketch(
-        site=site, features=own_x, responses=own_y, covariates=own_z, X=C[:, x], Y=C[:, y], Z=C[:, z], n=design.n, m=design.m,
-        kind=design.kind, precision=precision, study_hash=study_hash, key_fingerprint=key_fingerprint, order_mac=order_mac,
-        noise=float(noise),
+        site=terms.site, features=own_x, responses=own_y, covariates=own_z, X=C[:, x], Y=C[:, y], Z=C[:, z],
+        n=design.n, m=design.m, kind=design.kind, precision=terms.precision, study_hash=terms.hash,
+        key_fingerprint=key.study_fingerprint(terms.hash), order_mac=terms.order_mac, noise=float(noise),
     )  # fmt: skip
     units = Units(
         own_x, own_y, means[x], scales[x], means[y], scales[y], own_z, means[z], scales[z],
@@ -199,38 +190,23 @@ def finish(
     return SketchResult(message, units)
 
 
-def study_digest(study: str, run: str, m: int, kind: str, precision: str) -> str:
-    """A study hash for sketches made without a study.toml: equal where the terms are equal."""
-    return hashlib.sha256(json.dumps(["intarsia/1 terms", study, run, m, kind, precision]).encode()).hexdigest()
-
-
 def sketch(
     table: Any,
     key: SketchKey,
+    terms: SketchTerms,
     *,
-    study: str,
-    run: str,
-    m: int,
-    kind: str = "orthonormal",
     order: Sequence[int] | np.ndarray | None = None,
-    site: str = "site",
-    precision: str = "float64",
-    study_hash: str | None = None,
-    order_mac: str = "",
-    center: bool = True,
-    scale: bool = True,
-    bound: Bound | None = None,
-    noise: float = 0.0,
-    rows: int | None = None,
-    threads: int | None = None,
-    progress: Progress | None = None,
+    columns: Columns = "standardised",
+    private: ClippedNoise | None = None,
+    work: Work | None = None,
 ) -> SketchResult:
     """Sketch a site's table in one pass over its row blocks.
 
     `order` lists the table's rows in the order the sites agreed on (`order[i]` is the row of subject i; rows not listed
-    are left out); without it the table's own order is the agreed one. `center=False`, `scale=False` give the plain ΦX
-    of the paper (an orthonormal sketch is centred by nature). `bound` and `noise` make a differentially private gaussian
-    sketch. Anything `Table.open` takes is a table; one of Dask is sketched where its partitions lie, and only their sums travel.
+    are left out); without it the table's own order is the agreed one. Columns are "standardised" (mean 0, standard deviation
+    1), "centred", or "plain", the ΦX of the paper (an orthonormal sketch is centred by nature). `private` makes a
+    differentially private gaussian sketch. Anything `Table.open` takes is a table; one of Dask is sketched where its
+    partitions lie, and only their sums travel.
     """
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
@@ -241,17 +217,14 @@ def sketch(
         n = len(chosen)
         positions = np.full(table.n, -1, dtype=np.int64)
         positions[chosen] = np.arange(n)
-    phi = design(key, study=study, run=run, n=n, m=m, kind=kind, cohort=order_mac)
-    threads = threads or default_threads()
-    gram = kind == "orthonormal" and phi.tag not in _FACTORS
+    work = work or Work()
+    phi = terms.design(key, n)
+    gram = phi.kind == "orthonormal" and phi.tag not in _FACTORS
+    bound = None if private is None else private.clip
     if isinstance(table.source, ManyPieces):
-        sums = table.source.partial(table, phi, positions=positions, gram=gram, bound=bound, progress=progress)
+        sums = table.source.partial(table, phi, positions=positions, gram=gram, bound=bound, progress=work.progress)
     else:
-        sums = partial(table, phi, positions=positions, rows=rows, threads=threads, progress=progress, gram=gram,
-                       bound=bound)  # fmt: skip
-    study_hash = study_hash or study_digest(study, run, m, kind, precision)
+        sums = partial(table, phi, positions=positions, gram=gram, bound=bound, work=work)
     return finish(
-        sums, phi, key_fingerprint=key.study_fingerprint(study_hash), study_hash=study_hash,
-        site=site, precision=precision, order_mac=order_mac, missing=table.missing_rules,
-        constant=table.constant, center=center, scale=scale, bound=bound, noise=noise, threads=threads,
+        sums, key, terms, missing=table.missing_rules, constant=table.constant, columns=columns, private=private
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The secret stream: ChaCha20 under a sub-key, turned into the iid N(0,1) entries of G, column by column.
 
-Column i of G (m entries) starts at a cipher block of its own: nonce i // 4096, counter (i mod 4096) × blocks a column.
+Column i of G (m entries) starts at a cipher block of its own: nonce i // 4096, counter (i mod 4096) × blocks per column.
 So any column can be made without the others, on any machine, in any order. Each entry takes one 64-bit word w of the
 cipher, u = ((w >> 12) + ½)·2⁻⁵², and is Φ⁻¹(u): never infinite, at most 8.2 from zero.
 

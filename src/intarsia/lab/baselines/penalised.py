@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import MultiTaskElasticNetCV, RidgeCV
 
 from intarsia.lab.baselines.base import Array, Baseline
-from intarsia.lab.sketching import federated_sketch
+from intarsia.lab.sketching import Owners, federated_sketch
 
 
 class Ridge(Baseline):
@@ -32,7 +32,7 @@ class SketchedRidge(Baseline):
 
     def _fit(self, X: Array, Y: Array, sites: NDArray[np.int64] | None) -> None:
         alpha = RidgeCV(alphas=np.logspace(-1, 6, 29)).fit(X, Y).alpha_
-        data = federated_sketch(X, Y, self.m, kind=self.kind, scale=False, feature_sites=sites, seed=self.seed)
+        data = federated_sketch(X, Y, self.m, kind=self.kind, scale=False, owners=Owners(sites), seed=self.seed)
         dual = np.linalg.solve(data.X @ data.X.T + alpha * np.eye(self.m), data.Y)
         self.coef_ = dual.T @ data.X
 

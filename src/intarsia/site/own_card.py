@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from intarsia.privacy.card import sign, site_card
+from intarsia.privacy.card import Release, sign, site_card
+from intarsia.privacy.card_page import page
 from intarsia.privacy.dp import composed
-from intarsia.privacy.page import page
 from intarsia.site.identity import Identity
 from intarsia.site.preflight import Preflight
 
@@ -16,17 +16,16 @@ def card_files(
     check: Preflight,
     sketch: bytes,
     identity: Identity | None,
-    longest: float | None = None,
-    imputed: Mapping[str, int] | None = None,
-    listed: Mapping[str, int] | None = None,
+    longest: float | None,
+    imputed: Mapping[str, int],
+    listed: Mapping[str, int],
 ) -> dict[str, bytes]:
     """`card.json` (signed when the site has an identity) and `card.html`. Make them after the run was reserved."""
-    card = site_card(
-        check.study, check.site, check.facts, check.verdict, key_fingerprint=check.key_fingerprint,
-        ledger_head=None if check.ledger is None else check.ledger.head, guarantee=check.guarantee, longest=longest,
-        sketch_digest=hashlib.sha256(sketch).hexdigest(), budget=_budget(check), imputed=imputed,
-        listed=listed,
+    release = Release(
+        check.key_fingerprint, hashlib.sha256(sketch).hexdigest(), None if check.ledger is None else check.ledger.head,
+        check.guarantee, longest, _budget(check), imputed, listed,
     )  # fmt: skip
+    card = site_card(check.study, check.site, check.facts, check.verdict, release)
     if identity is None:
         unsigned: dict[str, Any] = {"card": card, "signing_key": None, "signature": None}
         text, signer = json.dumps(unsigned, indent=1, ensure_ascii=False), None

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from intarsia.carriers.flare.engine import PATIENCE as PATIENCE
+from intarsia.carriers.flare.engine import Patience as Patience
 from intarsia.carriers.flare.engine import run_job, session
 from intarsia.errors import FederationError
 from intarsia.server.study.fit import fit
@@ -26,8 +28,7 @@ def run_study(
     source: Path,
     server: Path,
     *,
-    timeout: int = 600,
-    wait: float = 60.0,
+    patience: Patience = PATIENCE,
     workers: int | None = None,
     until: str = "deliver",
     say: Say = print,
@@ -43,8 +44,8 @@ def run_study(
         steps = {str(row["step"]): bool(row["done"]) for row in status(folder)}
         if not steps["sketch"]:
             say("collecting: key agreement, alignment, sketches")
-            with session(server, wait) as opened:
-                result["jobs"].append(run_job(opened, folder, "collect", timeout=timeout, wait=wait))
+            with session(server, patience.wait_s) as opened:
+                result["jobs"].append(run_job(opened, folder, "collect", patience=patience))
         if until == "collect":
             return result
         say("fitting")
@@ -54,22 +55,22 @@ def run_study(
         if until == "fit" or steps["deliver"]:
             return result
         say("delivering each site's own coefficients")
-        with session(server, wait) as opened:
-            result["jobs"].append(run_job(opened, folder, "deliver", timeout=timeout, wait=wait))
+        with session(server, patience.wait_s) as opened:
+            result["jobs"].append(run_job(opened, folder, "deliver", patience=patience))
     shutil.rmtree(folder.path / "incoming", ignore_errors=True)
     return result
 
 
-def run_prediction(folder: Path, server: Path, request: str, *, timeout: int = 600, wait: float = 60.0) -> dict[str, Any]:
+def run_prediction(folder: Path, server: Path, request: str, *, patience: Patience = PATIENCE) -> dict[str, Any]:
     """Joint prediction of the new subjects that every site has put into its predict/ folder under this name."""
     opened_folder = StudyFolder.open(folder)
-    with alone(opened_folder), session(server, wait) as opened:
-        return run_job(opened, opened_folder, "predict", request=request, timeout=timeout, wait=wait)
+    with alone(opened_folder), session(server, patience.wait_s) as opened:
+        return run_job(opened, opened_folder, "predict", request=request, patience=patience)
 
 
 @contextmanager
 def alone(folder: StudyFolder) -> Iterator[None]:
-    """One command a study at a time; the lock dies with the process that holds it."""
+    """One command per study at a time; the lock dies with the process that holds it."""
     import fcntl
 
     where = folder.path / ".lock"

@@ -11,7 +11,7 @@ from typing import Any
 from intarsia.errors import InputError, IntarsiaError
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
-from intarsia.site.data.covariates import check_covariates
+from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.suspects import suspected_codes
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
@@ -50,7 +50,7 @@ class StudyReport:
 
 
 @dataclass(frozen=True)
-class Desk:
+class SiteReport:
     """Everything `intarsia site check` shows."""
 
     site: str
@@ -70,7 +70,7 @@ class Desk:
         return {**asdict(self), "refused": self.refused}
 
 
-def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> Desk:
+def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     """Look at the site's table and at the accepted studies; nothing is written anywhere."""
     site = site_folder.site()
     table = site.table()
@@ -87,7 +87,7 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> Desk:
         problems.append(str(error))
     roles = table.layout.roles
     id = table._id if isinstance(table._id, str) else None
-    return Desk(
+    return SiteReport(
         site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
@@ -162,7 +162,7 @@ def _feature(values: int | None, coded: bool) -> str:
 
 def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
-    from intarsia.site.preflight import preflight
+    from intarsia.site.preflight import SiteRules, preflight
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.site_ledger import FOLDER, open_ledger
 
@@ -172,16 +172,15 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     try:
         site.claimed(study, table)
         sent = as_the_study_asks(table, study.site(site.name).transform)
-        check = preflight(
-            sent, SketchKey.new(), study, site=site.name, own_policy=site.policy, ledger=ledger, dry=True
-        )  # fmt: skip
+        own = SiteRules(site.policy, ledger, dry=True)
+        check = preflight(sent, SketchKey.new(), study, site=site.name, own=own)
     except IntarsiaError as error:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
     findings = check.verdict.findings
     by = {level: tuple(f.text for f in findings if f.level == level) for level in ("refuse", "warn", "note", "ok", "overridden")}
     notes = by["ok"] + by["note"]
     if study.privacy.epsilon is not None:
-        # The gate of a private study looks at no column, because a refusal would be an answer. This desk tells nobody else.
+        # The gate of a private study looks at no column, because a refusal would be an answer. This dry run tells nobody else.
         alone = columns_alone(table, check.verdict.policy)
         notes += tuple(f"not looked at in a private study, for you alone: {text}" for text in (*alone.refused, *alone.warnings))
     return StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)

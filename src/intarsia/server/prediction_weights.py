@@ -1,0 +1,33 @@
+"""What a fit predicts with: its sparse coefficients weighed with a ridge by rows left out, for the estimator and for studies."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.server.covariates import Fitted
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
+
+Array = NDArray[np.float64]
+
+# The length of a refit: it weighs two predictions and is not reported itself.
+REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 100, 250, 4
+
+
+def weigh(fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = FOLDS) -> Weighed | None:
+    """Refit without a part of the rows in turn (`refit(X, Y)`, short); None with nothing to weigh or too much to refit."""
+    X, Y = fitted.X, fitted.Y
+    if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
+        return None
+
+    def again(X: Array, Y: Array) -> Refit:
+        draws = refit(X, Y)
+        return Refit(draws.C[0], draws.Sigma[0].mean(axis=0))
+
+    stacked = stack(X, Y, fitted.draws.C.mean(axis=(0, 1)), again, folds)
+    if stacked is None:
+        return None
+    left = fitted.share_left()
+    effects = fitted.effects_follow(stacked.change)
+    return Weighed(stacked.change, effects, stacked.spread, 1 - (1 - stacked.r2) * left, stacked.r2_se * left, stacked.weight)
