@@ -216,6 +216,7 @@ def _write_results(out: Path, model: Any) -> tuple[dict[str, Any], list[str]]:
     for group in model.coefficients.groups:
         elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
         lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
+    lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     return told, lines
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
@@ -129,6 +130,7 @@ def explain(study: Study) -> list[str]:
         also += f", covariates {_some(site.covariates)}" if site.covariates else ""
         keys = "keys pinned" if site.exchange_key else "no keys pinned"
         lines.append(f"Site {site.name}: {has}{also}; {keys}.")
+        lines += [f"  Response {one_line(name)}: {in_words(said)}." for name, said in site.kinds.items()]
     if all(site.exchange_key for site in study.sites):
         lines.append("Study key: agreed by the sites through the server, which learns nothing of it.")
     else:

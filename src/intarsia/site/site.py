@@ -23,6 +23,8 @@ from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.response_kinds import FILE as KINDS_FILE
+from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, read_kinds
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
@@ -46,6 +48,7 @@ class Site:
         features: Sequence[str] | str | None = None,
         responses: Sequence[str] | str = (),
         covariates: Sequence[str] | str = (),
+        kinds: Mapping[str, Any] | None = None,
         ignore: Sequence[str] | str = (),
         missing: str = "error",
         constant: str = "error",
@@ -62,6 +65,7 @@ class Site:
         self.data = data
         self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
         self.roles |= {"ignore": ignore, "missing": missing, "constant": constant}
+        self.kinds = read_kinds(kinds)  # by response: "binary", or {"kind": "time", "event": "died", "horizon": 24}
         self.options = dict(options or {})  # further arguments of Table.open: columns, missing_codes, reading
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
@@ -241,11 +245,17 @@ class Site:
         return message
 
     def _ready(self, study: Study) -> None:
-        """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message."""
+        """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message.
+
+        So does the trial of responses of other kinds: what cannot be prepared is found before anything leaves.
+        """
+        kinds = kinds_of(study, self.name, self.kinds)
         if study.privacy.epsilon is not None:
             table = self.table()
             self.claimed(study, table)
             table.ids()
+        elif kinds:
+            prepared(self.table(), kinds)
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.own_card import card_files
@@ -272,6 +282,7 @@ class Site:
         table = as_the_study_asks(table, study.site(self.name).transform, order)
         if isinstance(table, ScoredTable):
             store.replace("scores.secret", table.scores.to_bytes())
+        table = prepared(table, kinds_of(study, self.name, self.kinds), order)
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
         own = SiteRules(self.policy, ledger, announced)
@@ -288,6 +299,7 @@ class Site:
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
+            store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
             longest = getattr(result, "longest", None)
@@ -337,7 +349,8 @@ class Site:
         return replace(unsigned, signature=self.identity.sign(unsigned.body())).to_bytes()
 
     def claimed(self, study: Study, table: Table) -> None:
-        foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
+        responses = leaving(table, kinds_of(study, self.name, self.kinds))
+        foreign = study.site(self.name).foreign(table.features, responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
             column = labels[0].partition("=")[0]  # a label may hold a category's text
@@ -362,8 +375,7 @@ class Site:
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
         if bool(coefficients.response_scales) != study.deliver.share_scales:
             raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
-        units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
-        model = SiteModel(coefficients, units)
+        model = self._model(store, coefficients)
         if store.put("coefficients", message) != message:
             raise FederationError(
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
@@ -392,9 +404,11 @@ class Site:
 
     def model(self, study: Study) -> SiteModel:
         store = self.run_store(study)
-        raw = store.need("coefficients", "Coefficients come after the fit.")
-        units = store.need("units.secret", "Coefficients come after the sketch.")
-        return SiteModel(Coefficients.from_bytes(raw), Units.from_bytes(units))
+        return self._model(store, Coefficients.from_bytes(store.need("coefficients", "Coefficients come after the fit.")))
+
+    def _model(self, store: RunStore, coefficients: Coefficients) -> SiteModel:
+        units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
+        return SiteModel(coefficients, units, Meaning.from_bytes(store.get(KINDS_FILE)))
 
     def predict_part(self, study: Study, request: str, data: Any, *, id: Any = None) -> bytes:
         """This site's masked part of the prediction of new subjects (the rows of `data`)."""

@@ -14,8 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import StudyError
+from intarsia.errors import InputError, StudyError
 from intarsia.wire.defaults import CHAINS, DRAWS, GRAM_ROWS, THIN, WARMUP
+from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
@@ -129,7 +130,8 @@ class SiteEntry:
     """One site of the roster. `features`, `responses` and `covariates` are labels or patterns with `*`.
 
     `columns` is how many columns the site brings in all (indicators counted one by one), `transform = "rank-normal"` turns its
-    continuous features into normal scores before they are sketched.
+    continuous features into normal scores before they are sketched. `kinds` says, by response, what is not a plain measurement
+    (`wire.kinds.check_kind`).
     """
 
     name: str
@@ -138,6 +140,7 @@ class SiteEntry:
     covariates: tuple[str, ...] = ()
     columns: int | None = None
     transform: str | None = None
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     exchange_key: str | None = None
     signing_key: str | None = None
 
@@ -259,6 +262,11 @@ class Study:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
+
+    @property
+    def kinds(self) -> dict[str, Mapping[str, Any]]:
+        """What the study file says of its responses' kinds, by response; a plain measurement may be left out there."""
+        return {name: said for site in self.sites for name, said in site.kinds.items()}
 
     def site(self, name: str) -> SiteEntry:
         for entry in self.sites:
@@ -446,6 +454,8 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
             check.fail((*at, "epsilon"), "differential privacy does not cover covariates yet: leave one of the two out")
         if any(site.transform for site in study.sites):
             check.fail((*at, "epsilon"), "differential privacy does not cover transform: ranks depend on everybody's values")
+        if any(said["kind"] != "continuous" for site in study.sites for said in site.kinds.values()):
+            check.fail((*at, "epsilon"), "differential privacy does not cover kinds of responses yet: leave one of the two out")
         missing = [name for name in study.names if name not in policy.row_bound]
         if missing:
             check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")
@@ -468,11 +478,15 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
             covariates=check.strings(table, at, "covariates", default=()),
             columns=check.integer(table, at, "columns", low=1, high=10**9) if "columns" in table else None,
             transform=check.choice(table, at, "transform", TRANSFORMS, "") if "transform" in table else None,
+            kinds=_kinds(table, at, check),
             exchange_key=check.key(table, at, "exchange_key"),
             signing_key=check.key(table, at, "signing_key"),
         )
         if not entry.features and not entry.responses and not entry.covariates:
             check.fail(at, f"site {entry.name!r} brings nothing: give it features, responses or covariates")
+        for name in entry.kinds:
+            if not entry.claims_response(name):
+                check.fail((*at, "kinds", name), f"site {entry.name!r}: a kind is given for {name!r}, which is no response of it")
         if (entry.exchange_key is None) != (entry.signing_key is None):
             check.fail(at, f"site {entry.name!r}: exchange_key and signing_key are pinned together or not at all")
         entries.append(entry)
@@ -480,6 +494,19 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
         check.fail(("site",), "the roster is empty: add a [[site]] table for every site")
     _roster(entries, check)
     return tuple(entries)
+
+
+def _kinds(table: dict[str, Any], at: tuple[str | int, ...], check: Checker) -> dict[str, dict[str, Any]]:
+    given, out = table.get("kinds", {}), {}
+    if not isinstance(given, Mapping):
+        check.fail((*at, "kinds"), 'kinds must be a table, such as kinds = { asthma = "binary" }')
+        return {}
+    for name, said in given.items():
+        try:
+            out[str(name)] = check_kind(said)
+        except InputError as error:
+            check.fail((*at, "kinds", name), f"response {str(name)[:64]!r}: {error}")
+    return out
 
 
 def _roster(entries: list[SiteEntry], check: Checker) -> None:

@@ -17,6 +17,7 @@ from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
 from intarsia.server.sampler import backends
+from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import Run
@@ -56,6 +57,7 @@ def sample(
     memory: int = IN_MEMORY_BYTES,
     backend: str = "numpy",
     degrees: int | None = None,
+    partly: bool = False,
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
 
@@ -68,11 +70,15 @@ def sample(
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
     its own, so the same posterior and other draws; `workers` has no meaning there.
+
+    `partly`: some rows lack some responses (NaN in Y); they are drawn in every sweep given the rest (`gaps`).
     """
     model = model or Model()
     backends.get(backend)
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
-    check(X, Y)
+    if partly and np.isnan(Y).any():
+        _check_gaps(Y, model, backend)
+    check(X, np.where(np.isnan(Y), 0.0, Y) if partly else Y)
     model.rank_of(Y.shape[1])
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
@@ -138,6 +144,14 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
                 stacklevel=3,
             )
         return _collect(C, launcher.runs(), asked, time.perf_counter() - began)
+
+
+def _check_gaps(Y: Any, model: Model, backend: str) -> None:
+    patterns(Y)
+    if model.power != 1:
+        raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
+    if backend != "numpy":
+        raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
 def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors, search
+from intarsia.server.sampler import priors, search, trade
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -31,9 +31,10 @@ class Kind(NamedTuple):
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
     search: bool = False  # births and deaths of features, by their score on what is left; before all else
+    trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
 
 
-FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True)
+FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True, True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -142,6 +143,8 @@ class Plan:
             }
         if kind.search:
             spec |= search.needs()
+        if kind.trade:
+            spec |= trade.needs()
         return spec
 
 
