@@ -3,8 +3,8 @@
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
