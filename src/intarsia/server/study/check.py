@@ -15,7 +15,6 @@ from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.messages import join
 
 FILE = "checks.json"
 
@@ -32,12 +31,14 @@ def check(
     target = folder.path / "posterior.nc"
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    study, joined = folder.study, join(folder.sketches())
+    study, joined = folder.study, folder.joined()
     posterior = Posterior.load(target)
     judgement = kept(posterior)
     if judgement is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z).complete()
+    if rows is None:
+        raise StudyError("Too few rows of this study have every response to leave some out. This check needs them.")
 
     def refit(some: Rows) -> Posterior:
         part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}

@@ -22,7 +22,7 @@ from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
-from intarsia.wire.messages import Joined, join
+from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
 
 
@@ -31,7 +31,7 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     done = folder.path / "fit.json"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
-    study, joined = folder.study, join(folder.sketches())
+    study, joined = folder.study, folder.joined()
     target = folder.path / "posterior.nc"
     judgement = None
     if target.is_file():
@@ -54,10 +54,11 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
 def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
     posterior, fitted = posterior_of(study, joined, **options)
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z).complete()
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
-    if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
+    noisy = any(joined.feature_noise) or any(joined.response_noise)
+    if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
         short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
         judgement = judgement.with_weights(weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short)))
     return posterior, keep(posterior, judgement)
@@ -93,7 +94,7 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     plan |= {"thin": f.thin, "seed": f.seed} | options
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
-        return run_chains(X, Y, **plan)
+        return run_chains(X, Y, **plan, partly=study.alignment.mode == "union")
     # A private study: the likelihood must know how much noise the sites added.
     from intarsia.server.sampler.private import sample as run_private
 
