@@ -4,3 +4,8 @@ DRAWS = 1000  # kept per chain
 WARMUP = 500  # sweeps per chain before any is kept
 CHAINS = 4
 THIN = 10  # sweeps per kept draw
+
+# A run ends before its budget of draws when every coefficient and every noise variance has met these.
+RHAT = 1.01  # at most: Vehtari et al. (2021)
+RHAT_FOLDED = 1.02  # at most: the spread settles more slowly than the location
+ESS = 400.0  # at least, over all chains: enough for R̂ itself and for the interval's ends

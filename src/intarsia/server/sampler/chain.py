@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, Sweep, draw_noise, plan
-from intarsia.server.sampler.sparse_start import sparse_start
+from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, expected_features, plan
+from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.state import Data, State, Tuning, prepare
 from intarsia.server.sampler.sweep import factored, shrinkage, strength, sweep
 
 
@@ -31,6 +31,22 @@ def from_words(rng: np.random.Generator, stored: Any) -> None:
     rng.bit_generator.state = json.loads(stored.tobytes().decode())
 
 
+class Problem(NamedTuple):
+    """What all chains of a process share: plan, data, the sparse solution they start from, which features are in doubt."""
+
+    plan: Plan
+    data: Data
+    found: SparseStart | None
+    doubt: Any
+
+
+def problem(asked: Asked) -> Problem:
+    X, Y, model = asked.array("X"), asked.array("Y"), Model(**asked.model)
+    found = asked.start()
+    doubt = 0.0 if found is None else found.doubt(X, Y, expected_features(model, *X.shape) or 1.0)
+    return Problem(plan(model, X, Y, mixing=asked.mixing, found=found), prepare(backends.get("numpy"), X, Y), found, doubt)
+
+
 class Chain:
     """The chain numbered `k` of a run (a `run.Stepper`)."""
 
@@ -38,14 +54,13 @@ class Chain:
 
     def __init__(self, asked: Asked, k: int) -> None:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
-        X, Y = asked.array("X"), asked.array("Y")
         self.be = backends.get("numpy")
-        self.plan = plan(Model(**asked.model), X, Y, mixing=asked.mixing)
-        self.data = prepare(self.be, X, Y)
+        self.plan, self.data, found, doubt = asked.shared(problem)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        self.state = initial(self.plan, self.data, self.rng, sparse_start(X, Y) if self.plan.searches else None)
-        self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
+        self.state = initial(self.plan, self.data, self.rng, found)
+        self.memory = adapt.start(self.plan, doubt)
+        self.tuning = initial_tuning(self.plan, None if found is None else self.memory.floor)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
 

@@ -11,7 +11,6 @@ from intarsia.server.sampler import adapt, backends, device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import Asked
 from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.state import State, Tuning, prepare
 
 DEVICE_SHARE = 0.6  # of its memory that the chains may take
@@ -27,12 +26,13 @@ class DeviceChains:
         X, Y = asked.array("X"), asked.array("Y")
         self.be = be = backends.on_device()
         self.device = be.device()
-        self.plan = device.on_device(plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False), self.device)
+        found = asked.start()
+        made = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, found=found)
+        self.plan = device.on_device(made, self.device)
         with be.precision():
             self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block), be=be)
         self.record = asked.record(self.chains, self.plan.R)
         self.groups = self._groups(X.size)
-        found = sparse_start(X, Y) if self.plan.searches else None
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
         self.summaries = [self._part(blank, group) for group in self.groups]

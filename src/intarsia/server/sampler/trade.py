@@ -7,7 +7,8 @@ and only the small ones grow or shrink. Every other proposal also takes from Sig
 responses' variance stays what it is.
 
 Which features are in depends on lam tau alone, which the move leaves as it is for them; a proposal that would carry another
-feature over the limit is refused. So the way back starts from the same features, and the Metropolis ratio is that of the densities.
+feature over the limit is refused. So the way back starts from the same features, and the Metropolis ratio is that of the
+densities.
 """
 
 from typing import Any, NamedTuple

@@ -58,7 +58,7 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
-        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
+        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1, "until": None}
         judgement = judgement.with_weights(weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short)))
     return posterior, keep(posterior, judgement)
 
@@ -86,11 +86,13 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     """Draws given X and Y, what the covariates left of the joined sketches."""
     from intarsia.server.sampler.model import Model
     from intarsia.server.sampler.sample import sample as run_chains
+    from intarsia.server.sampler.stopping import Until
 
     f = study.fit
     model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
-    plan |= {"thin": f.thin, "seed": f.seed} | options
+    until = Until(f.rhat, f.rhat_folded, f.ess) if f.until == "converged" else None
+    plan |= {"thin": f.thin, "seed": f.seed, "until": until} | options
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
         return run_chains(X, Y, **plan)
