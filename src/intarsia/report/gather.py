@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.report.brain import Region
-from intarsia.server.covariates import Covariates
+from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
+from intarsia.wire.groups import Group
 
 Array = NDArray[np.float64]
 
@@ -52,6 +53,8 @@ class Material:
     seed: int = 0
     residuals: Residuals | None = None
     refits: dict[str, Any] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    dropped: int = 0
 
     @property
     def diagnosis(self) -> Any:
@@ -80,6 +83,11 @@ class Material:
     @property
     def m(self) -> int | None:
         return _whole(self.attrs.get("m") or getattr(self.joined, "m", None))
+
+    @property
+    def gram(self) -> bool:
+        """Whether the study made an exact Gram matrix in place of a sketch."""
+        return self.study is not None and self.study.sketch.gram
 
     @cached_property
     def sites(self) -> list[str]:
@@ -174,8 +182,8 @@ def rows_of(posterior: Any, joined: Any) -> Rows | None:
         return None
     if np.asarray(joined.Y).shape[1] != len(posterior.responses):
         return None
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
-    return rows if rows.Z.shape[1] == len(posterior.covariates) else None
+    rows = check_rows(joined)
+    return rows if rows is not None and rows.Z.shape[1] == len(posterior.covariates) else None
 
 
 def from_folder(folder: str | Path, **options: Any) -> Material:
@@ -185,15 +193,14 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.results.posterior import Posterior
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.folder import StudyFolder
-    from intarsia.wire.messages import join
 
     where = StudyFolder.open(folder)
     path = where.path / "posterior.nc"
     if not path.is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
-    if not where.missing("sketch"):
-        joined = join(where.sketches())
+    if where.collected:
+        joined = where.joined()
         columns = len(joined.features) + len(joined.responses)
         card = beside.card or study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)
         beside = replace(beside, joined=joined, card=card)
@@ -203,6 +210,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
+    material.groups, material.dropped = where.groups()
     return material
 
 

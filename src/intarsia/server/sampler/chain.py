@@ -8,9 +8,10 @@ import numpy as np
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
+from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, expected_features, plan
+from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, expected_features, plan, with_start
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Data, State, Tuning, prepare
@@ -36,15 +37,21 @@ class Problem(NamedTuple):
 
     plan: Plan
     data: Data
+    gaps: Gaps | None
     found: SparseStart | None
     doubt: Any
 
 
 def problem(asked: Asked) -> Problem:
     X, Y, model = asked.array("X"), asked.array("Y"), Model(**asked.model)
-    found = asked.start()
-    doubt = 0.0 if found is None else found.doubt(X, Y, expected_features(model, *X.shape) or 1.0)
-    return Problem(plan(model, X, Y, mixing=asked.mixing, found=found), prepare(backends.get("numpy"), X, Y), found, doubt)
+    gaps, found = Gaps.of(X, Y), asked.start()
+    level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
+    made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
+    data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees)
+    if found is None:
+        return Problem(made, data, gaps, None, 0.0)
+    doubt = found.doubt(X, Y, expected_features(model, made.m, made.P) or 1.0)
+    return Problem(with_start(made, X, level, found), data, gaps, found, doubt)
 
 
 class Chain:
@@ -55,7 +62,7 @@ class Chain:
     def __init__(self, asked: Asked, k: int) -> None:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
         self.be = backends.get("numpy")
-        self.plan, self.data, found, doubt = asked.shared(problem)
+        self.plan, self.data, self.gaps, found, doubt = asked.shared(problem)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
         self.state = initial(self.plan, self.data, self.rng, found)
@@ -68,6 +75,8 @@ class Chain:
         """One sweep."""
         del total
         kind, warmup = self.plan.kind(self.sweeps), self.asked.warmup
+        if self.gaps is not None:
+            self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
         state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, self._factor(kind)), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):

@@ -59,6 +59,7 @@ class Asked:
         self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
         self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
         self._made: dict[Any, Any] = {}
+        self.degrees: int | None = found.get("degrees")
 
     def array(self, name: str) -> Any:
         return np.load(self.folder / f"{name}.npy", allow_pickle=False)

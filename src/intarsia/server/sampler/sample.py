@@ -16,6 +16,7 @@ import intarsia
 from intarsia.errors import InputError
 from intarsia.server.results.draws import Draws
 from intarsia.server.sampler import backends
+from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START, left
@@ -47,8 +48,13 @@ def sample(
     every: float = CHECKPOINT_SECONDS,
     memory: int = IN_MEMORY_BYTES,
     backend: str = "numpy",
+    degrees: int | None = None,
+    partly: bool = False,
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
+
+    `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
+    other rows with the same products. The draws are the same as from the rows themselves.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
     before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
@@ -57,11 +63,15 @@ def sample(
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
     its own, so the same posterior and other draws; `workers` has no meaning there.
+
+    `partly`: some rows lack some responses (NaN in Y); they are drawn in every sweep given the rest (`gaps`).
     """
     model = model or Model()
     backends.get(backend)
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
-    check(X, Y)
+    if partly and np.isnan(Y).any():
+        _check_gaps(Y, model, backend)
+    check(X, np.where(np.isnan(Y), 0.0, Y) if partly else Y)
     model.rank_of(Y.shape[1])
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
@@ -73,7 +83,11 @@ def sample(
         "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
     }  # fmt: skip
-    searches = plan(model, X, Y, mixing=mixing).searches
+    if degrees is not None:
+        if degrees != int(degrees) or degrees < 2:
+            raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
+        asked["degrees"] = int(degrees)
+    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
     way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
     job = Job(asked, {"X": X, "Y": Y}, draws, until, memory, searches)
     return carry_out(job, way, checkpoint)
@@ -108,7 +122,8 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
         open_folder(where, asked, job.arrays, job.draws)
         began = time.perf_counter()
         if job.searches and not (where / START).exists():
-            sparse_start(job.arrays["X"], job.arrays["Y"]).save(where / START)
+            # Responses that are missing count as none at all; the chains draw them.
+            sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
         target = Launcher(where, asked, way, job.until).run(job.draws)
         C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
         if C.nbytes <= job.memory:
@@ -120,6 +135,14 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
                 stacklevel=3,
             )
         return _collect(where, C, asked, time.perf_counter() - began)
+
+
+def _check_gaps(Y: Any, model: Model, backend: str) -> None:
+    patterns(Y)
+    if model.power != 1:
+        raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
+    if backend != "numpy":
+        raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
 def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
@@ -139,7 +162,7 @@ def _collect(where: Path, C: Any, asked: dict[str, Any], seconds: float) -> Draw
         "chain_seconds": [run.seconds * share for run in runs for _ in range(each)],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
-        "m": asked["shape"][0],
+        "m": asked.get("degrees", asked["shape"][0]),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
     Sigma, tau = (np.concatenate([getattr(run, name)[:, :target] for run in runs]) for name in ("Sigma", "tau"))

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -158,17 +158,15 @@ def plan(
     mixing: bool = True,
     borderline: int | None = None,
     compiled: bool = True,
-    found: SparseStart | None = None,
+    degrees: int | None = None,
 ) -> Plan:
-    """Check the sizes and fix what depends on them.
-
-    `compiled`: on the CPU, where the compiled sweep knows the model. `found`: the sparse solution that chains start from, where
-    there is one.
+    """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model; `degrees`:
+    how many rows the noise is counted over, where X and Y are a root of those rows' Gram matrix.
     """
-    m, P = X.shape
-    Q = Y.shape[1]
+    P, Q = X.shape[1], Y.shape[1]
+    m = X.shape[0] if degrees is None else degrees
     R = model.rank_of(Q)
-    block, rows = min(BLOCK, P), min(m, P)
+    block, rows = min(BLOCK, P), min(X.shape[0], P)
     if borderline is None:
         borderline = int(np.clip(P // 6, *BORDERLINE))
     # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
@@ -179,9 +177,13 @@ def plan(
     known = known and not visits and has_gram(P, block)
     return Plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
-        tau_scale=tau_scale(model, X, Y, R, found),
-        compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+        tau_scale=tau_scale(model, X, Y, R, m), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+
+
+def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:
+    """The plan of a run whose chains start from a sparse solution: it knows the noise better than the responses do."""
+    return replace(plan, tau_scale=tau_scale(plan.model, X, Y, plan.R, plan.m, found))
 
 
 def expected_features(model: Model, m: int, P: int) -> float | None:
@@ -196,20 +198,20 @@ def expected_features(model: Model, m: int, P: int) -> float | None:
     return m / (2 * math.log(P))
 
 
-def tau_scale(model: Model, X: Array, Y: Array, R: int, found: SparseStart | None = None) -> float:
+def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseStart | None = None) -> float:
     """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
 
     A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
     lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
-    root mean square of what the sparse solution leaves where one was `found`, else that of the responses.
+    root mean square over m rows of what the sparse solution leaves where one was `found`, else that of the responses.
     """
-    m, P = X.shape
+    P = X.shape[1]
     expected = expected_features(model, m, P)
     if expected is None:
         return 1.0
     share = min(expected / P, 0.5)
     length = np.sqrt(np.square(X).sum() / P)
-    level = np.sqrt(np.square(Y).mean() if found is None else np.trace(found.residual) / Y.shape[1])
+    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]) if found is None else np.trace(found.residual) / Y.shape[1])
     return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 
