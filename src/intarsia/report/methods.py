@@ -92,7 +92,7 @@ def _data(m: Material, t: _Text) -> None:
 
 
 def _holds(m: Material, site: str) -> str:
-    adjusted = sum(s == site for s in _covariate_sites(m))
+    adjusted = m.covariate_sites.count(site)
     counts = (
         (m.feature_sites.count(site), "feature"),
         (m.response_sites.count(site), "response"),
@@ -100,13 +100,6 @@ def _holds(m: Material, site: str) -> str:
     )
     has = [plural(count, name) for count, name in counts if count]
     return f"{site} ({', '.join(has)})" if has else ""
-
-
-def _covariate_sites(m: Material) -> list[str]:
-    Gamma = m.posterior.Gamma
-    if Gamma is None or "covariate_site" not in Gamma.coords:
-        return []
-    return [str(site) for site in Gamma.coords["covariate_site"].values]
 
 
 def _sketch(m: Material, t: _Text) -> str:
