@@ -51,8 +51,13 @@ rng, n = np.random.default_rng(0), 300
 visits = pd.DataFrame({"patient": range(n), "fev1": rng.normal(3, 1, n), "age": rng.normal(50, 9, n)})
 visits["bmi"] = rng.normal(25, 3, n)
 visits["centre"], visits["asthma"] = rng.integers(1, 7, n), rng.choice(["yes", "no"], n)
-visits["months"], visits["died"], visits["admissions"] = rng.exponential(20, n), rng.integers(0, 2, n), rng.poisson(3, n)
 visits.loc[:4, "bmi"] = 999
+""",
+    "outcomes.md": """
+import numpy as np, pandas as pd
+rng, n = np.random.default_rng(0), 300
+visits = pd.DataFrame(rng.normal(size=(n, 3)), columns=["fev1", "bmi", "age"])
+visits["patient"], visits["asthma"] = range(n), rng.choice(["yes", "no"], n)
 """,
     "tutorial-files.md": """
 import numpy as np, pandas as pd
@@ -91,6 +96,7 @@ def with_python() -> list[Path]:
         "criticism.md",
         "sketch.md",
         "tables.md",
+        "outcomes.md",
         "tutorial-files.md",
     ],
 )

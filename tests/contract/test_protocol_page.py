@@ -12,6 +12,7 @@ from intarsia.site.answer import REFUSALS
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
@@ -23,7 +24,7 @@ MESSAGES = {
     "offer": KeyOffer, "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement,
     "alignment": AlignmentReport,
     "cohort": Cohort, "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
-    "sum": PredictionSum, "file": FileSignature,
+    "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct,
 }  # fmt: skip
 
 

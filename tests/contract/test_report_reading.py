@@ -89,7 +89,7 @@ def test_the_card_is_led_by_a_sentence_with_its_colour() -> None:
     section = text[text.index('id="privacy"') :]
     assert f'class="verdict {level(card)}"' in section
     assert section.index(in_one_sentence(card)[:40]) < section.index("The server receives")
-    assert section.index("In bits, and for attackers") < section.index("Mutual information")
+    assert section.index("In bits, and if attackers") < section.index("Mutual information")
     assert "stands on the sites' own cards" in in_one_sentence(card).replace("&#x27;", "'")
 
 

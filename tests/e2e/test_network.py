@@ -4,25 +4,37 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
 
-from tests.federation import NAMES, RESPONSES, frames, sites
+from tests.federation import NAMES, RESPONSES, sites
+from tests.federation import frames as plain_frames
 from tests.federation import study as any_study
 from tests.network import Network, wait_until
 
 from intarsia.carriers.flare.hardening import harden_server
 from intarsia.carriers.in_process import fit
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.study import Study
 
 pytestmark = pytest.mark.network
 
 
+def frames(n: int = 400, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """The laboratory's response is a yes/no one here."""
+    tables = plain_frames(n, seed)
+    tables["lab"]["hdl"] = np.where(tables["lab"]["hdl"] > 120, "high", "low")
+    return tables
+
+
 def study(m: int = 20, **tables):  # type: ignore[no-untyped-def]
     """Few rows per study, and a new run each: the sites keep count of what they gave away about the same subjects."""
-    return any_study(m=m, **tables)
+    content = any_study(m=m, **tables).to_dict()
+    content["site"][NAMES.index("lab")]["kinds"] = {"hdl": {"kind": "binary", "yes": "high"}}
+    return Study.from_dict(content)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +65,7 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
         assert rows(network, name, s) == local.models[name].rows()
         received = result["jobs"][0]["received"][name]
         columns = 6 + len(RESPONSES[name])
+        assert ("odds_ratio" in rows(network, name, s)[0]) == (name == "lab")  # its own response is a yes/no one
         assert received <= 8 * s.sketch.m * columns + 4096
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
     for name, frame in new.items():

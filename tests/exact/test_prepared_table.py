@@ -49,7 +49,7 @@ def test_the_sketch_is_that_of_the_prepared_columns_of_the_cohort() -> None:
     df = cohort()
     order = np.random.default_rng(1).permutation(N)[:200]
     prepared = PreparedTable.of(table(df), KINDS, order)
-    assert prepared.responses == ["asthma=yes", "stage", "months", "visits"]
+    assert prepared.responses == ["asthma", "stage", "months", "visits"]
     some = df.iloc[order].reset_index(drop=True)
     by_hand = some.drop(columns="died").assign(
         asthma=(some["asthma"] == "yes") * 1.0,
@@ -61,7 +61,7 @@ def test_the_sketch_is_that_of_the_prepared_columns_of_the_cohort() -> None:
     expected = sketch(Table.open(by_hand, id="id", responses=RESPONSES), key, terms).message
     np.testing.assert_allclose(got.Y, expected.Y, atol=1e-9)
     np.testing.assert_allclose(got.X, expected.X, atol=1e-12)
-    assert prepared.backs["asthma=yes"].language.ratio == "odds ratio"
+    assert prepared.backs["asthma"].language.ratio == "odds ratio"
     assert prepared.backs["months"].language.unit == "months"
     assert "stage" not in prepared.backs
     assert {fact.name for fact in profile(prepared, order).facts} == {"x", *prepared.responses}
@@ -85,7 +85,7 @@ def test_features_as_normal_scores_and_prepared_responses_go_together() -> None:
         ({"months": {"kind": "time", "horizon": 5}}, "needs `event`"),
         ({"months": {"kind": "time", "horizon": 5, "event": "visits"}}, "Put it under ignore"),
         ({"months": {"kind": "time", "horizon": 5, "event": "nowhere"}}, "needs `event`"),
-        ({"asthma": {"kind": "binary", "yes": "no"}}, "by its `reference`"),
+        ({"asthma": {"kind": "binary", "yes": "often"}}, "neither of the response's two levels"),
     ],
 )
 def test_bad_kinds_are_refused_by_the_response_s_name(kinds: dict[str, Any], words: str) -> None:

@@ -12,7 +12,7 @@ from scipy.special import expit
 from intarsia.site.data.kinds import prepare
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.probabilities import auc, brier, calibration, probabilities
+from intarsia.site.probabilities import auc, brier, calibration, centred
 from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
 
 N, M, P = 4000, 400, 20
@@ -32,7 +32,7 @@ def intervals(rng: np.random.Generator, features: Draw, prevalence: float) -> tu
     X = features(rng)
     beta = rng.normal(0, 0.15, P)
     eta = (X - X.mean(axis=0)) / X.std(axis=0, ddof=1) @ beta
-    y = (rng.random(N) < probabilities(eta, prevalence)) * 1.0
+    y = (rng.random(N) < expit(centred(prevalence, float(eta.std())) + eta)) * 1.0
     prepared = prepare(y, "binary")
     table = Table.open(np.column_stack([X, prepared.values]), names=[*(f"x{j}" for j in range(P)), "y"], responses="y")
     result = sketch(table, SketchKey(rng.bytes(32)), SketchTerms("s", "1", M), work=Work(threads=1))
@@ -73,8 +73,8 @@ def test_log_odds_are_covered_in_four_settings(features: Draw, prevalence: float
 def test_probabilities_are_those_of_the_logistic_model() -> None:
     rng = np.random.default_rng(3)
     eta = rng.normal(0, 1, 50_000)
-    p = probabilities(eta, 0.2)
-    assert p.mean() == pytest.approx(0.2, abs=1e-9)
+    assert expit(centred(0.2, 1.0) + eta).mean() == pytest.approx(0.2, abs=0.003)
+    assert expit(centred(0.2, 0.0)) == pytest.approx(0.2, abs=1e-9)
     y = (rng.random(50_000) < expit(eta - 1.7)) * 1.0
     intercept, slope = calibration(y, expit(eta - 1.7))
     assert (intercept, slope) == (pytest.approx(0, abs=0.06), pytest.approx(1, abs=0.05))

@@ -22,6 +22,7 @@ from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
@@ -83,12 +84,8 @@ class StudyResult:
         return table_rows(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:
-        scales = {
-            label: float(scale)
-            for model in self.models.values()
-            for label, scale in zip(model.units.responses, model.units.y_scale, strict=True)
-        }
-        return table_columns([part for model in self.models.values() for part in model.effects(scales)])
+        known = {label: response for model in self.models.values() for label, response in model.own.items()}
+        return table_columns([part for model in self.models.values() for part in model.effects(known)])
 
     def predict(self, new: Mapping[str, Any], request: str = "prediction") -> dict[str, Prediction]:
         """Joint predictions for new subjects: `new[site]` is that site's table of them."""
@@ -114,9 +111,11 @@ def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: An
         entry: dict[str, Any] = {
             "name": site.name,
             "features": list(table.features),
-            "responses": list(table.responses),
+            "responses": response_labels(table, site.kinds),
             "covariates": list(table.covariates),
         }
+        if site.kinds:
+            entry["kinds"] = site.kinds
         if site.identity is not None:
             entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
         roster.append(entry)

@@ -33,6 +33,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         parser_.add_argument("-o", "--out", type=Path, required=True)
     part.set_defaults(run=run_part)
     finish.add_argument("sum", type=Path, help="the sum of the other sites' parts, from the server")
+    finish.add_argument("--observed", help="a table with what came, by subject: how well yes/no predictions held")
     finish.set_defaults(run=run_finish)
     total = sub.add_parser("sum", help="at the server: add the masked parts")
     total.add_argument("folder", type=Path, help="the study folder")
@@ -69,6 +70,14 @@ def run_finish(args: argparse.Namespace) -> None:
     prediction = site.predictions[study.hash, args.request]
     prediction.save(args.out)
     print(f"{len(prediction.mean)} subjects × {len(prediction.responses)} responses in {args.out}")
+    if args.observed is not None:
+        from intarsia.site.observed import observed
+
+        for response, found in prediction.scores(observed(site, study, args.observed, prediction.ids)).items():
+            print(
+                f"{response}: AUC {found['auc']:.3f}, Brier score {found['brier']:.4f}; calibration: intercept "
+                f"{found['intercept']:.2f} (0 is perfect), slope {found['slope']:.2f} (1 is perfect; below 1: too extreme)"
+            )
 
 
 def run_sum(args: argparse.Namespace) -> None:

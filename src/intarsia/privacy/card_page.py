@@ -20,8 +20,9 @@ small,.sub{color:#555}code{font-size:.85em;word-break:break-all}@media print{bod
 def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     """The card as one HTML page without scripts or outside resources."""
     study, sketch, info, attacks = card["study"], card["sketch"], card["information"], card["attacks"]
-    bits = info["phi_secret_bits"]
-    private = card.get("differential_privacy")
+    private, gram = card.get("differential_privacy"), sketch["kind"] == "gram"
+    within = f"to ± {attacks['correlations_known_to']:.3f}"
+    rows_m = "" if gram else f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
@@ -31,17 +32,18 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>Who sees what</h2>",
         _table(
             [
-                ("Sites (know Φ)", ", ".join(card["parties"]["sites"])),
+                ("Sites" if gram else "Sites (know Φ)", ", ".join(card["parties"]["sites"])),
                 ("The server receives", card["parties"]["server_receives"]),
                 ("The server never receives", card["parties"]["server_never_receives"]),
+                *([("Sites that work together", card["parties"]["together"])] if gram else []),
             ]
         ),
-        "<h2>The sketch</h2>",
+        f"<h2>The {'Gram matrix' if gram else 'sketch'}</h2>",
         _table(
             [
-                ("Subjects n, rows m", f"{sketch['n']}, {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"),
+                ("Subjects n" if gram else "Subjects n, rows m", f"{sketch['n']}{rows_m}"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
-                *_history(card),
+                *([] if gram else _history(card)),
                 *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
                   for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
@@ -52,24 +54,13 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
             [
                 ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain), for somebody who "
                  "has the person's complete record"),
-                ("If Φ is known", info["phi_known"]),
+                ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
+                else ("If Φ is known", info["phi_known"]),
                 *_blind(card),
-                ("Correlations", f"the server gets each to ± {attacks['correlations_known_to']:.3f}: that is the aim"),
+                ("Correlations", f"the server gets each {'exactly' if gram else within}: that is the aim"),
             ]
         ),
-        "<details><summary>In bits, and for somebody who knows other people's rows</summary>",
-        "<p class=sub>Mutual information is how much the sketch and the data have in common: an average over all people, a "
-        "guarantee to none. Known rows R² is how well somebody who knows a person's values in all other columns guesses the "
-        "value in one more, Φ secret.</p>",
-        _table(
-            [
-                ("Mutual information, Φ secret", f"{_number(bits['lower'])} to {_number(bits['upper'])} bits"
-                 + (" (exact)" if bits["exact"] else "") + "; rows taken as Gaussian"),
-                ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
-                ("Known rows R²", _number(attacks["known_rows_r2"])),
-            ]
-        ),
-        "</details>",
+        "" if gram else _in_bits(card),
         "<h2>Differential privacy</h2>",
         "<p>None: no noise was added.</p>" if private is None else _private_table(private),
     ]  # fmt: skip
@@ -103,6 +94,24 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     return "\n".join(parts)
 
 
+def _in_bits(card: Mapping[str, Any]) -> str:
+    """What only some readers ask for, folded away."""
+    info, bits = card["information"], card["information"]["phi_secret_bits"]
+    exact = " (exact)" if bits["exact"] else ""
+    rows = [
+        ("Mutual information, Φ secret",
+         f"{_number(bits['lower'])} to {_number(bits['upper'])} bits{exact}; rows taken as Gaussian"),
+        ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
+        ("Known rows R²", _number(card["attacks"]["known_rows_r2"])),
+    ]  # fmt: skip
+    return (
+        "<details><summary>In bits, and for somebody who knows other people's rows</summary>"
+        "<p class=sub>Mutual information is how much the sketch and the data have in common: an average over all people, a "
+        "guarantee to none. Known rows R² is how well somebody who knows a person's values in all other columns guesses the "
+        f"value in one more, Φ secret.</p>{_table(rows)}</details>"
+    )
+
+
 def _table(rows: Sequence[tuple[str, str]]) -> str:
     return "<table>" + "".join(f"<tr><th>{escape(str(k))}<td>{escape(str(v))}" for k, v in rows) + "</table>"
 
@@ -133,7 +142,7 @@ def _exposure(column: Mapping[str, Any]) -> str:
 
 def _site_line(site: Mapping[str, Any]) -> str:
     exposed = site["exposed_columns"]
-    ratio = f"Σm/n = {site['ratio']:.3f}; " if isinstance(site["ratio"], int | float) else ""
+    ratio = f"Σm/n = {site['ratio']:.3f}; " if site.get("sum_m") and isinstance(site["ratio"], int | float) else ""
     overrides = f"; overrides: {', '.join(o['rule'] for o in site['overrides'])}" if site["overrides"] else ""
     count = sum(site.get("imputed", {}).values())
     filled = f"; {count:,} missing values filled in {len(site['imputed'])} columns" if count else ""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.report.brain import Region
-from intarsia.server.covariates import Covariates
+from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
@@ -80,6 +80,11 @@ class Material:
     @property
     def m(self) -> int | None:
         return _whole(self.attrs.get("m") or getattr(self.joined, "m", None))
+
+    @property
+    def gram(self) -> bool:
+        """Whether the study made an exact Gram matrix in place of a sketch."""
+        return self.study is not None and self.study.sketch.gram
 
     @cached_property
     def covariate_sites(self) -> list[str]:
@@ -187,7 +192,7 @@ def rows_of(posterior: Any, joined: Any) -> Rows | None:
         return None
     if np.asarray(joined.Y).shape[1] != len(posterior.responses):
         return None
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    rows = check_rows(joined)
     return rows if rows.Z.shape[1] == len(posterior.covariates) else None
 
 
@@ -198,7 +203,6 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.results.posterior import Posterior
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.folder import StudyFolder
-    from intarsia.wire.messages import join
 
     where = StudyFolder.open(folder)
     path = where.path / "posterior.nc"
@@ -206,8 +210,8 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
     cards = options.pop("cards", ())
-    if not where.missing("sketch"):
-        joined = join(where.sketches())
+    if where.collected:
+        joined = where.joined()
         columns = len(joined.features) + len(joined.responses)
         sizes: dict[str, Any] = {"n": joined.n, "columns": columns, "key_fingerprint": joined.key_fingerprint}
         card = beside.card or study_card(where.study, **sizes, site_cards=read_cards(cards, where.study))

@@ -104,6 +104,11 @@ def _holds(m: Material, site: str) -> str:
 
 def _sketch(m: Material, t: _Text) -> str:
     s = m.study
+    if m.gram:
+        return (
+            f"The server received the exact correlations of all columns over the {m.n:,} subjects and nothing else: the "
+            "institutions computed them together from shares of their columns, none of which tells anything alone."
+        )
     rows, kind = s.sketch.m, s.sketch.kind
     law = (
         "with orthonormal rows orthogonal to the constant vector"
@@ -160,7 +165,7 @@ def _model(m: Material, t: _Text) -> None:
     equation = "Y = X B Aᵀ + Z Γ + E" if covariates else "Y = X B Aᵀ + E"
     t.add(
         f"The model is the reduced-rank regression {equation} with {plural(int(str(rank)), 'component')}, fitted to the "
-        f"{'combinations' if m.study is not None else 'rows'} {t.cite('Halverson et al.')}."
+        f"{'correlations' if m.gram else 'combinations' if m.study is not None else 'rows'} {t.cite('Halverson et al.')}."
     )
     priors, works, scales = _LAWS[str(choice("law", "horseshoe"))]
     where = "each feature" if choice("local", "row") == "row" else "each entry of B"

@@ -12,7 +12,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.report import adjusted, close_up, doubts, evidence, results, sections
+from intarsia.report import adjusted, close_up, doubts, evidence, outcomes, results, sections
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
@@ -65,6 +65,7 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
         ("converged", "Can the sampler be trusted?", evidence.convergence(m)),
         ("against", "What speaks against this fit", doubts.against(m)),
         ("selected", "Selected features" if m.diagnosis.converged else "Selected features (provisional)", results.selected(m)),
+        ("outcomes", "Outcomes that are not measurements", outcomes.outcomes(m)),
         ("covariates", "Covariates", adjusted.effects(m)),
         ("map", "All coefficients", close_up.coefficient_map(m)),
         ("forest", "Effects by response", results.forests(m)),
@@ -88,7 +89,7 @@ def _header(m: Material) -> Html:
     tiles: list[tuple[Any, str]] = [(f"{m.n:,}", "subjects")] if m.n else []
     tiles += [(len(m.sites), "sites")] if m.study is not None else []
     tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
-    tiles += [(f"{m.m:,}", "sketch rows")] if m.m else []
+    tiles += [(f"{m.m:,}", "sketch rows")] if m.m and not m.gram else []
     fine = m.diagnosis.converged
     tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]
     name, colour, _words = evidence.standing(m)

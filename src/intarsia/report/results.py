@@ -13,6 +13,7 @@ from intarsia.report.charts import Interval
 from intarsia.report.close_up import in_units, of_response, sign_key
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
+from intarsia.report.outcomes import named
 from intarsia.wire.plain import cell
 
 FORESTS = 12  # responses with a forest of their own
@@ -191,7 +192,8 @@ def forests(m: Material) -> Html:
             for i, iv in zip(picked[q], rows[q])
         ]
         count = int(hits[q])
-        title = el("h3", el("bdi", m.responses[q]), " ", el("small", f"{count} selected here" if m.Q > 1 else ""))
+        notes = [note for note in (named(m, q), f"{count} selected here" if m.Q > 1 else "") if note]
+        title = el("h3", el("bdi", m.responses[q]), " ", el("small", "; ".join(notes)))
         panels.append(el("figure", title, charts.forest(ivs, title=f"Effects on {m.responses[q]}", axis="effect (sd per sd)",
                                                         limits=limits), class_="panel"))  # fmt: skip
     truth = " Diamonds are the simulated truth." if m.truth is not None else ""

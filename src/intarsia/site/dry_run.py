@@ -4,7 +4,7 @@ Opens the table, says which columns would leave and as what, and asks the gate f
 nothing, books nothing and keeps nothing. It names columns, levels and counts: for eyes at the site, not for a message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,11 @@ from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.suspects import suspected_codes
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
+from intarsia.site.prepared_table import PreparedTable
+from intarsia.site.response_kinds import kinds_of, prepared
+from intarsia.site.site import Site
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.kinds import in_words
 from intarsia.wire.study import Study
 
 # The rules of the gate that look at columns alone and so need no study.
@@ -80,6 +84,11 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
             trial()
         except InputError as error:
             problems.append(str(error))
+    try:
+        kinds = _kinds(site, table, studies)
+    except InputError as error:
+        problems.append(str(error))
+        kinds = {}
     found: Profile | None = None
     try:
         found = profile(table)
@@ -88,7 +97,7 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     roles = table.layout.roles
     id = table._id if isinstance(table._id, str) else None
     return SiteReport(
-        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found)),
+        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
         problems=tuple(problems),
@@ -97,11 +106,21 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     )  # fmt: skip
 
 
+def _kinds(site: Site, table: Table, studies: Sequence[Study]) -> dict[str, str]:
+    """What every response of another kind becomes, in words, tried on the whole table."""
+    said = dict(site.kinds)
+    for study in studies:
+        said |= kinds_of(study, site.name, site.kinds)
+    tried = prepared(table, said)
+    notes = {name: found.notes for name, found in tried.prepared.items()} if isinstance(tried, PreparedTable) else {}
+    return {name: "; ".join([in_words(one), *notes[name]]) for name, one in said.items()}
+
+
 def _no_id() -> None:
     raise InputError('site.toml names no id column, so subjects cannot be matched. Say which it is: id = "…" under [table].')
 
 
-def _columns(table: Table, found: Profile | None) -> list[ColumnReport]:
+def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str]) -> list[ColumnReport]:
     missing = table.missing_counts
     laws = {} if found is None else found.laws
     few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
@@ -120,7 +139,7 @@ def _columns(table: Table, found: Profile | None) -> list[ColumnReport]:
                 note = "one value only: left out" if table.constant == "drop" else "one value only: refused"
                 values = 1
             else:
-                note = _outcome(values) if role == "response" else _feature(values, name in whole)
+                note = kinds.get(name, _outcome(values)) if role == "response" else _feature(values, name in whole)
             if name in suspects:
                 suspect = suspects[name]
                 code = f"{suspect.count:,} times {suspect.code}, far from all other values: a code for missing? (missing_codes)"
@@ -148,7 +167,7 @@ def _constant(table: Table, found: Profile) -> set[str]:
 def _outcome(values: int | None) -> str:
     """Outcomes that the linear model would take for measurements: say so."""
     if values == 2:
-        return "two values: a yes/no outcome. Its coefficients are differences in risk, not odds ratios; see docs/tables.md"
+        return 'two values: a yes/no outcome. Say kinds = { … = "binary" } for odds ratios, else effects are differences in risk'
     if values is not None and 2 < values <= MOST_LEVELS:
         return f"{values} values: taken as equally spaced scores; if they are categories, bring one yes/no column for each"
     return ""
@@ -172,6 +191,7 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
     try:
         site.claimed(study, table)
         sent = as_the_study_asks(table, study.site(site.name).transform)
+        sent = prepared(sent, kinds_of(study, site.name, site.kinds))
         own = SiteRules(site.policy, ledger, dry=True)
         check = preflight(sent, SketchKey.new(), study, site=site.name, own=own)
     except IntarsiaError as error:

@@ -99,11 +99,7 @@ def finish(site: "Site", study: Study, request: str, data: Any, total: bytes, id
     own = model.part(new.X, new.Z)[:, :, _at(asked, model, site.name)]
     finished = model.finish(own + _others(site, study, asked, message, own.shape))
     back = np.argsort(new.tokens.rows, kind="stable")  # from token order to the order of the site's own table
-    ordered = {
-        name: None if getattr(finished, name) is None else getattr(finished, name)[back]
-        for name in ("mean", "sd", "lower", "upper")
-    }
-    return Prediction(finished.responses, finished.interval, **ordered, ids=new.table.ids())  # type: ignore[arg-type]
+    return finished.in_order(back, new.table.ids())
 
 
 def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, shape: tuple[int, ...]) -> Array:

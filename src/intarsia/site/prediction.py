@@ -1,18 +1,21 @@
 """A site's rows of the posterior in its own units, and its part of a joint prediction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
+from intarsia.site.effects import Response, own_responses, told
+from intarsia.site.probabilities import auc, brier, calibration
+from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
+from intarsia.wire.kinds import PROBABILITY
 from intarsia.wire.result_table import Effects, Evidence, Scales, frame, table_columns, table_rows
 from intarsia.wire.table_files import write_table
 
@@ -24,11 +27,13 @@ class SiteModel:
     """What a site has after the study: its coefficients, mapped to its own units where it can.
 
     A coefficient is in units of the response for each unit of the feature when the response is the site's own or the study
-    shares the responses' scales; else in standard deviations of the response, whose scale is known to its owner only.
+    shares the responses' scales; else in standard deviations of the response, whose scale is known to its owner only. `meaning`
+    says how the site's own responses of other kinds are read: log odds ratios, months, ratios.
     """
 
     coefficients: Coefficients
     units: Units
+    meaning: Meaning = field(default_factory=Meaning)
 
     def __post_init__(self) -> None:
         c, u = self.coefficients, self.units
@@ -45,11 +50,18 @@ class SiteModel:
     def site(self) -> str:
         return self.coefficients.site
 
-    def effects(self, responses: Mapping[str, float] | None = None) -> list[Effects]:
-        """The site's own columns for the table of results; `responses` are scales of others' responses, where they are known."""
+    @property
+    def own(self) -> dict[str, Response]:
+        """The site's own responses by label: all that is needed to read effects on them."""
+        return own_responses(self.coefficients, self.units, self.meaning)
+
+    def effects(self, others: Mapping[str, Response] | None = None) -> list[Effects]:
+        """The site's own columns for the table of results; `others` are other sites' responses, where they are known."""
         c, u = self.coefficients, self.units
+        all_known = {**(others or {}), **self.own}
         known = dict(zip(c.responses, c.response_scales, strict=True)) if c.response_scales else {}
-        known |= dict(responses or {}) | {label: float(scale) for label, scale in zip(u.responses, u.y_scale, strict=True)}
+        known |= {label: response.s_y for label, response in all_known.items()}
+        read = told(c, all_known, self.meaning.skewness)
         groups = {label: group.number for group in c.groups for label in group.members}
         evidence = Evidence(c.local_fdr, c.by_response, 1.0 - c.evidence, c.selected, groups)
         common: dict[str, Any] = {"responses": c.responses, "interval": c.interval}
@@ -57,8 +69,8 @@ class SiteModel:
         adjusted: dict[str, Any] = {name: getattr(c, f"covariate_{name}") for name in mine}
         here, there = (c.site,) * len(c.features), (c.site,) * len(c.covariates)
         return [
-            Effects(c.features, here, **mine, **common, evidence=evidence, scales=Scales(known, u.x_scale)),
-            Effects(c.covariates, there, **adjusted, **common, scales=Scales(known, u.z_scale)),
+            Effects(c.features, here, **mine, **common, evidence=evidence, scales=Scales(known, u.x_scale), told=read[0]),
+            Effects(c.covariates, there, **adjusted, **common, scales=Scales(known, u.z_scale), told=read[1]),
         ]
 
     def table(self) -> Any:
@@ -81,6 +93,14 @@ class SiteModel:
             row["sd"] = float(u.y_scale[q])
             row["mean"] = float(u.y_mean[q])
             out.append(row)
+        return out
+
+    def cautions(self) -> list[str]:
+        """What to mind about the site's own responses, in sentences."""
+        out = []
+        for name, one in self.own.items():
+            texts = [*([one.back.language.caution] if one.back.language.caution else []), *self.meaning.notes.get(name, ())]
+            out += [f"{name}: {text}" for text in texts]
         return out
 
     def __repr__(self) -> str:
@@ -126,30 +146,35 @@ class SiteModel:
         (it is equal when the sites' parts are perfectly correlated): intervals are never too narrow for that reason.
         """
         c, u = self.coefficients, self.units
-        mean = u.y_mean + u.y_scale * total[0]
-        if len(total) < 2:
-            return Prediction(u.responses, c.interval, mean)
-        sd = u.y_scale * np.sqrt(c.spread * (total[1] ** 2 + c.sigma2_mean))
-        reach = NormalDist().inv_cdf((1 + c.interval) / 2) * sd
-        return Prediction(u.responses, c.interval, mean, sd, mean - reach, mean + reach)
+        found = [one.predicted(c, total[:, :, k]) for k, one in enumerate(self.own.values())]
+        what = tuple(one.back.predicts for one in self.own.values())
+        columns = {name: np.stack([one[name] for one in found], axis=1) for name in (found[0] if found else ())}
+        mean = columns.pop("mean", np.empty((total.shape[1], 0)))
+        sd, lower, upper = (columns.get(name) for name in ("sd", "lower", "upper"))
+        return Prediction(u.responses, c.interval, mean, sd, lower, upper, what=what)
 
     def save(self, path: str | Path) -> None:
         """One owner-only file; `load` reads it in a later process."""
-        c, u = self.coefficients.to_bytes(), self.units.to_bytes()
-        arrays = {"coefficients": np.frombuffer(c, np.uint8), "units": np.frombuffer(u, np.uint8)}
+        parts: dict[str, Any] = {"coefficients": self.coefficients, "units": self.units, "meaning": self.meaning}
+        arrays = {name: np.frombuffer(part.to_bytes(), np.uint8) for name, part in parts.items()}
         write(path, pack("site-model", {}, arrays), mode=0o600)
 
     @classmethod
     def load(cls, path: str | Path) -> "SiteModel":
         _, arrays = unpack(path, "site-model")
-        if set(arrays) != {"coefficients", "units"}:
+        if set(arrays) != {"coefficients", "units", "meaning"}:
             raise MessageError(f"{path} is not a site's model.")
-        return cls(Coefficients.from_bytes(arrays["coefficients"].tobytes()), Units.from_bytes(arrays["units"].tobytes()))
+        raw = {name: array.tobytes() for name, array in arrays.items()}
+        meaning = Meaning.from_bytes(raw["meaning"])
+        return cls(Coefficients.from_bytes(raw["coefficients"]), Units.from_bytes(raw["units"]), meaning)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted responses of one site for new subjects, (subject, response), in the site's units."""
+    """Predicted responses of one site for new subjects, (subject, response), in the site's units.
+
+    `what` says for each response what its numbers are: empty for a plain measurement, "probability" for a yes/no response.
+    """
 
     responses: tuple[str, ...]
     interval: float
@@ -158,6 +183,28 @@ class Prediction:
     lower: Array | None = field(default=None, repr=False)
     upper: Array | None = field(default=None, repr=False)
     ids: Sequence[Any] = field(default=(), repr=False)
+    what: tuple[str, ...] = ()
+
+    def in_order(self, rows: NDArray[np.intp], ids: Any) -> "Prediction":
+        """The same subjects in another order, with their ids."""
+        sd, lower, upper = (None if v is None else v[rows] for v in (self.sd, self.lower, self.upper))
+        return replace(self, mean=self.mean[rows], sd=sd, lower=lower, upper=upper, ids=ids)
+
+    def scores(self, observed: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """How well the probabilities of yes/no responses held: `observed[response]` has 0 or 1 for every subject, in this order.
+
+        AUC and Brier score; intercept and slope of calibration (0 and 1 are perfect; a slope below 1: too extreme).
+        """
+        out = {}
+        for q, (response, what) in enumerate(zip(self.responses, self.what, strict=True)):
+            if response not in observed or what != PROBABILITY:
+                continue
+            y, p = np.asarray(observed[response], dtype=np.float64), self.mean[:, q]
+            if y.shape != p.shape:
+                raise InputError(f"{len(y)} outcomes came for {len(p)} predicted subjects. Give one for each, in the same order.")
+            intercept, slope = calibration(y, p)
+            out[response] = {"auc": auc(y, p), "brier": brier(y, p), "intercept": intercept, "slope": slope}
+        return out
 
     def rows(self) -> list[dict[str, Any]]:
         out = []
@@ -168,7 +215,9 @@ class Prediction:
                 for name in ("sd", "lower", "upper"):
                     values = getattr(self, name)
                     if values is not None:
-                        row[name] = float(values[i, q])
+                        row[name] = float(values[i, q]) if np.isfinite(values[i, q]) else None
+                if any(self.what):
+                    row["what"] = self.what[q]
                 out.append(row)
         return out
 

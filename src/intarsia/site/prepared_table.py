@@ -4,7 +4,8 @@
     prepared = PreparedTable.of(table, kinds, order)
     prepared.backs["asthma"].effect(C, s_y=…, sigma2=…)     # log odds ratios
 
-Ranks and pseudo-observations are those of the cohort (`order`). For a time to event the response is the column of times, and
+A prepared response leaves under the name of its column. Ranks and pseudo-observations are those of the cohort (`order`). For a
+time to event the response is the column of times, and
 `event` names the column that says whether the event came; that column itself has no role and does not leave. Where features come
 as normal scores too, make the `ScoredTable` first and prepare its responses.
 """
@@ -16,19 +17,27 @@ import numpy as np
 
 from intarsia.errors import InputError
 from intarsia.site.data.kinds import Prepared, prepare
+from intarsia.site.data.layout import Layout
+from intarsia.site.data.roles import Roles
 from intarsia.site.data.sources import NUMBER
 from intarsia.site.data.table import Table, check_order
-from intarsia.wire.kinds import Back
+from intarsia.site.sketch.sketch import ManyPieces
+from intarsia.wire.kinds import Back, check_kind
 
 
 class PreparedTable(Table):
-    """A table with some responses replaced. `prepared` has them by label, `backs` says how their coefficients are to be read."""
+    """A table with some responses replaced. `prepared` has them by name, `backs` says how their coefficients are to be read."""
 
     prepared: dict[str, Prepared]
 
     @classmethod
     def of(cls, table: Table, kinds: Mapping[str, str | Mapping[str, Any]], order: Any = None) -> "PreparedTable":
         """Prepare the named responses over the cohort; the others stay as they are. Holds one number per subject and response."""
+        if isinstance(table.source, ManyPieces):
+            raise InputError(
+                "Kinds of responses need the whole column in one place; this table lies in pieces elsewhere. Prepare the "
+                "responses there (intarsia.site.data.kinds.prepare), or gather the table first."
+            )
         rows = np.arange(table.n) if order is None else check_order(order, table.n)
         # A table that already makes other numbers of its features goes on doing so.
         made: Any = cls if type(table) is Table else type(cls.__name__, (cls, type(table)), {})
@@ -37,20 +46,22 @@ class PreparedTable(Table):
         out._moments, out._missing = None, None
         out.prepared, out._replaced = {}, {}
         for name, given in kinds.items():
-            options = {"kind": given} if isinstance(given, str) else dict(given)
-            kind = str(options.pop("kind", "continuous"))
+            options = dict(check_kind(given))
+            kind = str(options.pop("kind"))
             label = _label(table, name, kind)
-            found = _prepare(table, name, label, kind, options, rows)
+            found = _prepare(table, name, kind, options, rows)
             whole = np.full(table.n, np.nanmean(found.values))  # rows outside of the cohort: never sketched, nothing to refuse
             whole[rows] = found.values
-            out.prepared[label], out._replaced[table.labels.index(label)] = found, whole
+            out.prepared[name], out._replaced[table.labels.index(label)] = found, whole
+        out.responses = response_labels(table, kinds)
+        out.missing_rules = table.missing_rules | {name: table.missing_rules[_label(table, name)] for name in out.prepared}
         return out
 
     _replaced: dict[int, np.ndarray]
 
     @property
     def backs(self) -> dict[str, Back]:
-        return {label: found.back for label, found in self.prepared.items()}
+        return {name: found.back for name, found in self.prepared.items()}
 
     def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
         at = 0
@@ -65,8 +76,16 @@ class PreparedTable(Table):
         yield from super().raw_blocks(rows)  # stated here so that no block leaves as bytes past `encoded`
 
 
-def _label(table: Table, name: str, kind: str) -> str:
-    """The one label under which a response of this kind leaves."""
+def response_labels(table: Table, kinds: Mapping[str, Any]) -> list[str]:
+    """The labels under which the responses leave: a response with a kind under its column's own name."""
+    out = []
+    for name in table.layout.roles.responses:
+        out += [name] if name in kinds else table.layout.labels([name])
+    return out
+
+
+def _label(table: Table, name: str, kind: str = "") -> str:
+    """The one label that a response of this kind has in the table."""
     if name not in table.layout.roles.responses:
         raise InputError(f"A kind is given for {name!r}, which is no response of this site.")
     labels = table.layout.labels([name])
@@ -83,11 +102,11 @@ def _label(table: Table, name: str, kind: str) -> str:
     return labels[0]
 
 
-def _prepare(table: Table, name: str, label: str, kind: str, options: dict[str, Any], rows: np.ndarray) -> Prepared:
-    values = _column(table, table.labels.index(label))[rows]
-    if name in table.levels and "yes" in options:
-        raise InputError(f"Response {name!r} is a column of texts: choose which level counts as no by its `reference`.")
+def _prepare(table: Table, name: str, kind: str, options: dict[str, Any], rows: np.ndarray) -> Prepared:
     try:
+        values = _column(table, name)[rows]
+        if name in table.levels:
+            values = _turned(table, name, values, options)
         if kind != "time":
             return prepare(values, kind, options)
         event = options.pop("event", None)
@@ -105,5 +124,20 @@ def _prepare(table: Table, name: str, label: str, kind: str, options: dict[str, 
         raise InputError(f"Response {name!r}: {error}") from None
 
 
-def _column(table: Table, j: int) -> np.ndarray:
-    return np.concatenate([Z[:, j] for Z in table.encoded()])
+def _turned(table: Table, name: str, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """A column of two texts comes as the indicator of one of them: the other way round where that one is not the yes."""
+    yes = str(options.pop("yes", table.layout.shown(name)[0]))
+    if yes not in table.levels[name]:
+        raise InputError("the level given as `yes` is neither of the response's two levels.")
+    return values if yes in table.layout.shown(name) else 1.0 - values
+
+
+def _column(table: Table, name: str) -> np.ndarray:
+    """One response over the whole table, missing values as NaN; only its own column is read."""
+    layout = table.layout
+    alone = Layout(Roles(responses=(name,)), *({k: v for k, v in part.items() if k == name} for part in _parts(layout)))
+    return np.concatenate([alone.encode(batch)[:, 0] for batch in table.source.batches([name], 1 << 16)])
+
+
+def _parts(layout: Layout) -> tuple[dict[str, Any], ...]:
+    return layout.levels, layout.reference, layout.codes

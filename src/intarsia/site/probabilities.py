@@ -10,19 +10,21 @@ from scipy.stats import rankdata
 from intarsia.errors import InputError
 
 _STEPS = 50
+_NODES = 41
 _FARTHEST = 40.0  # log odds beyond which a probability is 0 or 1 in every digit
 
 
-def probabilities(log_odds: Any, prevalence: float) -> np.ndarray:
-    """Probabilities from log odds known up to a constant: the constant makes their mean the cohort's share of yes."""
-    eta = np.asarray(log_odds, dtype=np.float64)
-    if not 0 < prevalence < 1:
-        raise InputError("The share of yes must lie between 0 and 1.")
-    if not eta.size or not np.isfinite(eta).all():
-        raise InputError("Log odds must be finite numbers, one per subject at least.")
-    shift = float(np.abs(eta).max()) + _FARTHEST
-    constant = brentq(lambda a: float(expit(a + eta).mean()) - prevalence, -shift, shift, xtol=1e-12)
-    return np.asarray(expit(constant + eta))
+def centred(prevalence: float, sd: float) -> float:
+    """The constant a with E[expit(a + η)] = prevalence for η ~ N(0, sd²): log odds are known up to it, and subjects of the cohort
+    have mean 0 by construction.
+    """
+    if not 0 < prevalence < 1 or not 0 <= sd < np.inf:
+        raise InputError("The share of yes must lie between 0 and 1, and the spread of the log odds must be finite.")
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    weights = weights / weights.sum()
+    start = float(logit(prevalence))
+    reach = _FARTHEST + 8 * sd
+    return float(brentq(lambda a: float(weights @ expit(a + sd * nodes)) - prevalence, start - reach, start + reach, xtol=1e-12))
 
 
 def auc(y: Any, score: Any) -> float:

@@ -18,10 +18,13 @@ from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.gram import steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.response_kinds import FILE as KINDS_FILE
+from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, read_kinds
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
@@ -45,6 +48,7 @@ class Site:
         features: Sequence[str] | str | None = None,
         responses: Sequence[str] | str = (),
         covariates: Sequence[str] | str = (),
+        kinds: Mapping[str, Any] | None = None,
         ignore: Sequence[str] | str = (),
         missing: str = "error",
         constant: str = "error",
@@ -61,6 +65,7 @@ class Site:
         self.data = data
         self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
         self.roles |= {"ignore": ignore, "missing": missing, "constant": constant}
+        self.kinds = read_kinds(kinds)  # by response: "binary", or {"kind": "time", "event": "died", "horizon": 24}
         self.options = dict(options or {})  # further arguments of Table.open: columns, missing_codes, reading
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
@@ -240,11 +245,17 @@ class Site:
         return message
 
     def _ready(self, study: Study) -> None:
-        """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message."""
+        """Under differential privacy a refusal that depends on the data is an answer: such checks come before any message.
+
+        So does the trial of responses of other kinds: what cannot be prepared is found before anything leaves.
+        """
+        kinds = kinds_of(study, self.name, self.kinds)
         if study.privacy.epsilon is not None:
             table = self.table()
             self.claimed(study, table)
             table.ids()
+        elif kinds:
+            prepared(self.table(), kinds)
 
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.own_card import card_files
@@ -271,6 +282,7 @@ class Site:
         table = as_the_study_asks(table, study.site(self.name).transform, order)
         if isinstance(table, ScoredTable):
             store.replace("scores.secret", table.scores.to_bytes())
+        table = prepared(table, kinds_of(study, self.name, self.kinds), order)
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
         own = SiteRules(self.policy, ledger, announced)
@@ -284,8 +296,10 @@ class Site:
         if pending is None:
             result = self._make(study, table, key, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
-            pending = replace(result.message, response_scales=shared).to_bytes()
+            message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
+            pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
+            store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
             longest = getattr(result, "longest", None)
@@ -298,7 +312,23 @@ class Site:
         store.rename(waiting, "sketch")
         return pending
 
+    def deal(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: this site's masked columns for another site, one block of subjects."""
+        self._only_gram(study)
+        return gram.deal(self, study, payload)
+
+    def multiply(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: one block more in this site's sums; after the last, its shares of the products."""
+        self._only_gram(study)
+        return gram.multiply(self, study, payload)
+
+    def _only_gram(self, study: Study) -> None:
+        if not study.sketch.gram:
+            raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
+
     def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
+        if study.sketch.gram:
+            return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms = SketchTerms.of(study, self.name, mac)
@@ -319,7 +349,8 @@ class Site:
         return replace(unsigned, signature=self.identity.sign(unsigned.body())).to_bytes()
 
     def claimed(self, study: Study, table: Table) -> None:
-        foreign = study.site(self.name).foreign(table.features, table.responses, table.covariates)
+        responses = leaving(table, kinds_of(study, self.name, self.kinds))
+        foreign = study.site(self.name).foreign(table.features, responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
             column = labels[0].partition("=")[0]  # a label may hold a category's text
@@ -344,13 +375,13 @@ class Site:
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
         if bool(coefficients.response_scales) != study.deliver.share_scales:
             raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
-        units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
-        model = SiteModel(coefficients, units)
+        model = self._model(store, coefficients)
         if store.put("coefficients", message) != message:
             raise FederationError(
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
+        gram.forget(store)
         return model
 
     def receipt(self, study: Study) -> bytes:
@@ -373,9 +404,11 @@ class Site:
 
     def model(self, study: Study) -> SiteModel:
         store = self.run_store(study)
-        raw = store.need("coefficients", "Coefficients come after the fit.")
-        units = store.need("units.secret", "Coefficients come after the sketch.")
-        return SiteModel(Coefficients.from_bytes(raw), Units.from_bytes(units))
+        return self._model(store, Coefficients.from_bytes(store.need("coefficients", "Coefficients come after the fit.")))
+
+    def _model(self, store: RunStore, coefficients: Coefficients) -> SiteModel:
+        units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
+        return SiteModel(coefficients, units, Meaning.from_bytes(store.get(KINDS_FILE)))
 
     def predict_part(self, study: Study, request: str, data: Any, *, id: Any = None) -> bytes:
         """This site's masked part of the prediction of new subjects (the rows of `data`)."""

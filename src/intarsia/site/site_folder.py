@@ -38,6 +38,8 @@ id = "{id}"
 responses = {responses}
 covariates = []
 ignore = []
+# Responses that are no plain measurements, as study.toml says them (docs/outcomes.md):
+# kinds = {{ asthma = "binary", months = {{ kind = "time", event = "died", horizon = 24, unit = "months" }} }}
 # A missing value of a feature or covariate: "error", "mean" (the column's mean) or "regression" (the mean given the subject's
 # other columns here). A missing response is an error unless a rule of its own says otherwise.
 missing = "error"
@@ -160,6 +162,7 @@ class SiteFolder:
                 features=s.get("features"),
                 responses=s.get("responses", ()),
                 covariates=s.get("covariates", ()),
+                kinds=s["kinds"],
                 ignore=s.get("ignore", ()),
                 missing=s.get("missing", "error"),
                 constant=s.get("constant", "error"),

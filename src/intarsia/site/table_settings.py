@@ -12,6 +12,10 @@ separator = ";"                  # and decimal, encoding, query, password_file, 
 [table.columns.centre]           # one column
 categorical = true
 reference = 3
+
+[table.kinds]                    # responses that are no plain measurements, as study.toml says them
+asthma = "binary"
+months = { kind = "time", event = "died", horizon = 24, unit = "months" }
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +23,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from intarsia.errors import InputError
 from intarsia.site.data.column_rules import MISSING
 from intarsia.site.data.reading import DATABASES
+from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
 
 ROLES = ("features", "responses", "covariates", "ignore")
 READING = ("separator", "decimal", "encoding", "query", "password_file", "dataset", "names")
-KNOWN = ("source", "id", *ROLES, "missing", "constant", "key", "missing_codes", "columns", *READING)
+KNOWN = ("source", "id", *ROLES, "missing", "constant", "key", "missing_codes", "columns", "kinds", *READING)
 _AT = ("table",)
 
 
@@ -46,7 +52,22 @@ def table_settings(check: Checker, table: Mapping[str, Any]) -> dict[str, Any]:
     for key in ROLES:
         if key in table:
             out[key] = list(check.strings(table, _AT, key, ()))
+    out["kinds"] = _kinds(check, table)
     out["options"] = _options(check, table)
+    return out
+
+
+def _kinds(check: Checker, table: Mapping[str, Any]) -> dict[str, Any]:
+    given = table.get("kinds", {})
+    if not isinstance(given, dict):
+        check.fail((*_AT, "kinds"), 'kinds must be a table, such as kinds = { asthma = "binary" }')
+        return {}
+    out = {}
+    for name, said in given.items():
+        try:
+            out[name] = check_kind(said)
+        except InputError as error:
+            check.fail((*_AT, "kinds", name), f"response {name!r}: {error}")
     return out
 
 

@@ -22,7 +22,7 @@ MAX_VERDICT = 2000
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
-_PLAIN = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
+_ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread")
 
 
@@ -149,7 +149,7 @@ class Coefficients:
             "response_scales": list(self.response_scales),
             "fit_parts": dict(self.fit_parts),
         }
-        arrays = {name: getattr(self, name) for name in _PLAIN}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
@@ -213,7 +213,7 @@ class Coefficients:
             responses,
             tuple(sites),
             interval,
-            **{name: arrays[name] for name in _PLAIN},
+            **{name: arrays[name] for name in _ARRAYS},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),

@@ -1,10 +1,13 @@
-"""Kinds of responses, and the way from a linear coefficient back to the response's own language: odds ratios, months, ratios.
+"""Kinds of responses: what may be said of them in study.toml and site.toml, and the way back from a linear coefficient to the
+response's own language: odds ratios, months, ratios.
 
 The sketched model is linear: C is the change of the prepared response, in its standard deviations, per standard deviation of a
 feature. What a response was prepared from (site/data/kinds) decides how C is to be read. Nothing here sees a subject.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,73 @@ from intarsia.errors import InputError
 KINDS = ("continuous", "binary", "time", "count", "skewed", "ordinal")
 TRANSFORMS = ("log", "anscombe", "rank-normal")
 RMST, MARTINGALE = "rmst", "martingale"
+OPTIONS = {
+    "continuous": ("unit",), "binary": ("yes",), "time": ("event", "method", "horizon", "unit"), "count": ("transform",),
+    "skewed": ("transform",), "ordinal": ("order", "scores"),
+}  # fmt: skip
+PROBABILITY, ODDS_RATIO = "probability", "odds ratio"
+_MOST_TEXT = 64
+
+
+def check_kind(given: Any) -> dict[str, Any]:
+    """What is said of one response, as {"kind": …} and its options: a bare kind, or a table. InputError where it cannot be."""
+    said = {"kind": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+    kind = said.get("kind")
+    if kind not in KINDS:
+        raise InputError(f'a response has a kind, one of {", ".join(KINDS)}, such as "binary" or {{ kind = "binary" }}')
+    for name, value in said.items():
+        if name != "kind" and name not in OPTIONS[kind]:
+            raise InputError(f"a response of kind {kind!r} has no option {name!r}; it has: {', '.join(OPTIONS[kind])}")
+        if not _fits(name, value):
+            raise InputError(f"{name} of a response of kind {kind!r} must be {_EXPECTED[name]}")
+    if "horizon" in said:
+        said["horizon"] = float(said["horizon"])
+    for name in ("order", "scores"):
+        if name in said:
+            said[name] = list(said[name])
+    return said
+
+
+_EXPECTED = {
+    "kind": "text", "unit": "a short text", "event": "the name of a column", "yes": "the level that counts as yes",
+    "method": f"one of {RMST}, {MARTINGALE}", "horizon": "a number above 0", "transform": f"one of {', '.join(TRANSFORMS)}",
+    "order": "the grades from the lowest to the highest", "scores": "a number for each grade",
+}  # fmt: skip
+
+
+def _fits(name: str, value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    text = isinstance(value, str) and 0 < len(value) <= _MOST_TEXT and value.isprintable()
+    if name in ("order", "scores"):
+        return isinstance(value, list | tuple) and all(_fits("yes" if name == "order" else "score", one) for one in value)
+    if name == "horizon":
+        return number and value > 0
+    if name == "score":
+        return number
+    choices = {"kind": KINDS, "method": (RMST, MARTINGALE), "transform": TRANSFORMS}.get(name)
+    return value in choices if choices else text or (name == "yes" and number)
+
+
+def planned(said: Mapping[str, Any]) -> "Back":
+    """The way back as the study file alone tells it: words and units, without what only the owner knows (`centre`)."""
+    kind = said["kind"]
+    how = {"time": said.get("method", RMST), "count": "anscombe", "skewed": "log"}.get(kind, "")
+    return Back(kind, said.get("transform", how), said.get("unit", ""))
+
+
+def in_words(said: Mapping[str, Any]) -> str:
+    """One response's kind and how its effects are told, in a few words."""
+    back = planned(said)
+    language = back.language
+    effect = language.ratio or f"{language.effect}{f' in {language.unit}' if language.unit else ''}"
+    more = f" up to {said['horizon']:g} {back.unit}".rstrip() if "horizon" in said else ""
+    return f"{_WORDS[back.kind]}{more}; its effects are told as {effect}"
+
+
+_WORDS = {
+    "continuous": "a measurement", "binary": "yes or no", "time": "a time to an event", "count": "a count",
+    "skewed": "a skewed positive measurement", "ordinal": "grades in order",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,7 +116,7 @@ class Back:
     def language(self) -> Language:
         if self.kind == "binary":
             return Language(
-                "log odds ratio", "", "odds ratio",
+                "log odds ratio", "", ODDS_RATIO,
                 "from the linear model: right for normally distributed features (within 3 % up to an odds ratio of 3 per "
                 "standard deviation, 8 % at 5). A skewed feature with a strong effect on a rare outcome is overstated (skewness "
                 "1, odds ratio 2, outcome in 5 %: log odds 36 % too large): bring such a feature as normal scores of its ranks",
@@ -71,6 +141,17 @@ class Back:
             return Language("difference of scores", "score", "", "the grades are taken as the numbers they were given")
         return Language("difference", self.unit)
 
+    @property
+    def predicts(self) -> str:
+        """What a predicted value of this response is; empty for a plain measurement."""
+        if self.kind == "binary":
+            return PROBABILITY
+        if self.kind == "time":
+            return f"mean time to the event {self.unit}".strip() if self.transform == RMST else "martingale residual"
+        if self.transform in ("log", "anscombe"):
+            return "median" if self.transform == "log" else "count"
+        return {"ordinal": "score"}.get(self.kind, "normal score" if self.transform == "rank-normal" else self.unit)
+
     def effect(self, C: Any, *, s_y: float, sigma2: Any = 1.0) -> np.ndarray:
         """Effects per standard deviation of the feature, of draws or of point estimates.
 
@@ -94,3 +175,9 @@ class Back:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "Back":
+        if set(found) != {f.name for f in fields(cls)}:
+            raise InputError("The file of this site's kinds of responses is damaged. Sketch again to make it.")
+        return cls(**found)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.wire.kinds import ODDS_RATIO
+
 Array = NDArray[np.float64]
 
 # Column -> what it says, in the order of the table.
@@ -32,6 +34,30 @@ COLUMNS = {
     "selected": "whether the feature is selected",
     "group": "number of the set of interchangeable features it belongs to, one of which matters",
 }
+# Where a response is no plain measurement and its scale is known.
+OF_KINDS = {
+    "odds_ratio": "exp of the effect on a yes/no response",
+    "or_lower": "lower end of its interval",
+    "or_upper": "upper end of its interval",
+    "ratio": "exp of the effect where that has a name",
+    "ratio_lower": "lower end of its interval",
+    "ratio_upper": "upper end of its interval",
+    "ratio_is": "that name: 'odds ratio', 'ratio of geometric means', …",
+    "caution": "where the reading of this coefficient is rough, and how",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Effects on one response in its own language, per standard deviation of the column, each array (P,)."""
+
+    mean: Array = field(repr=False)
+    sd: Array = field(repr=False)
+    lower: Array = field(repr=False)
+    upper: Array = field(repr=False)
+    unit: str
+    ratio: str = ""
+    cautions: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +93,7 @@ class Effects:
     interval: float
     evidence: Evidence | None = field(default=None, repr=False)  # None: covariates
     scales: Scales = Scales()
+    told: Mapping[str, Told] = field(default_factory=dict, repr=False)  # responses that are no plain measurements
 
 
 def from_own_units(part: Effects, responses: Mapping[str, float], features: Array) -> Effects:
@@ -85,11 +112,39 @@ def unit(response: bool, column: bool, role: str = "feature") -> str:
 
 def table_columns(parts: Sequence[Effects]) -> dict[str, list[Any]]:
     """The whole table, column by column."""
-    out: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    names = [*COLUMNS, *(OF_KINDS if any(part.told for part in parts) else ())]
+    out: dict[str, list[Any]] = {name: [] for name in names}
     for part in parts:
-        for name, values in _columns(part).items():
-            out[name] += values
+        found = _in_their_language(part, _columns(part))
+        for name in names:
+            out[name] += found.get(name) or [None] * (len(part.labels) * len(part.responses))
     return out
+
+
+def _in_their_language(part: Effects, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns with the effects on responses of other kinds as their owner reads them."""
+    if not part.told:
+        return columns
+    P, Q = len(part.labels), len(part.responses)
+    x = np.ones(P) if part.scales.features is None else part.scales.features
+    per = unit(True, part.scales.features is not None, "covariate" if part.evidence is None else "feature").partition(" per ")[2]
+    columns |= {name: [None] * (P * Q) for name in OF_KINDS}
+    for q, response in enumerate(part.responses):
+        if response not in part.told:
+            continue
+        told, at = part.told[response], slice(q, None, Q)
+        for name, source in _IN_UNITS.items():
+            columns[name][at] = _flat(getattr(told, source) / x)
+        columns["unit"][at] = [f"{told.unit} per {per}"] * P
+        columns["caution"][at] = list(told.cautions) or [None] * P
+        if told.ratio:
+            columns["ratio_is"][at] = [told.ratio] * P
+            for name, source in (("ratio", "mean"), ("ratio_lower", "lower"), ("ratio_upper", "upper")):
+                columns[name][at] = _flat(np.exp(getattr(told, source) / x))
+        if told.ratio == ODDS_RATIO:
+            for name, source in (("odds_ratio", "ratio"), ("or_lower", "ratio_lower"), ("or_upper", "ratio_upper")):
+                columns[name][at] = columns[source][at]
+    return columns
 
 
 def _columns(part: Effects) -> dict[str, list[Any]]:

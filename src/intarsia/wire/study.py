@@ -14,12 +14,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+from intarsia.errors import InputError, StudyError
+from intarsia.wire.defaults import CHAINS, DRAWS, GRAM_ROWS, THIN, WARMUP
+from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
+GRAM = "gram"  # no sketch: the exact Gram matrix of all sites' columns, by secure multiplication between the sites
 PRECISIONS = ("float64", "float32")
 TRANSFORMS = ("rank-normal",)
 MAX_LIST_RATIO = 10
@@ -28,11 +30,23 @@ CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zer
 
 @dataclass(frozen=True)
 class SketchPlan:
-    """How the columns are sketched: m rows, which kind, at which precision the values leave the site."""
+    """How the columns are sketched: m rows, which kind, at which precision the values leave the site.
+
+    A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers.
+    """
 
     m: int
     kind: str = "orthonormal"
     precision: str = "float64"
+    rows: int | None = None
+
+    @property
+    def gram(self) -> bool:
+        return self.kind == GRAM
+
+    def blocks(self, n: int) -> int:
+        """In how many messages n subjects travel between two sites."""
+        return -(-n // (self.rows or n))
 
 
 @dataclass(frozen=True)
@@ -116,7 +130,8 @@ class SiteEntry:
     """One site of the roster. `features`, `responses` and `covariates` are labels or patterns with `*`.
 
     `columns` is how many columns the site brings in all (indicators counted one by one), `transform = "rank-normal"` turns its
-    continuous features into normal scores before they are sketched.
+    continuous features into normal scores before they are sketched. `kinds` says, by response, what is not a plain measurement
+    (`wire.kinds.check_kind`).
     """
 
     name: str
@@ -125,6 +140,7 @@ class SiteEntry:
     covariates: tuple[str, ...] = ()
     columns: int | None = None
     transform: str | None = None
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     exchange_key: str | None = None
     signing_key: str | None = None
 
@@ -247,6 +263,11 @@ class Study:
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
+    @property
+    def kinds(self) -> dict[str, Mapping[str, Any]]:
+        """What the study file says of its responses' kinds, by response; a plain measurement may be left out there."""
+        return {name: said for site in self.sites for name, said in site.kinds.items()}
+
     def site(self, name: str) -> SiteEntry:
         for entry in self.sites:
             if entry.name == name:
@@ -299,6 +320,8 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         privacy=Privacy(),
     )
     study = replace(study, privacy=_privacy(content, check, study))
+    if study.sketch.gram:
+        _gram(study, check)
     check.finish()
     return study
 
@@ -312,12 +335,36 @@ def _run(content: dict[str, Any], check: Checker) -> str:
 
 def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
     table, at = check.table(content, "sketch", required=True), ("sketch",)
-    check.known(table, at, ("m", "kind", "precision"))
+    check.known(table, at, ("m", "kind", "precision", "rows"))
+    if table.get("kind") == GRAM:
+        for key, only in (("m", 0), ("precision", "float64")):
+            if table.get(key, only) != only:
+                check.fail((*at, key), f'kind = "gram" sends no sketch: leave {key} out')
+        return SketchPlan(0, GRAM, rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20))
+    if "rows" in table:
+        check.fail((*at, "rows"), 'rows is for kind = "gram"; the number of sketch rows is m')
     return SketchPlan(
         m=check.integer(table, at, "m", low=2, high=10**7),
-        kind=check.choice(table, at, "kind", KINDS, "orthonormal"),
+        kind=check.choice(table, at, "kind", (*KINDS, GRAM), "orthonormal"),
         precision=check.choice(table, at, "precision", PRECISIONS, "float64"),
     )
+
+
+def _gram(study: Study, check: Checker) -> None:
+    """What a study of kind "gram" needs, and what it cannot do yet."""
+    if len(study.sites) != 3:
+        check.fail(
+            ("site",),
+            f'kind = "gram" is computed by three sites, and this study has {len(study.sites)}: use a sketch (kind = '
+            '"orthonormal")',
+        )
+    if not study.agrees:
+        check.fail(("site",), 'kind = "gram" seals messages from site to site: pin exchange_key and signing_key of every site')
+    if study.privacy.epsilon is not None:
+        check.fail(
+            ("privacy", "epsilon"),
+            'differential privacy does not cover kind = "gram" yet: use kind = "gaussian", or leave epsilon out',
+        )
 
 
 def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
@@ -400,13 +447,15 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     if (epsilon is None) != (delta is None):
         check.fail((*at, "epsilon" if delta is None else "delta"), "state epsilon and delta together or not at all")
     if epsilon is not None:
-        if study.sketch.kind != "gaussian":
+        if study.sketch.kind not in ("gaussian", GRAM):
             check.fail((*at, "epsilon"), 'differential privacy needs [sketch] kind = "gaussian"')
         if any(site.covariates for site in study.sites):
             # Projecting on noisy covariates would leave confounding behind and say nothing about it.
             check.fail((*at, "epsilon"), "differential privacy does not cover covariates yet: leave one of the two out")
         if any(site.transform for site in study.sites):
             check.fail((*at, "epsilon"), "differential privacy does not cover transform: ranks depend on everybody's values")
+        if any(said["kind"] != "continuous" for site in study.sites for said in site.kinds.values()):
+            check.fail((*at, "epsilon"), "differential privacy does not cover kinds of responses yet: leave one of the two out")
         missing = [name for name in study.names if name not in policy.row_bound]
         if missing:
             check.fail((*at, "epsilon"), f"differential privacy needs a row_bound for {', '.join(missing)}")
@@ -429,11 +478,15 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
             covariates=check.strings(table, at, "covariates", default=()),
             columns=check.integer(table, at, "columns", low=1, high=10**9) if "columns" in table else None,
             transform=check.choice(table, at, "transform", TRANSFORMS, "") if "transform" in table else None,
+            kinds=_kinds(table, at, check),
             exchange_key=check.key(table, at, "exchange_key"),
             signing_key=check.key(table, at, "signing_key"),
         )
         if not entry.features and not entry.responses and not entry.covariates:
             check.fail(at, f"site {entry.name!r} brings nothing: give it features, responses or covariates")
+        for name in entry.kinds:
+            if not entry.claims_response(name):
+                check.fail((*at, "kinds", name), f"site {entry.name!r}: a kind is given for {name!r}, which is no response of it")
         if (entry.exchange_key is None) != (entry.signing_key is None):
             check.fail(at, f"site {entry.name!r}: exchange_key and signing_key are pinned together or not at all")
         entries.append(entry)
@@ -441,6 +494,19 @@ def _sites(content: dict[str, Any], check: Checker) -> tuple[SiteEntry, ...]:
         check.fail(("site",), "the roster is empty: add a [[site]] table for every site")
     _roster(entries, check)
     return tuple(entries)
+
+
+def _kinds(table: dict[str, Any], at: tuple[str | int, ...], check: Checker) -> dict[str, dict[str, Any]]:
+    given, out = table.get("kinds", {}), {}
+    if not isinstance(given, Mapping):
+        check.fail((*at, "kinds"), 'kinds must be a table, such as kinds = { asthma = "binary" }')
+        return {}
+    for name, said in given.items():
+        try:
+            out[str(name)] = check_kind(said)
+        except InputError as error:
+            check.fail((*at, "kinds", name), f"response {str(name)[:64]!r}: {error}")
+    return out
 
 
 def _roster(entries: list[SiteEntry], check: Checker) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
+from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
 from intarsia.server.sampler.schedule import Kind, Sweep, draw_noise, plan
@@ -40,11 +41,14 @@ class Chain:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
         X, Y = asked.array("X"), asked.array("Y")
         self.be = backends.get("numpy")
-        self.plan = plan(Model(**asked.model), X, Y, mixing=asked.mixing)
-        self.data = prepare(self.be, X, Y)
+        self.gaps = Gaps.of(X, Y)
+        level, Y = (Y, Y) if self.gaps is None else (self.gaps.level, self.gaps.blank)
+        self.plan = plan(Model(**asked.model), X, level, mixing=asked.mixing, degrees=asked.degrees)
+        self.data = prepare(self.be, X, level, degrees=asked.degrees)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        self.state = initial(self.plan, self.data, self.rng, sparse_start(X, Y) if self.plan.searches else None)
+        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
+        self.state = initial(self.plan, self.data, self.rng, found)
         self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
@@ -53,6 +57,8 @@ class Chain:
         """One sweep."""
         del total
         kind, warmup = self.plan.kind(self.sweeps), self.asked.warmup
+        if self.gaps is not None:
+            self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
         state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, self._factor(kind)), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):

@@ -17,6 +17,7 @@ from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
 from intarsia.server.sampler import backends
+from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import Run
@@ -55,8 +56,13 @@ def sample(
     every: float = CHECKPOINT_SECONDS,
     memory: int = IN_MEMORY_BYTES,
     backend: str = "numpy",
+    degrees: int | None = None,
+    partly: bool = False,
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
+
+    `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
+    other rows with the same products. The draws are the same as from the rows themselves.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
@@ -64,11 +70,15 @@ def sample(
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
     its own, so the same posterior and other draws; `workers` has no meaning there.
+
+    `partly`: some rows lack some responses (NaN in Y); they are drawn in every sweep given the rest (`gaps`).
     """
     model = model or Model()
     backends.get(backend)
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
-    check(X, Y)
+    if partly and np.isnan(Y).any():
+        _check_gaps(Y, model, backend)
+    check(X, np.where(np.isnan(Y), 0.0, Y) if partly else Y)
     model.rank_of(Y.shape[1])
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
         warnings.warn(
@@ -80,6 +90,10 @@ def sample(
         "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
     }  # fmt: skip
+    if degrees is not None:
+        if degrees != int(degrees) or degrees < 2:
+            raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
+        asked["degrees"] = int(degrees)
     way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
     job = Job(asked, {"X": X, "Y": Y}, draws, until, memory)
     return carry_out(job, way, checkpoint)
@@ -132,6 +146,14 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
         return _collect(C, launcher.runs(), asked, time.perf_counter() - began)
 
 
+def _check_gaps(Y: Any, model: Model, backend: str) -> None:
+    patterns(Y)
+    if model.power != 1:
+        raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
+    if backend != "numpy":
+        raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
+
+
 def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
     """A guess, before any sweep is made."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
@@ -155,7 +177,7 @@ def _collect(C: Any, runs: list[Run], asked: dict[str, Any], seconds: float) -> 
         "chain_seconds": [run.seconds * share for run in runs for _ in run.stepper.chains],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.stepper.sweeps) for run in runs for _ in run.stepper.chains],
         "sweeps": asked["warmup"] + target * asked["thin"],
-        "m": asked["shape"][0],
+        "m": asked.get("degrees", asked["shape"][0]),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
     records = [run.stepper.record for run in runs]

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
-from intarsia.server.covariates import Covariates
+from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.judgement import kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.messages import join
 
 FILE = "checks.json"
+MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
 
 def check(
@@ -32,12 +32,18 @@ def check(
     target = folder.path / "posterior.nc"
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    study, joined = folder.study, join(folder.sketches())
+    study, joined = folder.study, folder.joined()
     posterior = Posterior.load(target)
     judgement = kept(posterior)
     if judgement is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
+    if study.sketch.gram and joined.m > MOST_REFITTED:
+        raise StudyError(
+            f"Refits of a Gram study make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. The "
+            "leave-one-out "
+            "figures in the report come without refits."
+        )
+    rows = check_rows(joined, MOST_REFITTED)
 
     def refit(some: Rows) -> Posterior:
         part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}

@@ -5,6 +5,7 @@ Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
     offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
+    deal-N/ progress-N/ product/                a Gram study: masked columns on their way, products between sites
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
     coefficients/                               one file per site, only its own rows
@@ -22,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.server.study import gram
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.messages import Sketch
+from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
-KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt")
+KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
 
 
 class StudyFolder:
@@ -112,7 +114,7 @@ class StudyFolder:
                 "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study again`)."
             )
         try:
-            _CHECKS[kind](self, sender, raw)
+            _check(kind)(self, sender, raw)
         except MessageError as error:
             raise FederationError(f"The {kind} of site {sender!r} is refused: {error}") from None
         target.parent.mkdir(exist_ok=True)
@@ -130,10 +132,31 @@ class StudyFolder:
         self.require("alignment")
         return intersect({name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names})
 
+    def left_out(self) -> dict[str, int]:
+        """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here."""
+        if self.missing("alignment"):
+            return {}
+        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.study.names}
+        return {name: counts[name] - cohort.n for name, cohort in self.cohorts().items() if counts[name] > cohort.n}
+
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
         self.require("sketch")
         return [Sketch.load(self.file("sketch", name)) for name in self.study.names]
+
+    def joined(self) -> Joined:
+        """The sketches of all sites side by side; of a Gram study, a root of the joint Gram matrix."""
+        return gram.joined(self) if self.study.sketch.gram else join(self.sketches())
+
+    @property
+    def collected(self) -> bool:
+        """Whether everything the fit needs is here."""
+        return gram.collected(self) if self.study.sketch.gram else not self.missing("sketch")
+
+    def drop(self, kind: str) -> None:
+        """Delete messages that have been handed on and are of no use any more."""
+        for name in self.study.names:
+            self.file(kind, name).unlink(missing_ok=True)
 
     def sketch_facts(self, name: str) -> dict[str, Any]:
         """What an accepted sketch must have in common with the others, without reading all of its numbers again."""
@@ -203,8 +226,11 @@ def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> Non
 
 
 def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
-    sketch = Sketch.load(raw)
     study = folder.study
+    if study.sketch.gram:
+        gram.check_block(folder, sender, raw)
+        return
+    sketch = Sketch.load(raw)
     folder.same_hash("sketch", sender, sketch.study_hash, sketch.site)
     for what, found, expected in (
         ("m", sketch.m, study.sketch.m),
@@ -257,8 +283,18 @@ _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
     "announcement": _check_announcement,
     "alignment": _check_alignment,
     "sketch": _check_sketch,
+    "product": gram.check_product,
     "receipt": _check_receipt,
 }
+
+
+def _check(kind: str) -> Callable[[StudyFolder, str, bytes | Path], None]:
+    """The check of a kind of message; those of a Gram study that go block by block have the block's number in their kind."""
+    name, _, number = kind.partition("-")
+    if not number:
+        return _CHECKS[kind]
+    of_block = gram.check_deal if name == "deal" else gram.check_product
+    return lambda folder, sender, raw: of_block(folder, sender, raw, int(number))
 
 
 def write_atomic(path: Path, content: bytes) -> None:

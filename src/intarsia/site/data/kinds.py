@@ -20,13 +20,9 @@ from scipy.stats import rankdata
 
 from intarsia.errors import InputError
 from intarsia.site.data.survival import martingale_residuals, rmst_pseudo_observations
-from intarsia.wire.kinds import MARTINGALE, RMST, TRANSFORMS, Back, Language
+from intarsia.wire.kinds import MARTINGALE, OPTIONS, RMST, TRANSFORMS, Back, Language
 
 _RARE = 0.05
-_OPTIONS = {
-    "continuous": ("unit",), "binary": ("yes",), "time": ("method", "horizon", "unit"), "count": ("transform",),
-    "skewed": ("transform",), "ordinal": ("order", "scores"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,10 @@ def prepare(values: Any, kind: str = "continuous", options: Mapping[str, Any] | 
     """Prepare one response. `values` is a column; for kind "time" a pair (times, events) with events 0/1 or true/false."""
     given = dict(options or {})
     Back(kind)  # refuses an unknown kind
-    unknown = sorted(set(given) - set(_OPTIONS[kind]))
+    known_options = [name for name in OPTIONS[kind] if name != "event"]  # the events come beside the times
+    unknown = sorted(set(given) - set(known_options))
     if unknown:
-        known = ", ".join(_OPTIONS[kind])
+        known = ", ".join(known_options)
         raise InputError(f"A response of kind {kind!r} has no option {unknown[0]!r}. It has: {known}.")
     if kind == "time":
         return _time(values, given)

@@ -1,0 +1,140 @@
+"""A site's effects and predictions in the language of its own responses: log odds ratios, months, ratios, probabilities.
+
+The sketched model is linear and standardised. For a plain measurement a coefficient is scaled; for a response of another kind
+(`wire.kinds.Back`) it is mapped, draw by draw where draws were delivered.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import log
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.site.probabilities import centred
+from intarsia.site.response_kinds import Meaning
+from intarsia.site.units import Units
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.kinds import Back
+from intarsia.wire.result_table import Told
+
+Array = NDArray[np.float64]
+_STRONG = log(5.0)  # per standard deviation of the feature: beyond, the linear model's log odds are off by more than 8 %
+_ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not worth a word
+_SUMMARY = ("mean", "sd", "lower", "upper")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, and how much wider the
+    predictions are than the draws say (`spread`)."""
+
+    y_mean: float
+    s_y: float
+    back: Back
+    sigma2_mean: float
+    sigma2: Array | None = field(default=None, repr=False)
+    spread: float = 1.0
+
+    def features(self, c: Coefficients, q: int) -> dict[str, Any]:
+        """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
+        with the noise variance at its mean."""
+        if self.back.kind != "binary" or c.draws is None or self.sigma2 is None:
+            return self._scaled({name: getattr(c, name)[:, q] for name in _SUMMARY})
+        draws = self.back.effect(c.draws[:, :, q], s_y=self.s_y, sigma2=self.sigma2[:, None])
+        low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
+        return dict(zip(_SUMMARY, (draws.mean(axis=0), draws.std(axis=0, ddof=1), low, high), strict=True))
+
+    def covariates(self, c: Coefficients, q: int) -> dict[str, Any]:
+        return self._scaled({name: getattr(c, f"covariate_{name}")[:, q] for name in _SUMMARY})
+
+    def _scaled(self, summary: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: self.back.effect(values, s_y=self.s_y, sigma2=self.sigma2_mean) for name, values in summary.items()}
+
+    def caution(self, effect: float, skewness: float) -> str | None:
+        """What to mind about one log odds ratio per standard deviation of the feature; None where nothing is.
+
+        To second order the linear model's log odds ratio is β + γ(1 − 2p)β²/2, γ the feature's skewness and p the share of yes.
+        """
+        if self.back.kind != "binary":
+            return None
+        off = 0.5 * skewness * (1 - 2 * self.y_mean) * effect
+        if abs(off) > _ROUGH:
+            way = "large" if off > 0 else "small"
+            return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too {way}"
+        return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > _STRONG else None
+
+    def predicted(self, c: Coefficients, total: Array) -> dict[str, Array]:
+        """Mean and interval for new subjects from the standardised total (its mean, then its sd where there are draws)."""
+        reach = NormalDist().inv_cdf((1 + c.interval) / 2)
+        spread = total[1] if len(total) > 1 else None
+        if self.back.kind == "binary":
+            return self._probabilities(reach, total[0], None if spread is None else np.sqrt(self.spread) * spread)
+        mean = self.y_mean + self.s_y * total[0]
+        out = {"mean": mean}
+        if spread is not None:
+            sd = self.s_y * np.sqrt(self.spread * (spread**2 + self.sigma2_mean))
+            out |= {"sd": sd, "lower": mean - reach * sd, "upper": mean + reach * sd}
+        turn = _TURN.get(self.back.transform)
+        if turn is None:
+            return out
+        # On a curved scale the ends are turned back; a standard deviation has no counterpart there.
+        return {name: np.full_like(mean, np.nan) if name == "sd" else turn(values) for name, values in out.items()}
+
+    def _probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
+        """The probability of yes; its interval is that of the probability itself: what comes is yes or no."""
+        slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=self.sigma2_mean))
+        constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - self.sigma2_mean, 0.0)))
+        p = _expit(constant + slope * line)
+        if spread is None:
+            return {"mean": p}
+        low, high = (_expit(constant + slope * (line + side * reach * spread)) for side in (-1, 1))
+        return {"mean": p, "sd": slope * spread * p * (1 - p), "lower": low, "upper": high}
+
+
+def own_responses(c: Coefficients, u: Units, meaning: Meaning) -> dict[str, Response]:
+    """The site's own responses by label, a plain measurement among them as such."""
+    out = {}
+    for k, label in enumerate(u.responses):
+        back = meaning.backs.get(label, Back("continuous"))
+        sigma2 = None if c.sigma2 is None else c.sigma2[:, k]
+        out[label] = Response(
+            float(u.y_mean[k]), float(u.y_scale[k]), back, float(c.sigma2_mean[k]), sigma2,
+            1.0 if c.spread is None else float(c.spread[k]),
+        )  # fmt: skip
+    return out
+
+
+def told(
+    c: Coefficients, known: Mapping[str, Response], skewness: Mapping[str, float]
+) -> tuple[dict[str, Told], dict[str, Told]]:
+    """For the table of results: effects of the site's features and of its covariates on responses that are no measurements."""
+    features, covariates = {}, {}
+    for q, label in enumerate(c.responses):
+        if label not in known or known[label].back == Back("continuous"):
+            continue
+        response = known[label]
+        words: dict[str, Any] = {"unit": _unit(response.back), "ratio": response.back.language.ratio}
+        found = response.features(c, q)
+        cautions = [response.caution(float(e), skewness.get(f, 0.0)) for e, f in zip(found["mean"], c.features, strict=True)]
+        features[label] = Told(**found, **words, cautions=cautions)
+        covariates[label] = Told(**response.covariates(c, q), **words)
+    return features, covariates
+
+
+def _unit(back: Back) -> str:
+    language = back.language
+    return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
+
+
+def _expit(values: Any) -> Array:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(values, dtype=np.float64))))
+
+
+def _count(values: Array) -> Array:
+    return np.asarray(np.maximum(values / 2, 0.0) ** 2 - 0.375)
+
+
+_TURN: dict[str, Callable[[Array], Array]] = {"log": np.exp, "anscombe": _count}

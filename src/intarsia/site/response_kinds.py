@@ -1,0 +1,88 @@
+"""Kinds of responses at a site: what study.toml and the site itself say of them must agree, and what they come to is kept here.
+
+study.toml decides, because the other sites and the report read the effects by it. The site may say the same once more (then a
+difference is found before anything leaves) and adds what is its own matter: which column holds the event, which level is yes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from intarsia.errors import InputError, MessageError
+from intarsia.site.data.table import Table
+from intarsia.site.prepared_table import PreparedTable, response_labels
+from intarsia.wire.kinds import Back, check_kind
+from intarsia.wire.study import Study
+
+FILE = "kinds.secret"  # in the run folder: the mean of a count is in it
+Kinds = Mapping[str, Mapping[str, Any]]
+
+
+def read_kinds(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The site's own words on its responses, checked; InputError names the response."""
+    out = {}
+    for name, said in (given or {}).items():
+        try:
+            out[str(name)] = check_kind(said)
+        except InputError as error:
+            raise InputError(f"Response {name!r}: {error}.") from None
+    return out
+
+
+def kinds_of(study: Study, site: str, own: Kinds) -> dict[str, dict[str, Any]]:
+    """Each response's kind and options, as the study says and the site completes them."""
+    out = {name: dict(said) for name, said in study.site(site).kinds.items()}
+    for name, said in own.items():
+        told = out.get(name, {"kind": "continuous"})
+        for option, value in said.items():
+            if option in told and told[option] != value:
+                raise InputError(
+                    f"Response {name!r}: the site says {option} = {value!r}, study.toml says {told[option]!r}. The other sites "
+                    "read its effects by study.toml: correct one of the two. Nothing was sent."
+                )
+        out[name] = {**told, **said}
+    return out
+
+
+def prepared(table: Table, kinds: Kinds, order: Any = None) -> Table:
+    """The table as it is sketched; unchanged where every response is a plain measurement."""
+    return PreparedTable.of(table, kinds, order) if kinds else table
+
+
+def leaving(table: Table, kinds: Kinds) -> list[str]:
+    """The labels under which the responses leave."""
+    return response_labels(table, kinds)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """How this site's coefficients are to be read: the way back by response, notes, and the skewness of its features."""
+
+    backs: Mapping[str, Back] = field(default_factory=dict)
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    skewness: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table, skewness: Mapping[str, float]) -> "Meaning":
+        if not isinstance(table, PreparedTable):
+            return cls()
+        notes = {name: found.notes for name, found in table.prepared.items() if found.notes}
+        rough = any(back.kind == "binary" for back in table.backs.values())
+        return cls(table.backs, notes, dict(skewness) if rough else {})
+
+    def to_bytes(self) -> bytes:
+        backs = {name: back.as_dict() for name, back in self.backs.items()}
+        return json.dumps({"backs": backs, "notes": self.notes, "skewness": self.skewness}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes | None) -> "Meaning":
+        if raw is None:
+            return cls()
+        try:
+            found = json.loads(raw)
+            backs = {name: Back.from_dict(back) for name, back in found["backs"].items()}
+            notes = {name: tuple(texts) for name, texts in found["notes"].items()}
+            return cls(backs, notes, {name: float(value) for name, value in found["skewness"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise MessageError("The file of this site's kinds of responses is damaged. Sketch again to make it.") from None
