@@ -112,7 +112,7 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         raise FederationError(f"{path.name} is not the file that site {sender!r} signed: it was changed or damaged on its way.")
     if not signed or found.site != sender:
         raise FederationError(
-            f"{path.name} is not signed with the key that study.toml pins for site {sender!r}: made by somebody else. Refused."
+            f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."
         )
 
 
