@@ -55,6 +55,13 @@ def findings_rows() -> Iterator[list[str]]:
             yield [row["case"], *(str(row[key]) for key in ("data_sets", "found", "alone", "findings", "false"))]
 
 
+def choosing_m_rows() -> Iterator[list[str]]:
+    for row in kept("choosing_m"):
+        power = [f"{row[f'power_{e}']:.0%} / {row[f'expected_{e}']:.0%}" for e in ("0.15", "0.25", "0.35")]
+        width = f"{fixed(row['width'], 2)} / {fixed(row['width_expected'], 2)}"
+        yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
+
+
 def confounded() -> dict[str, Any]:
     return next(row for row in kept("findings") if row["case"] == "confounded")
 
@@ -330,6 +337,7 @@ QUOTES: list[Quote] = [
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Rows("docs/selection.md", "findings", findings_rows),
+    Rows("docs/choosing-m.md", "choosing-m", choosing_m_rows),
     Sentence(
         "docs/covariates.md", "is found in {} of {} data sets without adjusting and in {} of {} adjusted.",
         lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],
