@@ -304,8 +304,9 @@ QUOTES: list[Quote] = [
         lambda: correlated(),
     ),
     Sentence(
-        TRUST, "of the paper, {} data sets in each of nine cells, sketched to a fifth of the rows: at most {} % of what is selected is "
-        "false at a stated 5 %, {} % and more of the signals are found, and 95 % intervals of true effects cover {}–{} ([all cells]",
+        TRUST,
+        "of the paper, {} data sets in each of nine cells, sketched to a fifth of the rows: at most {} % of what is selected "
+        "is false at a stated 5 %, {} % and more of the signals are found, and 95 % intervals of true effects cover {}–{} (",
         simulation2,
     ),
     Sentence(TRUST, "responses correlates: at most {} % false, {} % and more found, coverage {}–{}.", correlated),
