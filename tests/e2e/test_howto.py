@@ -11,16 +11,18 @@ from tests.federation import KEY, RUN
 
 from intarsia.carriers import in_process
 from intarsia.cli import study as study_command
+from intarsia.site import preflight
 from intarsia.wire.study import Study
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHORT = {"draws": 150, "warmup": 150, "chains": 2, "thin": 1, "seed": 1}
+BRIEF_S = 0.2  # of the gate's attack on the site's own sketch, for each site
 LONG = "draws = 1000\nwarmup = 500\nchains = 4\nthin = 10\n"
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a page in an empty folder. Its chains are cut short, and what runs in Python has a fixed key and run."""
+    """Run a page in an empty folder. Chains and self-attacks are cut short; what runs in Python has a fixed key and run."""
     assert LONG in study_command.TEMPLATE
     brief = "".join(f"{key} = {SHORT[key]}\n" for key in ("draws", "warmup", "chains", "thin"))
     monkeypatch.setattr(study_command, "TEMPLATE", study_command.TEMPLATE.replace(LONG, brief))
@@ -28,6 +30,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     fixed = {"fit": SHORT, "run": RUN}
     monkeypatch.setattr(in_process, "study_for", lambda *sites, **options: right(*sites, **options | fixed))
     monkeypatch.setattr(in_process.SketchKey, "new", lambda: KEY)
+    attack = preflight.attack_columns
+    monkeypatch.setattr(preflight, "attack_columns", lambda *given: attack(*given[:-1], BRIEF_S))
     monkeypatch.delenv("INTARSIA_DATA", raising=False)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
