@@ -1,12 +1,16 @@
 """The gate for an exact Gram matrix: how many columns, which columns, and what left before."""
 
+import json
+
 import pytest
 from tests.federation import NAMES, frames, gram_sites, gram_study
 
 from intarsia.carriers.in_process import carrier
+from intarsia.cli import main
 from intarsia.errors import FederationError, PrivacyError, StudyError
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import judge
+from intarsia.privacy.gram import beside_sketch
 from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.server.study import protocol
@@ -185,3 +189,16 @@ def test_the_multiplication_steps_are_refused_in_a_sketch_study():
     for step in ("deal", "multiply"):
         with pytest.raises(FederationError, match="Only a study of kind 'gram'"):
             carrier(parties, study)(step, {"mri": {"block.number": b"0"}})
+
+
+def test_the_plan_puts_the_gram_matrix_beside_the_sketch(capsys):
+    few, many = beside_sketch(10_000, 50, 500), beside_sketch(300, 120, 60)
+    assert few.allowed
+    assert few.narrower == pytest.approx((9999 / 500) ** 0.5)
+    assert few.membership_auc == pytest.approx(0.597, abs=0.001)
+    assert not many.allowed
+    assert "is refused here" in many.sentence
+    assert main(["privacy", "plan", "--n", "10000", "--features", "47", "--responses", "3"]) == 0
+    assert 'exact Gram matrix (kind = "gram") would give the pooled fit' in capsys.readouterr().out
+    assert main(["privacy", "plan", "--n", "300", "--features", "119", "--responses", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gram"]["allowed"] is False

@@ -119,8 +119,14 @@ def explain(study: Study) -> list[str]:
     ]
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
+    elif study.alignment.mode == "union":
+        lines.append(
+            "Subjects: those that all sites with features have, grouped by the responses they have; keyed tokens travel, so the "
+            "server sees who has which response, and how many."
+        )
     else:
         lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
+    if study.alignment.mode != "strict":
         most = f"{study.alignment.max_subjects:,}" if study.alignment.max_subjects else f"{MAX_LIST_RATIO} times a site's own"
         lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
@@ -137,7 +143,8 @@ def explain(study: Study) -> list[str]:
         lines.append("Study key: exchanged by file; whoever has it can undo the sketch. Keep it from the server.")
     rank = "as many as responses" if f.rank is None else str(f.rank)
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
-    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
+    budget = "at most " if f.until == "converged" else ""
+    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {budget}{f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
         lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
@@ -274,6 +281,7 @@ precision = "float64"
 
 [alignment]
 # "strict": all sites hold the same subjects. "intersect": the common subjects are used; the server sees the overlap.
+# "union": subjects that all sites with features know; some may lack some responses (docs/union.md).
 mode = "{mode}"
 # Applied to every id, in this order: strip, collapse (white space), nfc, lower, upper, no-leading-zeros, integer.
 canonical = ["strip", "nfc"]
@@ -285,10 +293,14 @@ canonical = ["strip", "nfc"]
 local = "row"             # "row": one local scale a feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
-draws = 1000
+draws = 1000              # a budget: kept per chain, at most
 warmup = 500
 chains = 4
 thin = 10
+until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case
+# rhat = 1.01
+# rhat_folded = 1.02
+# ess = 400
 seed = 0
 select = "bfdr"           # Bayesian false discovery rate, or "mixture", the paper's
 fdr = 0.05

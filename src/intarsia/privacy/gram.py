@@ -14,6 +14,8 @@ One who knows G alone has h only: members t/(1 + t) with t ~ (c/(n−1−c)) F_{
 of more single out smaller groups. Each such group is judged as what it is: a Gram matrix of so few people.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy import stats
 
@@ -52,6 +54,39 @@ def most_columns(n: int, auc: float) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if membership_auc(n, middle) <= auc else (low, middle - 1)
     return low
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An exact Gram matrix beside a sketch of m rows: whether the gate lets it pass, what it tells, how much sharper it is."""
+
+    allowed: bool
+    columns_per_subject: float
+    membership_auc: float | None
+    narrower: float  # intervals of the sketch are so many times as wide, where enough rows carry the structure
+
+    @property
+    def sentence(self) -> str:
+        if not self.allowed:
+            return (
+                f'an exact Gram matrix (kind = "gram") is refused here: {self.columns_per_subject:.2f} columns per '
+                "subject, at most "
+                "1/3. Sketch."
+            )
+        return (
+            f'an exact Gram matrix (kind = "gram") would give the pooled fit, intervals {self.narrower:.1f} times as '
+            "narrow, with "
+            f"membership AUC {self.membership_auc:.3f}. It needs three sites, of which no two work together; with a "
+            "sketch no site "
+            "may work with the server."
+        )
+
+
+def beside_sketch(n: int, columns: int, m: int) -> Choice:
+    """What the other kind of study would mean for these sizes."""
+    allowed = columns <= MOST_COLUMNS * n and columns < n - 1
+    auc = membership_auc(n, columns) if allowed else None
+    return Choice(allowed, columns / n, auc, float(np.sqrt((n - 1) / m)))
 
 
 def size(facts: Facts, policy: Policy) -> list[Finding]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, GRAM_ROWS, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, ESS, GRAM_ROWS, RHAT, RHAT_FOLDED, THIN, WARMUP
 from intarsia.wire.kinds import check_kind
-from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
+from intarsia.wire.schema import ABOVE_ONE, POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
@@ -54,17 +54,23 @@ class Alignment:
     """How the sites find the same subjects; `canonical` lists the rules applied to every id, in order.
 
     `max_subjects` caps the list a site may bring to an intersection: whoever lists a population finds out who of it is at the
-    other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own.
+    other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own. In mode "union" subjects are grouped by the
+    responses they have, and groups below `min_group` subjects are left out (`wire.groups`).
     """
 
     mode: str = "strict"
     canonical: tuple[str, ...] = ("strip", "nfc")
     max_subjects: int | None = None
+    min_group: int | None = None
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule."""
+    """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule.
+
+    Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient and
+    noise variance has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples; with `until = "draws"` never.
+    """
 
     rank: int | None = None
     local: str = "row"
@@ -76,6 +82,10 @@ class Fit:
     warmup: int = WARMUP
     chains: int = CHAINS
     thin: int = THIN
+    until: str = "converged"
+    rhat: float = RHAT
+    rhat_folded: float = RHAT_FOLDED
+    ess: float = ESS
     seed: int = 0
     select: str = "bfdr"
     fdr: float = 0.05
@@ -322,6 +332,15 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     study = replace(study, privacy=_privacy(content, check, study))
     if study.sketch.gram:
         _gram(study, check)
+    if study.alignment.mode == "union":
+        for what, there in (
+            ('kind = "gram"', study.sketch.gram),
+            ("covariates", any(site.covariates for site in study.sites)),
+            ("differential privacy", study.privacy.epsilon is not None),
+            ("a fractional likelihood (power)", study.fit.power != 1),
+        ):
+            if there:
+                check.fail(("alignment", "mode"), f'mode = "union" does not cover {what} yet: leave one of the two out')
     check.finish()
     return study
 
@@ -369,7 +388,7 @@ def _gram(study: Study, check: Checker) -> None:
 
 def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
     table, at = check.table(content, "alignment"), ("alignment",)
-    check.known(table, at, ("mode", "canonical", "max_subjects"))
+    check.known(table, at, ("mode", "canonical", "max_subjects", "min_group"))
     rules = check.strings(table, at, "canonical", default=Alignment().canonical)
     for rule in rules:
         if rule not in CANONICAL_RULES:
@@ -377,7 +396,13 @@ def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
     if "lower" in rules and "upper" in rules:
         check.fail((*at, "canonical"), "'lower' and 'upper' exclude each other")
     most = check.integer(table, at, "max_subjects", low=1, high=2**40) if "max_subjects" in table else None
-    return Alignment(check.choice(table, at, "mode", ("strict", "intersect"), "strict"), rules, most)
+    mode = check.choice(table, at, "mode", ("strict", "intersect", "union"), "strict")
+    least = None
+    if "min_group" in table:
+        least = check.integer(table, at, "min_group", low=20, high=10**9)
+        if mode != "union":
+            check.fail((*at, "min_group"), 'min_group belongs to mode = "union"')
+    return Alignment(mode, rules, most, least)
 
 
 def _fit(content: dict[str, Any], check: Checker) -> Fit:
@@ -394,6 +419,10 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
         thin=check.integer(table, at, "thin", default=d.thin, low=1, high=10**5),
+        until=check.choice(table, at, "until", ("converged", "draws"), d.until),
+        rhat=check.number(table, at, "rhat", default=d.rhat, within=ABOVE_ONE),
+        rhat_folded=check.number(table, at, "rhat_folded", default=d.rhat_folded, within=ABOVE_ONE),
+        ess=check.number(table, at, "ess", default=d.ess, within=POSITIVE),
         seed=check.integer(table, at, "seed", default=d.seed, low=0, high=2**63 - 1),
         select=check.choice(table, at, "select", ("bfdr", "mixture"), d.select),
         fdr=check.number(table, at, "fdr", default=d.fdr, within=Range(0.0, 1.0, open_low=True)),

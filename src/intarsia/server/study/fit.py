@@ -58,8 +58,9 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     rows = check_rows(joined)
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
-    if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
-        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
+    noisy = any(joined.feature_noise) or any(joined.response_noise)
+    if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
+        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1, "until": None}
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
@@ -90,17 +91,19 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     """Draws given X and Y, what the covariates left of the joined sketches."""
     from intarsia.server.sampler.model import Model
     from intarsia.server.sampler.sample import sample as run_chains
+    from intarsia.server.sampler.stopping import Until
 
     f = study.fit
     model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
-    plan |= {"thin": f.thin, "seed": f.seed} | options
+    until = Until(f.rhat, f.rhat_folded, f.ess) if f.until == "converged" else None
+    plan |= {"thin": f.thin, "seed": f.seed, "until": until} | options
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
         return run_chains(X, Y, degrees=joined.m - len(joined.covariates), **plan)
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
-        return run_chains(X, Y, **plan)
+        return run_chains(X, Y, **plan, partly=study.alignment.mode == "union")
     # A private study: the likelihood must know how much noise the sites added.
     from intarsia.server.sampler.private import sample as run_private
 
