@@ -1,10 +1,13 @@
 """Three small sites for the tests of the federation."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
@@ -76,3 +79,21 @@ def study(parties: list[Site] | None = None, *, m: int = 60, **tables: Any) -> S
         roster.append(entry)
     content = {"id": "liver", "run": RUN, "sketch": {"m": m}, "fit": FIT, "site": roster}
     return Study.from_dict(content | tables)
+
+
+def fixed_identity(name: str) -> Identity:
+    """The same keys every time: what rests on chance must not rest on a key of this moment."""
+    exchange, signing = (hashlib.sha256(f"{name} {what}".encode()).digest() for what in ("exchange", "signing"))
+    return Identity(name, X25519PrivateKey.from_private_bytes(exchange), Ed25519PrivateKey.from_private_bytes(signing))
+
+
+def gram_sites(tables: dict[str, Any], **options: Any) -> list[Site]:
+    """The three sites with identities, as a Gram study needs them."""
+    parties = sites(tables, key=None, **options)
+    for site in parties:
+        site.identity = fixed_identity(site.name)
+    return parties
+
+
+def gram_study(parties: list[Site], **tables: Any) -> Study:
+    return study(parties, sketch={"kind": "gram", "rows": 128}, **tables)

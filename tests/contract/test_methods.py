@@ -10,10 +10,10 @@ import pytest
 from tests.reports import made_up
 
 from intarsia.cli import main
-from intarsia.report.gather import Material, gather
+from intarsia.report.gather import Beside, Material, gather
 from intarsia.report.methods import REFERENCES, methods
 from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.wire.study import Study
 
 SITES: list[dict[str, Any]] = [
@@ -39,14 +39,16 @@ def material(of: Study | None, Q: int = 3, covariates: bool = False, apart: floa
     coords = posterior.C.coords
     posterior = Posterior.from_draws(
         Draws(C, posterior.Sigma.values, posterior.tau.values, None, {"warmup": 300, "thin": 5, "seed": 9}),
-        features=posterior.features,
-        responses=posterior.responses,
-        feature_sites=coords["site"].values.tolist(),
-        response_sites=coords["response_site"].values.tolist(),
+        Names(
+            posterior.features,
+            posterior.responses,
+            coords["site"].values.tolist(),
+            coords["response_site"].values.tolist(),
+        ),
         attrs={"n": 900, "m": 40},
         effects=effects,
     )
-    return gather(posterior, study=of, joined=None if covariates else joined)
+    return gather(posterior, Beside(study=of, joined=None if covariates else joined))
 
 
 def cited(text: str) -> set[str]:

@@ -13,6 +13,7 @@ from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
+from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
@@ -25,7 +26,7 @@ MESSAGES = {
     "alignment": AlignmentReport,
     "cohort": Cohort, "union": UnionCohort, "groups": GroupedSketch,
     "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
-    "sum": PredictionSum, "file": FileSignature,
+    "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct,
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_covariates_are_adjusted_for_and_delivered_to_their_sites(study):
     assert result.posterior.covariates == ["age", "centre=south"]
     assert "x3" not in result.selected
     (age,) = of_covariates(result.models["ward"])
-    assert (age["feature"], age["selected"], age["local_fdr"]) == ("age", None, None)
+    assert (age["feature"], age["selected"], age["local_fdr"]) == ("age", False, None)
     assert age["lower"] < 0.1 < age["upper"]
     assert age["unit"] == "units of the response per unit of the covariate"
     (south,) = of_covariates(result.models["registry"])

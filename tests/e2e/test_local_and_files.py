@@ -139,7 +139,7 @@ def test_covariates_take_part_in_rows_and_predictions() -> None:
     assert set(rows) == {("age", q) for q in ("alt", "ast", "hdl")}
     found = rows["age", "alt"]
     assert found["lower"] < 0.8 < found["upper"]
-    assert found["selected"] is None
+    assert found["selected"] is False
     mri = {r["feature"] for r in result.models["mri"].rows() if r["role"] == "covariate"}
     assert mri == {"centre=b", "centre=c"}
     new = {name: frame.drop(columns=RESPONSES[name]).head(600) for name, frame in tables.items()}

@@ -15,16 +15,19 @@ from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
+from intarsia.wire.gram import GramBlock, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import FileSignature, verify
 from intarsia.wire.study import Study
 
-# Who a file of each step says it is from. A receipt carries its signature inside.
+# Who a file of each step says it is from.
 _SENDER: dict[str, Callable[[bytes], str]] = {
     "align": lambda raw: AlignmentReport.from_bytes(raw).site,
     "sketch": lambda raw: Sketch.load(raw).site,
+    "gram": lambda raw: GramBlock.from_bytes(raw).site,
+    "multiply": lambda raw: GramProduct.from_bytes(raw).site,
     "receive": lambda raw: Receipt.from_bytes(raw).site,
     "predict": lambda raw: PredictionPart.from_bytes(raw).site,
 }
@@ -38,14 +41,14 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
         for path in paths:
             # The file stays with its owner: what is kept is a copy of what was checked.
             raw = _read(path)
-            sender = _SENDER[step](raw)
+            sender = _SENDER["gram" if step == "sketch" and study.sketch.gram else step](raw)
             if sender not in study.names:
                 raise FederationError(
                     f"{sender!r} is not on the roster of study {study.id!r} ({', '.join(study.names)}). Refused."
                 )
             if sender in replies:
                 raise FederationError(f"Two of the files given come from site {sender!r}; give one file per site.")
-            if step != "receive":
+            if step not in ("receive", "multiply"):  # these carry their signature inside
                 check_signature(study, sender, raw, path)
             replies[sender] = Reply(raw)
         return {name: reply for name, reply in replies.items() if name in payloads}
@@ -61,14 +64,27 @@ def fit_files(
     workers: int | None = None,
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again."""
+    """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again.
+
+    Of a Gram study: the sites' own blocks and their products.
+    """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
-    ask = carrier(folder.study, sketches)
+    products = [path for path in sketches if folder.study.sketch.gram and _is_product(path)]
+    ask = carrier(folder.study, [path for path in sketches if path not in products])
     for name, reply in ask("sketch", {name: {} for name in folder.present("sketch")}).items():
         assert reply.message is not None
         folder.accept("sketch", name, reply.message)  # the same again, or refused: a site's first sketch is its only one
     protocol.collect_sketches(folder, ask)
+    if folder.study.sketch.gram:
+        protocol.collect_shares(folder, carrier(folder.study, products))
     return fit(folder, workers=workers, progress=progress)
+
+
+def _is_product(path: Path) -> bool:
+    try:
+        return bool(GramProduct.from_bytes(_read(path)).site)
+    except MessageError:
+        return False
 
 
 def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:

@@ -9,6 +9,7 @@ from intarsia.errors import StudyError
 
 EPILOG = """examples:
   intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
+  intarsia fit *.gram *.product --study study.toml -o liver     # a Gram study: the sites' own blocks and their products
   intarsia fit lab.sketch -o liver                      # a site that came later; the folder knows its study
 An interrupted fit goes on where it was when the same command is given again."""
 

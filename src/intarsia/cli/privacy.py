@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    from intarsia.privacy.gram import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
 
     if (args.epsilon is None) != (args.delta is None):
@@ -89,10 +91,11 @@ def _plan(args: argparse.Namespace) -> int:
     problem = Problem.expected(args.n, args.features, args.responses, args.nonzero, args.rank)
     budget = None if args.epsilon is None else Budget(args.epsilon, args.delta, args.row_bound)
     found = plan(problem, kind=args.kind, grid=args.m, history_m=args.history, budget=budget)
+    other = beside_sketch(args.n, problem.columns, found.recommended)
     if args.plot:
         _plot(found, args.plot)
     if args.json:
-        return print_json(found.as_dict())
+        return print_json(found.as_dict() | {"gram": asdict(other)})
     head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "error²", "× s ln P"]
     private = found.epsilon is not None
     rows = [
@@ -109,6 +112,8 @@ def _plan(args: argparse.Namespace) -> int:
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
         print(f"  - {reason}")
+    if not private:
+        print(f"  - {other.sentence}")
     print(f"  (s = {found.nonzero} features expected to matter, rank {found.rank}; state yours with --nonzero and --rank)")
     return 0
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import site_check
+from intarsia.cli import site_check, site_gram
 from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
@@ -20,6 +20,8 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
   intarsia site sketch clinic -o clinic.sketch          # send to the server
+  intarsia site deal clinic *.gram -o clinic.deal       # a Gram study only: after `site sketch clinic -o clinic.gram`
+  intarsia site multiply clinic *.deal -o clinic.product
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
   intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
 over the network:
@@ -55,6 +57,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     sketch.add_argument("--cohort", type=Path, help="the server's answer to `align`")
     sketch.add_argument("--announcements", nargs="+", type=Path, help="the announcements of all sites, for the privacy check")
     site_check.add_yes(sketch)
+    site_gram.register(lambda name, text, run: _add(sub, name, text, run, out=True))
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
@@ -273,7 +276,7 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
     if signed:
         write_signed(args.out, site, study, raw)
     else:
-        _write(args.out, raw)
+        write_file(args.out, raw)
 
 
 def _announcements(paths: Sequence[Path] | None) -> dict[str, bytes]:
@@ -285,13 +288,14 @@ def _announcements(paths: Sequence[Path] | None) -> dict[str, bytes]:
 
 def write_signed(path: Path, site: Any, study: Any, raw: bytes) -> None:
     """A message and, for a site with an identity, its signature beside it: both are sent."""
-    _write(path, raw)
+    write_file(path, raw)
     signature = site.signature(study, raw)
     if signature is not None:
-        _write(path.with_name(path.name + ".sig"), signature)
+        write_file(path.with_name(path.name + ".sig"), signature)
 
 
-def _write(path: Path, raw: bytes) -> None:
+def write_file(path: Path, raw: bytes) -> None:
+    """One message in a file, whole or not at all."""
     from intarsia.wire.container import write
 
     write(path, raw)

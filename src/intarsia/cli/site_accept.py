@@ -29,7 +29,7 @@ def run_accept(args: argparse.Namespace) -> None:
     review = site_folder.review(args.study)
     looser = _looser(site_folder, review.study)
     # To the standard error: the standard output holds the answer, which a program may read.
-    for line in [*explain(review.study), *_leaving(site_folder), *looser]:
+    for line in [*explain(review.study), *_leaving(site_folder, review.study.sketch.gram), *looser]:
         print(printable(line), file=sys.stderr)
     if not review.peers:
         print("No peer's key is pinned: the study key comes from a file the sites exchanged.", file=sys.stderr)
@@ -50,13 +50,14 @@ def _looser(site_folder: Any, study: Any) -> list[str]:
     return [f"LOOSER THAN THE DEFAULTS: {text}" for text in found]
 
 
-def _leaving(site_folder: Any) -> list[str]:
-    """How many subjects this site's table has, and which columns a sketch of it would carry."""
+def _leaving(site_folder: Any, gram: bool) -> list[str]:
+    """How many subjects this site's table has, and which columns would leave in a sketch or a Gram matrix."""
     try:
         table = site_folder.site().table()
     except IntarsiaError as error:
         return [f"This site's table cannot be read yet, so what would leave is not known: {one_line(str(error))}"]
-    lines = [f"This site's table has {table.n:,} subjects. Mixed into the sketch, these columns would leave:"]
+    how = "Multiplied with the other sites' columns, and not as values," if gram else "Mixed into the sketch,"
+    lines = [f"This site's table has {table.n:,} subjects. {how} these columns would leave:"]
     for what in ("features", "responses", "covariates"):
         labels = list(getattr(table, what, ()) or ())
         if labels:

@@ -117,7 +117,8 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         ]
     out += [f"REFUSED: {problem}" for problem in report.problems]
     for study in report.studies:
-        out.append(f"study {study.study} ({study.hash[:12]}…), m = {study.m}: the gate would {_verdict(study)}")
+        what = f"m = {study.m}" if study.m else "a Gram matrix"
+        out.append(f"study {study.study} ({study.hash[:12]}…), {what}: the gate would {_verdict(study)}")
         out += _findings(study)
     if alone is not None:
         out.append(f"no study accepted yet; of the columns alone the gate would {_verdict(alone)}")

@@ -41,6 +41,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
     )
+    new.add_argument("--gram", action="store_true", help="no sketch: the exact Gram matrix, by three sites (docs/gram.md)")
     new.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
     new.set_defaults(run=run_new)
 
@@ -88,6 +89,9 @@ def run_new(args: argparse.Namespace) -> None:
     ]
     mode = "intersect" if args.intersect else "strict"
     text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks))
+    if args.gram:
+        head, rest = text.split("[sketch]\n")
+        text = f"{head}[sketch]\n{GRAM_SKETCH}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
     try:
         study = Study.parse(text, str(args.path))
     except StudyError as error:
@@ -108,7 +112,10 @@ def explain(study: Study) -> list[str]:
     lines = [
         f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
         *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
-        f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
+        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations "
+        "of all columns."
+        if s.gram
+        else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
@@ -140,7 +147,9 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
         lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
-    if p.epsilon is None:
+    if s.gram:
+        lines.append("Privacy: refused above one column per three subjects; two sites together have the third one's values.")
+    elif p.epsilon is None:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
@@ -249,6 +258,11 @@ def _some(labels: tuple[str, ...], most: int = 6) -> str:
     return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
+GRAM_SKETCH = """# No sketch: the three sites multiply their columns in shares; the server gets the exact correlations.
+kind = "gram"
+# Subjects per message between two sites; smaller takes less memory and more messages.
+rows = 16384
+"""
 TEMPLATE = """# A study between institutions. All parties work from the same text: each message carries its hash.
 schema = 1
 id = "{id}"

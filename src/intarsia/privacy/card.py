@@ -13,7 +13,7 @@ from math import isinf, isnan
 from typing import Any
 
 from intarsia.errors import MessageError
-from intarsia.privacy import dp
+from intarsia.privacy import dp, gram, gram_card
 from intarsia.privacy.facts import Facts
 from intarsia.privacy.gate import Verdict, facts_table
 from intarsia.privacy.grid import STEPS_PER_SD
@@ -105,7 +105,10 @@ def study_card(
 ) -> dict[str, Any]:
     """The server's card for the whole study, from the sketches' sizes and the sites' own cards."""
     kind, m = study.sketch.kind, study.sketch.m
-    card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
+    if study.sketch.gram:
+        card = _common(study, n, columns, None, gram.membership_auc(n, columns))
+    else:
+        card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
     guarantee = None
     if study.privacy.epsilon is not None:
         guarantee = dp.guarantee(study.privacy.epsilon, study.privacy.delta, m, dict(study.privacy.row_bound))
@@ -141,6 +144,8 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
     """What a person who reads nothing else must know."""
     sketch, columns = card["sketch"], card["columns"]["at_server"]
     of = "columns of all sites, as many as they bring" if columns == UNKNOWN else f"{columns} columns"
+    if sketch["kind"] == "gram":
+        return gram_card.in_one_sentence(card, of, UNKNOWN)
     text = (
         f"The server gets {sketch['m']} secret weighted sums over {sketch['n']} people of each of the {of}: no single value, but "
         "the correlations of all columns"
@@ -161,10 +166,14 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
 
 def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
     m, shared = study.sketch.m, study.deliver.share_scales
-    return {
+    head = {
         "schema": SCHEMA,
         "kind": "intarsia privacy card",
         "study": {"id": study.id, "run": study.run, "hash": study.hash},
+    }
+    if study.sketch.gram:
+        return head | gram_card.common(study, n, UNKNOWN if columns is None else columns, UNKNOWN if auc is None else auc)
+    return head | {
         "parties": {
             "sites": [s.name for s in study.sites],
             "know_phi": "every site; the server does not",

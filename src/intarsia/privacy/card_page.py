@@ -18,7 +18,9 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     """The card as one HTML page without scripts or outside resources."""
     study, sketch, info, attacks = card["study"], card["sketch"], card["information"], card["attacks"]
     bits = info["phi_secret_bits"]
-    private = card.get("differential_privacy")
+    private, gram = card.get("differential_privacy"), sketch["kind"] == "gram"
+    within = f"to ± {attacks['correlations_known_to']:.3f}"
+    rows_m = "" if gram else f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
@@ -28,17 +30,18 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>Who sees what</h2>",
         _table(
             [
-                ("Sites (know Φ)", ", ".join(card["parties"]["sites"])),
+                ("Sites" if gram else "Sites (know Φ)", ", ".join(card["parties"]["sites"])),
                 ("The server receives", card["parties"]["server_receives"]),
                 ("The server never receives", card["parties"]["server_never_receives"]),
+                *([("Sites that work together", card["parties"]["together"])] if gram else []),
             ]
         ),
-        "<h2>The sketch</h2>",
+        f"<h2>The {'Gram matrix' if gram else 'sketch'}</h2>",
         _table(
             [
-                ("Subjects n, rows m", f"{sketch['n']}, {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"),
+                ("Subjects n" if gram else "Subjects n, rows m", f"{sketch['n']}{rows_m}"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
-                *_history(card),
+                *([] if gram else _history(card)),
                 *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
                   for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
@@ -47,14 +50,17 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>What it tells</h2>",
         _table(
             [
-                ("Mutual information, Φ secret", f"{_number(bits['lower'])} to {_number(bits['upper'])} bits"
-                 + (" (exact)" if bits["exact"] else "") + "; rows taken as Gaussian"),
-                ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
-                ("… if Φ is known", info["phi_known"]),
+                *([] if gram else [
+                    ("Mutual information, Φ secret", f"{_number(bits['lower'])} to {_number(bits['upper'])} bits"
+                     + (" (exact)" if bits["exact"] else "") + "; rows taken as Gaussian"),
+                    ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
+                    ("… if Φ is known", info["phi_known"]),
+                ]),
                 ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain)"),
-                ("Known rows R²", _number(attacks["known_rows_r2"])),
+                ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
+                else ("Known rows R²", _number(attacks["known_rows_r2"])),
                 *_blind(card),
-                ("Correlations", f"the server gets each to ± {attacks['correlations_known_to']:.3f}: that is the aim"),
+                ("Correlations", f"the server gets each {'exactly' if gram else within}: that is the aim"),
             ]
         ),
         "<h2>Differential privacy</h2>",
@@ -120,7 +126,7 @@ def _exposure(column: Mapping[str, Any]) -> str:
 
 def _site_line(site: Mapping[str, Any]) -> str:
     exposed = site["exposed_columns"]
-    ratio = f"Σm/n = {site['ratio']:.3f}; " if isinstance(site["ratio"], int | float) else ""
+    ratio = f"Σm/n = {site['ratio']:.3f}; " if site.get("sum_m") and isinstance(site["ratio"], int | float) else ""
     overrides = f"; overrides: {', '.join(o['rule'] for o in site['overrides'])}" if site["overrides"] else ""
     count = sum(site.get("imputed", {}).values())
     filled = f"; {count:,} missing values filled in {len(site['imputed'])} columns" if count else ""

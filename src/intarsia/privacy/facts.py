@@ -1,6 +1,7 @@
 """What the gate judges: facts about a cohort, a sketch and its columns, and what a rule says about them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from intarsia.privacy.blind import Shape
 from intarsia.privacy.leakage import Kind
@@ -48,7 +49,7 @@ class Facts:
 
     n: int
     m: int
-    kind: Kind
+    kind: Kind | Literal["gram"]
     columns: int
     columns_known: bool = True
     own_columns: tuple[ColumnFacts, ...] = ()
@@ -59,6 +60,7 @@ class Facts:
     precision: str = "float64"
     attack_complete: bool = True
     attack_ran: bool = True
+    singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property

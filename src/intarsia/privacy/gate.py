@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import rules
+from intarsia.privacy import gram, rules
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
@@ -55,9 +55,11 @@ class Verdict:
 
 
 def judge(facts: Facts, policy: Policy) -> Verdict:
-    """Apply every rule. Under differential privacy only those that look at public numbers apply: a refusal that depends on
-    somebody's value would tell it outside of the budget.
+    """Apply every rule; those of a Gram matrix where the study makes one. Under differential privacy only those that look at
+    public numbers apply: a refusal that depends on somebody's value would tell it outside of the budget.
     """
+    if facts.kind == "gram":
+        return _judge_gram(facts, policy)
     known = facts.columns_known
     bits = leakage(facts.n, facts.m, facts.columns, facts.kind) if known else None
     auc = membership_auc(facts.n, facts.m, facts.columns, facts.kind) if known else None
@@ -70,6 +72,15 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
         found += [*rules.columns(facts, policy), *rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
     found += [*rules.precision(facts), *rules.information(facts, bits)]
     return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy)
+
+
+def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
+    """There is no Φ to be found and no key to leak; the columns, who can be recognised, and what left before are judged."""
+    fits = facts.columns_known and facts.columns < facts.n - 1
+    auc = gram.membership_auc(facts.n, facts.columns) if fits else None
+    found = [*gram.size(facts, policy), *gram.membership(facts, auc, policy), *rules.columns(facts, policy)]
+    found += gram.differencing(facts, policy)
+    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.n, None, policy)
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

@@ -170,6 +170,31 @@ class Ledger:
             pairs.append((entry.epsilon, entry.delta))
         return composed(pairs)
 
+    def singled_out(self, tokens: NDArray[np.uint64], content: str, but: tuple[str, str] | None = None) -> int | None:
+        """The smallest group of subjects that this cohort's Gram matrix and those that left before single out together.
+
+        Sums and differences of the matrices weigh alike all subjects that are in the same of the cohorts, so these groups are the
+        finest that can be had. None: no earlier Gram matrix shares a subject. 0: the same people, with other values or
+        columns. The very same matrix again tells nothing new and does not count. A cohort whose token file was deleted is
+        taken as the same people.
+        """
+        cohorts = [tokens]
+        for entry in self._runs().values():
+            if entry.state != "released" or entry.kind != "gram" or (entry.study, entry.run) == but:
+                continue
+            path = self.folder / "cohorts" / entry.cohort
+            other = np.frombuffer(path.read_bytes(), "<u8") if path.exists() else tokens
+            if np.array_equal(other, tokens):
+                if entry.content != content:
+                    return 0
+            elif np.isin(tokens, other, assume_unique=True).any():
+                cohorts.append(other)
+        if len(cohorts) == 1:
+            return None
+        everybody = np.unique(np.concatenate(cohorts))
+        pattern = np.stack([np.isin(everybody, cohort, assume_unique=True) for cohort in cohorts])
+        return int(np.unique(pattern, axis=1, return_counts=True)[1].min())
+
     # --- writing ------------------------------------------------------------------------------------------------
 
     def bind(self, claim: "Claim") -> None:

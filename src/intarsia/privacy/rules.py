@@ -73,7 +73,7 @@ def budget(facts: Facts, policy: Policy) -> list[Finding]:
 
 def columns(facts: Facts, policy: Policy) -> list[Finding]:
     """Columns that give people, or columns of Φ, away by themselves or in pairs."""
-    own = facts.own_columns
+    own, gram = facts.own_columns, facts.kind == "gram"
     out: list[Finding] = []
     constant = _names(c for c in own if c.distinct < 2)
     if constant:
@@ -89,7 +89,7 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         pairs = [f"{c.name} and {c.near_duplicate_of}" for c in near]
         text = (
             f"near-duplicate: {_list(pairs)} differ in fewer than {policy.min_level} subjects (the least is {least}); the "
-            "difference of their sketches is those subjects' columns of Φ. Leave one of the two out."
+            f"difference of their {_tells(gram)}. Leave one of the two out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
     rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]
@@ -105,10 +105,13 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     if dominant:
         worst = max(c.dominance for c in dominant)
         text = (
-            f"dominant: in {_list(_names(dominant))} one subject carries up to {worst:.0%} of the variance; its sketch is that "
-            'subject\'s column of Φ. Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
+            f"dominant: in {_list(_names(dominant))} one subject carries up to {worst:.0%} of the variance; its "
+            f"{'products are' if gram else 'sketch is'} that subject's {'own values' if gram else 'column of Φ'}. "
+            'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
         )
         out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, _names(dominant)))
+    if gram:
+        return out
     few = _names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
     if few:
         text = f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n is large."
@@ -193,6 +196,12 @@ def information(facts: Facts, bits: Leakage | None) -> list[Finding]:
         why = f"m + columns = {facts.m + facts.columns} is more than n - 1 = {facts.n - 1}"
     text = f"information: the mutual information of sketch and data is infinite ({why}), even with Φ secret."
     return [Finding("information", NOTE, text)]
+
+
+def _tells(gram: bool) -> str:
+    if gram:
+        return "products with the other columns is a sum over those subjects"
+    return "sketches is those subjects' columns of Φ"
 
 
 def _names(chosen: Iterable[ColumnFacts]) -> tuple[str, ...]:

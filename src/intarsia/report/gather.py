@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.report.brain import Region
-from intarsia.server.covariates import Covariates
+from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
@@ -83,6 +83,11 @@ class Material:
     @property
     def m(self) -> int | None:
         return _whole(self.attrs.get("m") or getattr(self.joined, "m", None))
+
+    @property
+    def gram(self) -> bool:
+        """Whether the study made an exact Gram matrix in place of a sketch."""
+        return self.study is not None and self.study.sketch.gram
 
     @cached_property
     def sites(self) -> list[str]:
@@ -177,8 +182,8 @@ def rows_of(posterior: Any, joined: Any) -> Rows | None:
         return None
     if np.asarray(joined.Y).shape[1] != len(posterior.responses):
         return None
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
-    return rows.complete() if rows.Z.shape[1] == len(posterior.covariates) else None
+    rows = check_rows(joined)
+    return rows if rows is not None and rows.Z.shape[1] == len(posterior.covariates) else None
 
 
 def from_folder(folder: str | Path, **options: Any) -> Material:
@@ -194,7 +199,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     if not path.is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
-    if not where.missing("sketch"):
+    if where.collected:
         joined = where.joined()
         columns = len(joined.features) + len(joined.responses)
         card = beside.card or study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)

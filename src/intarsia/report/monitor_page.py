@@ -11,7 +11,7 @@ from intarsia.report.page import document
 
 _NAMES = {
     "offer": "keys offered", "share": "key shares", "confirmation": "key confirmed", "announcement": "counts",
-    "alignment": "alignment", "sketch": "sketches", "fit": "fit", "deliver": "delivery",
+    "alignment": "alignment", "sketch": "sketches", "product": "products", "fit": "fit", "deliver": "delivery",
 }  # fmt: skip
 
 
@@ -71,8 +71,12 @@ def _steps(study: Mapping[str, Any]) -> Html:
             tag, words = "tag", "later"
         items.append(el("div", el("b", name), el("span", words, class_=tag), absent, class_="tile"))
     aligned = study["aligned"]
-    note = el("p", f"{aligned:,} subjects are at all sites; m = {study['m']:,} sketch rows.") if aligned is not None else None
+    note = el("p", f"{aligned:,} subjects are at all sites{_rows(study)}.") if aligned is not None else None
     return join([el("div", *items, class_="tiles steps"), note])
+
+
+def _rows(study: Mapping[str, Any]) -> str:
+    return f"; m = {study['m']:,} sketch rows" if study["m"] else ""
 
 
 def _fit(study: Mapping[str, Any]) -> Html | None:

@@ -90,7 +90,7 @@ def _header(m: Material) -> Html:
     tiles: list[tuple[Any, str]] = [(f"{m.n:,}", "subjects")] if m.n else []
     tiles += [(len(m.sites), "sites")] if m.study is not None else []
     tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
-    tiles += [(f"{m.m:,}", "sketch rows")] if m.m else []
+    tiles += [(f"{m.m:,}", "sketch rows")] if m.m and not m.gram else []
     fine = m.diagnosis.converged
     tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]
     name, colour, _words = evidence.standing(m)

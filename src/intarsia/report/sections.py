@@ -17,7 +17,13 @@ def asked(m: Material) -> Html:
     words = f"Which of {what} go with {plural(m.Q, 'response')}, and how strongly"
     words += f", in {n:,} subjects that all sites hold?" if n else "?"
     sketch = ""
-    if rows and n:
+    if m.gram and n:
+        sketch = (
+            " No site showed its data: the sites multiplied their columns in shares that tell nothing by "
+            "themselves, and the server "
+            f"got the exact correlations over {n:,} subjects. The fit is the one that pooled data would give."
+        )
+    elif rows and n:
         kind = f"{m.study.sketch.kind} " if m.study is not None else ""
         sketch = (
             f" No site showed its data: each sent {rows:,} random mixtures of its {n:,} subjects ({kind}sketch, "
@@ -91,7 +97,7 @@ def privacy(m: Material) -> Html:
         ["Know the mixing matrix Φ", sees["know_phi"]],
         ["The server receives", sees["server_receives"]],
         ["The server never receives", sees["server_never_receives"]],
-        ["Rows per subject", f"m/n = {sketch['m']:,}/{sketch['n']:,} = {sketch['m'] / sketch['n']:.3f}"],
+        *([] if m.gram else [["Rows per subject", f"m/n = {sketch['m']:,}/{sketch['n']:,} = {sketch['m'] / sketch['n']:.3f}"]]),
         [
             "Mutual information, Φ secret",
             f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits per subject ({info['assumes']})",
@@ -150,7 +156,9 @@ def reproduce(m: Material, command: str | None) -> Html:
             ],
             ["Selection", f"{f.select} at {f.fdr:g}"],
             ["Alignment", f"{s.alignment.mode}; ids compared after {', '.join(s.alignment.canonical) or 'nothing'}"],
-            ["Sketch", f"{s.sketch.kind}, m = {s.sketch.m}, values leave as {s.sketch.precision}"],
+            ["Gram matrix", "exact, by secure multiplication between the sites"]
+            if m.gram
+            else ["Sketch", f"{s.sketch.kind}, m = {s.sketch.m}, values leave as {s.sketch.precision}"],
         ]
     else:
         model = m.attrs.get("model")

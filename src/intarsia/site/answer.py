@@ -42,6 +42,10 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
         return site.align(study, payload)
     if step == "sketch":
         return site.sketch(study, payload.get("cohort"))
+    if step == "deal":
+        return site.deal(study, payload)
+    if step == "multiply":
+        return site.multiply(study, payload)
     if step == "receive":
         site.receive(study, _entry(payload, "coefficients"))
         return site.receipt(study)

@@ -23,7 +23,6 @@ from intarsia.privacy import dp, grid
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import Verdict, judge
-from intarsia.privacy.leakage import Kind
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import profile
@@ -89,7 +88,7 @@ def preflight(
     ledger = own.ledger
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
-    n, m = table.n if chosen is None else len(chosen), study.sketch.m
+    n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.gram
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
@@ -112,9 +111,11 @@ def preflight(
             for parts in table.raw_blocks():
                 hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
-        found = profile(table, chosen, None if hasher is None else hasher.update, policy.min_level)
-        facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack)
-        if policy.self_attack:
+        # What a Gram matrix tells does not depend on the order of subjects: its content is taken in the table's own.
+        among = np.sort(chosen) if gram and chosen is not None else chosen
+        found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
+        facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
+        if facts.attack_ran:
             phi = SketchTerms.of(study, site, order_mac).design(key, n)
             columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
             facts = replace(facts, own_columns=tuple(columns), attack_complete=complete)
@@ -123,12 +124,15 @@ def preflight(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
-    verdict = judge(facts, policy)
     if claim is not None and hasher is not None:
-        hasher.update(repr((tuple(c.name for c in facts.own_columns), key.fingerprint, order_mac)).encode())
+        under = () if gram else (key.fingerprint, order_mac)
+        hasher.update(repr((tuple(c.name for c in facts.own_columns), *under)).encode())
         claim = replace(claim, content=hasher.hexdigest())
-        if ledger is not None and verdict.refused and not own.dry:
-            ledger.refuse(claim, (f.rule for f in verdict.refused))
+        if ledger is not None and gram:
+            facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, (study.id, study.run)))
+    verdict = judge(facts, policy)
+    if claim is not None and ledger is not None and verdict.refused and not own.dry:
+        ledger.refuse(claim, (f.rule for f in verdict.refused))
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
 
 
@@ -143,7 +147,7 @@ def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapp
         )
     others = _others_columns(study, site, announced)
     return Facts(
-        n=n, m=study.sketch.m, kind=cast(Kind, study.sketch.kind), columns=len(labels) + (others or 0),
+        n=n, m=study.sketch.m, kind=cast(Any, study.sketch.kind), columns=len(labels) + (others or 0),
         columns_known=others is not None, precision=study.sketch.precision, epsilon=study.privacy.epsilon,
         delta=study.privacy.delta, own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
     )  # fmt: skip

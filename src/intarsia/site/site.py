@@ -18,6 +18,7 @@ from intarsia.site import agreement, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.gram import steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
@@ -302,7 +303,8 @@ class Site:
         if pending is None:
             result = self.make(study, table, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
-            pending = replace(result.message, response_scales=shared).to_bytes()
+            message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
+            pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
@@ -317,8 +319,24 @@ class Site:
         store.rename(waiting, "sketch")
         return pending
 
+    def deal(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: this site's masked columns for another site, one block of subjects."""
+        self._only_gram(study)
+        return gram.deal(self, study, payload)
+
+    def multiply(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
+        """A Gram study: one block more in this site's sums; after the last, its shares of the products."""
+        self._only_gram(study)
+        return gram.multiply(self, study, payload)
+
+    def _only_gram(self, study: Study) -> None:
+        if not study.sketch.gram:
+            raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
+
     def make(self, study: Study, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
+        if study.sketch.gram:
+            return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms, key = SketchTerms.of(study, self.name, mac), self.key(study)
@@ -371,6 +389,7 @@ class Site:
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
+        gram.forget(store)
         return model
 
     def receipt(self, study: Study) -> bytes:

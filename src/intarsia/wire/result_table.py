@@ -172,9 +172,9 @@ def _columns(part: Effects) -> dict[str, list[Any]]:
         "unit": units * P,
         "standardised": _flat(part.mean),
         "local_fdr": empty if found is None else _flat(found.local_fdr),
-        "selected_here": empty if found is None else _flat(found.by_response),
+        "selected_here": [False] * (P * Q) if found is None else _flat(found.by_response),
         "feature_fdr": empty if found is None else each(found.feature_fdr.tolist()),
-        "selected": empty if found is None else each(found.selected.tolist()),
+        "selected": [False] * (P * Q) if found is None else each(found.selected.tolist()),
         "group": each([groups.get(label) for label in part.labels]),
     }
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, GRAM_ROWS, THIN, WARMUP
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
+GRAM = "gram"  # no sketch: the exact Gram matrix of all sites' columns, by secure multiplication between the sites
 PRECISIONS = ("float64", "float32")
 TRANSFORMS = ("rank-normal",)
 MAX_LIST_RATIO = 10
@@ -29,11 +30,23 @@ CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zer
 
 @dataclass(frozen=True)
 class SketchPlan:
-    """How the columns are sketched: m rows, which kind, at which precision the values leave the site."""
+    """How the columns are sketched: m rows, which kind, at which precision the values leave the site.
+
+    A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers.
+    """
 
     m: int
     kind: str = "orthonormal"
     precision: str = "float64"
+    rows: int | None = None
+
+    @property
+    def gram(self) -> bool:
+        return self.kind == GRAM
+
+    def blocks(self, n: int) -> int:
+        """In how many messages n subjects travel between two sites."""
+        return -(-n // (self.rows or n))
 
 
 @dataclass(frozen=True)
@@ -309,8 +322,11 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         privacy=Privacy(),
     )
     study = replace(study, privacy=_privacy(content, check, study))
+    if study.sketch.gram:
+        _gram(study, check)
     if study.alignment.mode == "union":
         for what, there in (
+            ('kind = "gram"', study.sketch.gram),
             ("covariates", any(site.covariates for site in study.sites)),
             ("differential privacy", study.privacy.epsilon is not None),
             ("a fractional likelihood (power)", study.fit.power != 1),
@@ -330,12 +346,36 @@ def _run(content: dict[str, Any], check: Checker) -> str:
 
 def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
     table, at = check.table(content, "sketch", required=True), ("sketch",)
-    check.known(table, at, ("m", "kind", "precision"))
+    check.known(table, at, ("m", "kind", "precision", "rows"))
+    if table.get("kind") == GRAM:
+        for key, only in (("m", 0), ("precision", "float64")):
+            if table.get(key, only) != only:
+                check.fail((*at, key), f'kind = "gram" sends no sketch: leave {key} out')
+        return SketchPlan(0, GRAM, rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20))
+    if "rows" in table:
+        check.fail((*at, "rows"), 'rows is for kind = "gram"; the number of sketch rows is m')
     return SketchPlan(
         m=check.integer(table, at, "m", low=2, high=10**7),
-        kind=check.choice(table, at, "kind", KINDS, "orthonormal"),
+        kind=check.choice(table, at, "kind", (*KINDS, GRAM), "orthonormal"),
         precision=check.choice(table, at, "precision", PRECISIONS, "float64"),
     )
+
+
+def _gram(study: Study, check: Checker) -> None:
+    """What a study of kind "gram" needs, and what it cannot do yet."""
+    if len(study.sites) != 3:
+        check.fail(
+            ("site",),
+            f'kind = "gram" is computed by three sites, and this study has {len(study.sites)}: use a sketch (kind = '
+            '"orthonormal")',
+        )
+    if not study.agrees:
+        check.fail(("site",), 'kind = "gram" seals messages from site to site: pin exchange_key and signing_key of every site')
+    if study.privacy.epsilon is not None:
+        check.fail(
+            ("privacy", "epsilon"),
+            'differential privacy does not cover kind = "gram" yet: use kind = "gaussian", or leave epsilon out',
+        )
 
 
 def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
@@ -424,7 +464,7 @@ def _privacy(content: dict[str, Any], check: Checker, study: Study) -> Privacy:
     if (epsilon is None) != (delta is None):
         check.fail((*at, "epsilon" if delta is None else "delta"), "state epsilon and delta together or not at all")
     if epsilon is not None:
-        if study.sketch.kind != "gaussian":
+        if study.sketch.kind not in ("gaussian", GRAM):
             check.fail((*at, "epsilon"), 'differential privacy needs [sketch] kind = "gaussian"')
         if any(site.covariates for site in study.sites):
             # Projecting on noisy covariates would leave confounding behind and say nothing about it.

@@ -42,7 +42,7 @@ def run_study(
     result: dict[str, Any] = {"study": study.id, "folder": str(folder.path), "hash": study.hash, "jobs": []}
     with alone(folder):
         steps = {str(row["step"]): bool(row["done"]) for row in status(folder)}
-        if not steps["sketch"]:
+        if not folder.collected:
             say("collecting: key agreement, alignment, sketches")
             with session(server, patience.wait_s) as opened:
                 result["jobs"].append(run_job(opened, folder, "collect", patience=patience))

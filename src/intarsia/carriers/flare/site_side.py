@@ -23,7 +23,7 @@ from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.steps import STEPS
 
 # What the server may send for a step. Coefficients, with draws, are the largest; a cohort has one bit per subject or so.
-_MOST_BYTES = {"receive": 4 * 2**30, "finish": 2**30, "sketch": 2**28}
+_MOST_BYTES = {"receive": 4 * 2**30, "finish": 2**30, "sketch": 2**28, "deal": 2**28, "multiply": 2**31}
 _MOST_BYTES_ELSE = 2**24
 
 

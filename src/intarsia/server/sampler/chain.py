@@ -43,11 +43,12 @@ class Chain:
         self.be = backends.get("numpy")
         self.gaps = Gaps.of(X, Y)
         level, Y = (Y, Y) if self.gaps is None else (self.gaps.level, self.gaps.blank)
-        self.plan = plan(Model(**asked.model), X, level, mixing=asked.mixing)
-        self.data = prepare(self.be, X, level)
+        self.plan = plan(Model(**asked.model), X, level, mixing=asked.mixing, degrees=asked.degrees)
+        self.data = prepare(self.be, X, level, degrees=asked.degrees)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        self.state = initial(self.plan, self.data, self.rng, sparse_start(X, Y) if self.plan.searches else None)
+        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
+        self.state = initial(self.plan, self.data, self.rng, found)
         self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, kernels
+from intarsia.server.sampler import conditionals, kernels, trade
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -80,9 +80,15 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
 def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Any, ...]:
     """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted."""
     be, plan, data, tuning, noise, _, _ = now
-    X, lam, Z, (U, D, _, A) = data.X, state.lam, noise["Z"], view
-    small = X.shape[0] <= FEW and X.size <= 8 * CACHED
-    G, XZ = kernels.weigh(X.T, lam, Z) if small else be.weigh(X, lam, Z)
+    X, Z = data.X, noise["Z"]
+    if now.kind.trade:
+        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
+        state, G, XZ = trade.trade(be, data, state, prior, noise)
+        view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
+    else:
+        small = X.shape[0] <= FEW and X.size <= 8 * CACHED
+        G, XZ = kernels.weigh(X.T, state.lam, Z) if small else be.weigh(X, state.lam, Z)
+    lam, (U, D, _, A) = state.lam, view
     top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
     factor = Tridiagonal(G, X, lam, 1e1 * top)
     chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)

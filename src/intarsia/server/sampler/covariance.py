@@ -64,6 +64,14 @@ class Independent:
         """Of Sigma, with respect to steps of equal size along `directions` anywhere: of the noise levels' logarithms."""
         return self.law.log_density(be.xp, -be.xp.log(be.xp.diagonal(at.K))).sum()
 
+    def log_lebesgue(self, be: Backend, at: Root) -> Array:
+        """Of Sigma with respect to the noise variances themselves."""
+        return self.log_density(be, at) - be.xp.log(at.volume).sum()
+
+    def nearest(self, be: Backend, S: Array) -> Array:
+        """What of a covariance S can be added to Sigma: its diagonal."""
+        return be.xp.diag(be.xp.diagonal(S))
+
     def from_root(self, be: Backend, at: Root) -> Rotation:
         return Rotation(be.xp.eye(at.K.shape[0]), 1 / be.xp.diagonal(at.K) ** 2)
 
@@ -105,6 +113,14 @@ class Correlated:
         Q = at.K.shape[0]
         value = ((Q + 1) - (NU + 2 * Q)) / 2 * be.xp.log(at.volume).sum()
         return value - (NU + Q) / 2 * be.xp.log(NU * (at.K**2).sum(axis=0) + 1 / self.scale**2).sum()
+
+    def log_lebesgue(self, be: Backend, at: Root) -> Array:
+        """Of Sigma with respect to dSigma."""
+        return self.log_density(be, at) - (at.K.shape[0] + 1) / 2 * be.xp.log(at.volume).sum()
+
+    def nearest(self, be: Backend, S: Array) -> Array:
+        """What of a covariance S can be added to Sigma: all of it."""
+        return S
 
     def from_root(self, be: Backend, at: Root) -> Rotation:
         precisions, U = be.xp.linalg.eigh(at.K.T @ at.K)

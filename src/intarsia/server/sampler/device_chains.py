@@ -27,12 +27,13 @@ class DeviceChains:
         X, Y = asked.array("X"), asked.array("Y")
         self.be = be = backends.on_device()
         self.device = be.device()
-        self.plan = device.on_device(plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False), self.device)
+        whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
+        self.plan = device.on_device(whole, self.device)
         with be.precision():
-            self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block), be=be)
+            self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block, degrees=asked.degrees), be=be)
         self.record = asked.record(self.chains, self.plan.R)
         self.groups = self._groups(X.size)
-        found = sparse_start(X, Y) if self.plan.searches else None
+        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
         self.summaries = [self._part(blank, group) for group in self.groups]

@@ -55,6 +55,7 @@ class Asked:
         self.model: dict[str, Any] = found["model"]
         self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
         self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
+        self.degrees: int | None = found.get("degrees")
 
     def array(self, name: str) -> Any:
         return np.load(self.folder / f"{name}.npy", allow_pickle=False)

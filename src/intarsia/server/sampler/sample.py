@@ -56,9 +56,13 @@ def sample(
     every: float = CHECKPOINT_SECONDS,
     memory: int = IN_MEMORY_BYTES,
     backend: str = "numpy",
+    degrees: int | None = None,
     partly: bool = False,
 ) -> Draws:
     """Draw from the posterior given sketches (or raw, centred data) X (m×P) and Y (m×Q).
+
+    `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
+    other rows with the same products. The draws are the same as from the rows themselves.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
@@ -86,6 +90,10 @@ def sample(
         "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
     }  # fmt: skip
+    if degrees is not None:
+        if degrees != int(degrees) or degrees < 2:
+            raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
+        asked["degrees"] = int(degrees)
     way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
     job = Job(asked, {"X": X, "Y": Y}, draws, until, memory)
     return carry_out(job, way, checkpoint)
@@ -169,7 +177,7 @@ def _collect(C: Any, runs: list[Run], asked: dict[str, Any], seconds: float) -> 
         "chain_seconds": [run.seconds * share for run in runs for _ in run.stepper.chains],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.stepper.sweeps) for run in runs for _ in run.stepper.chains],
         "sweeps": asked["warmup"] + target * asked["thin"],
-        "m": asked["shape"][0],
+        "m": asked.get("degrees", asked["shape"][0]),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
     records = [run.stepper.record for run in runs]

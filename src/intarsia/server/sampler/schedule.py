@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors, search
+from intarsia.server.sampler import priors, search, trade
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -31,9 +31,10 @@ class Kind(NamedTuple):
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
     search: bool = False  # births and deaths of features, by their score on what is left; before all else
+    trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
 
 
-FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True)
+FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True, True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -142,15 +143,28 @@ class Plan:
             }
         if kind.search:
             spec |= search.needs()
+        if kind.trade:
+            spec |= trade.needs()
         return spec
 
 
-def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: int | None = None, compiled: bool = True) -> Plan:
-    """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model."""
-    m, P = X.shape
-    Q = Y.shape[1]
+def plan(
+    model: Model,
+    X: Array,
+    Y: Array,
+    *,
+    mixing: bool = True,
+    borderline: int | None = None,
+    compiled: bool = True,
+    degrees: int | None = None,
+) -> Plan:
+    """Check the sizes and fix what depends on them. `compiled`: on the CPU, where the compiled sweep knows the model; `degrees`:
+    how many rows the noise is counted over, where X and Y are a root of those rows' Gram matrix.
+    """
+    P, Q = X.shape[1], Y.shape[1]
+    m = X.shape[0] if degrees is None else degrees
     R = model.rank_of(Q)
-    block, rows = min(BLOCK, P), min(m, P)
+    block, rows = min(BLOCK, P), min(X.shape[0], P)
     if borderline is None:
         borderline = int(np.clip(P // 6, *BORDERLINE))
     # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
@@ -160,23 +174,23 @@ def plan(model: Model, X: Array, Y: Array, *, mixing: bool = True, borderline: i
     known = known and not visits and has_gram(P, block)
     return Plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
-        tau_scale=tau_scale(model, X, Y, R), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+        tau_scale=tau_scale(model, X, Y, R, m), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
 
 
-def tau_scale(model: Model, X: Array, Y: Array, R: int) -> float:
+def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int) -> float:
     """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
 
     A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
     lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
-    responses' root mean square.
+    responses' root mean square over m rows.
     """
     if model.expected_features is None:
         return 1.0
     P = X.shape[1]
     share = min(model.expected_features / P, 0.5)
     length = np.sqrt(np.square(X).sum() / P)
-    level = np.sqrt(np.square(Y).mean())
+    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]))
     return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 

@@ -32,9 +32,13 @@ class SparseStart:
     residual: Array
 
 
-def sparse_start(X: Array, Y: Array) -> SparseStart:
-    """The solution on the lasso's path that the Bayesian information criterion likes best, fitted again by least squares."""
+def sparse_start(X: Array, Y: Array, degrees: int | None = None) -> SparseStart:
+    """The solution on the lasso's path that the Bayesian information criterion likes best, fitted again by least squares.
+
+    `degrees` is the number of rows where X and Y are a root of those rows' Gram matrix.
+    """
     m, Q = Y.shape
+    rows = m if degrees is None else degrees
     length = np.sqrt(np.einsum("mp,mp->p", X, X))
     scale = np.sqrt(np.square(Y).mean(axis=0))
     Ys = Y / np.where(scale > 0, scale, 1.0)
@@ -42,30 +46,30 @@ def sparse_start(X: Array, Y: Array) -> SparseStart:
     seen = np.sort(np.argsort(-score, kind="stable")[:SCREENED])
     Xs = np.asfortranarray(X[:, seen] / np.where(length[seen] > 0, length[seen], 1.0)) * np.sqrt(m)
     top = float(np.sqrt(np.square(Xs.T @ Ys).sum(axis=1)).max()) / m
-    best, chosen, before = _criterion(Xs[:, :0], Ys, X.shape[1]), np.zeros(0, dtype=np.int64), 0
+    best, chosen, before = _criterion(Xs[:, :0], Ys, X.shape[1], rows), np.zeros(0, dtype=np.int64), 0
     lasso = MultiTaskLasso(fit_intercept=False, warm_start=True, max_iter=200, tol=1e-3)
     for penalty in top * np.geomspace(1.0, 0.02, PATH)[1:]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be exact
             lasso.set_params(alpha=penalty).fit(Xs, Ys)
         active = np.flatnonzero(np.abs(lasso.coef_).sum(axis=0) > 0)
-        if active.size > m / 3:
+        if active.size > rows / 3:
             break
         if active.size == before:
             continue
         before = active.size
-        value = _criterion(Xs[:, active], Ys, X.shape[1])
+        value = _criterion(Xs[:, active], Ys, X.shape[1], rows)
         if value < best:
             best, chosen = value, active
     features = seen[chosen].astype(np.int64)
     C: Array = np.asarray(np.linalg.lstsq(X[:, features], Y, rcond=None)[0], dtype=float) if features.size else np.zeros((0, Q))
     left = Y - X[:, features] @ C
-    return SparseStart(features, C, left.T @ left / max(1, m - features.size))
+    return SparseStart(features, C, left.T @ left / max(1, rows - features.size))
 
 
-def _criterion(X: Array, Y: Array, P: int) -> float:
-    """The extended criterion: each feature costs its Q coefficients and the choice among P."""
-    m, Q = Y.shape
+def _criterion(X: Array, Y: Array, P: int, m: int) -> float:
+    """The extended criterion over m rows: each feature costs its Q coefficients and the choice among P."""
+    Q = Y.shape[1]
     left = Y - X @ np.linalg.lstsq(X, Y, rcond=None)[0] if X.shape[1] else Y
     S = left.T @ left / m
     fit = m * float(np.linalg.slogdet(S + 1e-9 * np.trace(S) / Q * np.eye(Q))[1])

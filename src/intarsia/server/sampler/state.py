@@ -25,7 +25,7 @@ class Data(NamedTuple):
     X: Array  # (min(m, P), P)
     Y: Array
     rss0: Array  # (Q, Q) scatter of the rows no feature reaches
-    m: float  # rows before the rotation
+    m: float  # rows before the rotation: the noise is counted over these
     norm2: Array  # (P) squared column lengths of X
     noise_scale: Array  # (Q) root mean squares of the responses
     blocks: Blocks
@@ -73,15 +73,27 @@ def has_gram(P: int, block: int) -> bool:
     return -(-P // block) * block * block * 8 <= GRAM_BYTES
 
 
-def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK) -> Data:
-    """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes."""
+def rotation(X: Any) -> tuple[Any, Any]:
+    """X = qr with orthonormal columns q (m×P) and a triangular r (P×P) without a negative diagonal."""
+    q, r = qr(X, mode="economic")
+    sign = np.where(np.diagonal(r) < 0, -1.0, 1.0)
+    return q * sign, sign[:, None] * r
+
+
+def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | None = None) -> Data:
+    """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes.
+
+    The triangular factor has no negative diagonal, so that rows with the same Gram matrix become the same data. `degrees` is m
+    where X and Y are a root of the Gram matrix of so many rows.
+    """
     X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
     check(X, Y)
-    m, P = X.shape
-    scale = np.sqrt((Y**2).mean(axis=0))
+    P = X.shape[1]
+    m = len(X) if degrees is None else degrees
+    scale = np.sqrt((Y**2).sum(axis=0) / m)
     rss0 = np.zeros((Y.shape[1], Y.shape[1]))
-    if m > P:
-        q, X = qr(X, mode="economic")
+    if len(X) > P:
+        q, X = rotation(X)
         rest = Y - q @ (q.T @ Y)
         Y, rss0 = q.T @ Y, rest.T @ rest
     k = min(block, P)

@@ -8,7 +8,7 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves, search
+from intarsia.server.sampler import compiled, conditionals, integrated, moves, search, trade
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
@@ -93,10 +93,13 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     """Row scales: the noise's and the global scale and borderline features with B integrated out, then B and XB."""
     be, plan, data, noise = now.be, now.plan, now.data, now.noise
     xp, power, (Q, R), X = be.xp, plan.model.power, (plan.Q, plan.R), data.X
-    law, lam, Z = plan.covariance(data.noise_scale), state.lam, noise["Z"]
-    rotation = law.rotation(be, state.Sigma)
+    law, Z = plan.covariance(data.noise_scale), noise["Z"]
+    if now.kind.trade:
+        state, G, XZ = trade.trade(be, data, state, (plan.laws, law, power), noise)
+    else:
+        G, XZ = be.weigh(X, state.lam, Z)
+    lam, rotation = state.lam, law.rotation(be, state.Sigma)
     root = rotation.root()
-    G, XZ = be.weigh(X, lam, Z)
     # Ten times as much as the present d_j² leaves the proposals room.
     top = power * ((root.K @ state.A * state.tau) ** 2).sum()
     factor = be.factor(G, X, lam, 1e1 * top, many=True)

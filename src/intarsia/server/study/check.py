@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
-from intarsia.server.covariates import Covariates
+from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.judgement import kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
@@ -17,6 +17,7 @@ from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, write_atomic
 
 FILE = "checks.json"
+MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
 
 def check(
@@ -36,7 +37,12 @@ def check(
     judgement = kept(posterior)
     if judgement is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z).complete()
+    if study.sketch.gram and joined.m > MOST_REFITTED:
+        raise StudyError(
+            f"Refits of a Gram study make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. The "
+            "leave-one-out figures in the report come without refits."
+        )
+    rows = check_rows(joined, MOST_REFITTED)
     if rows is None:
         raise StudyError("Too few rows of this study have every response to leave some out. This check needs them.")
 

@@ -7,6 +7,7 @@ draws. Files are written whole; `fit.json` comes last and says that the step is 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,15 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
+from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
-from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
-from intarsia.wire.study import Study
+from intarsia.wire.study import GRAM, Study
 
 
 def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[..., Any] | None = None) -> dict[str, Any]:
@@ -54,13 +55,16 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
 def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
     posterior, fitted = posterior_of(study, joined, **options)
-    rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z).complete()
+    rows = check_rows(joined)
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     noisy = any(joined.feature_noise) or any(joined.response_noise)
     if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
         short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
-        judgement = judgement.with_weights(weigh(fitted, lambda X, Y: run_sampler(study, joined, X, Y, **short)))
+        # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
+        exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
+        if exchangeable is not None:
+            judgement = judgement.with_weights(weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, **short)))
     return posterior, keep(posterior, judgement)
 
 
@@ -92,6 +96,9 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
     plan |= {"thin": f.thin, "seed": f.seed} | options
+    if joined.kind == GRAM:
+        # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
+        return run_chains(X, Y, degrees=joined.m - len(joined.covariates), **plan)
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
         return run_chains(X, Y, **plan, partly=study.alignment.mode == "union")

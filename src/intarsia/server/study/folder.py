@@ -5,6 +5,7 @@ Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
     offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
+    deal-N/ progress-N/ product/                a Gram study: masked columns on their way, products between sites
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
     coefficients/                               one file per site, only its own rows
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.server.study import gram
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
@@ -33,7 +35,7 @@ from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
-KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt")
+KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
 
 
 class StudyFolder:
@@ -115,7 +117,7 @@ class StudyFolder:
                 "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study again`)."
             )
         try:
-            _CHECKS[kind](self, sender, raw)
+            _check(kind)(self, sender, raw)
         except MessageError as error:
             raise FederationError(f"The {kind} of site {sender!r} is refused: {error}") from None
         target.parent.mkdir(exist_ok=True)
@@ -140,7 +142,12 @@ class StudyFolder:
         return [Sketch.load(self.file("sketch", name)) for name in self.study.names]
 
     def joined(self) -> Joined:
-        """All sites' sketches as one: columns side by side and, in a union, the groups' rows below each other."""
+        """All sites' sketches as one: columns side by side and, in a union, the groups' rows below each other.
+
+        Of a Gram study, a root of the joint Gram matrix.
+        """
+        if self.study.sketch.gram:
+            return gram.joined(self)
         self.require("sketch")
         if self.study.alignment.mode != "union":
             return join(self.sketches())
@@ -152,6 +159,16 @@ class StudyFolder:
             return (), 0
         first = next(iter(self.cohorts().values()))
         return (first.groups, first.dropped) if isinstance(first, UnionCohort) else ((), 0)
+
+    @property
+    def collected(self) -> bool:
+        """Whether everything the fit needs is here."""
+        return gram.collected(self) if self.study.sketch.gram else not self.missing("sketch")
+
+    def drop(self, kind: str) -> None:
+        """Delete messages that have been handed on and are of no use any more."""
+        for name in self.study.names:
+            self.file(kind, name).unlink(missing_ok=True)
 
     def sketch_facts(self, name: str) -> dict[str, Any]:
         """What an accepted sketch must have in common with the others, without reading all of its numbers again."""
@@ -228,6 +245,9 @@ def _parts(folder: StudyFolder, raw: bytes | Path) -> dict[int, Sketch]:
 
 
 def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
+    if folder.study.sketch.gram:
+        gram.check_block(folder, sender, raw)
+        return
     study, parts = folder.study, _parts(folder, raw)
     cohorts = None if folder.missing("alignment") else folder.cohorts()
     if study.alignment.mode == "union":
@@ -308,8 +328,18 @@ _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
     "announcement": _check_announcement,
     "alignment": _check_alignment,
     "sketch": _check_sketch,
+    "product": gram.check_product,
     "receipt": _check_receipt,
 }
+
+
+def _check(kind: str) -> Callable[[StudyFolder, str, bytes | Path], None]:
+    """The check of a kind of message; those of a Gram study that go block by block have the block's number in their kind."""
+    name, _, number = kind.partition("-")
+    if not number:
+        return _CHECKS[kind]
+    of_block = gram.check_deal if name == "deal" else gram.check_product
+    return lambda folder, sender, raw: of_block(folder, sender, raw, int(number))
 
 
 def write_atomic(path: Path, content: bytes) -> None:

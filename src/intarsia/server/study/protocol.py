@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.errors import FederationError, IntarsiaError
+from intarsia.server.study import gram
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.wire.gram import BLOCK
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name
 
@@ -31,8 +33,14 @@ Ask = Callable[[str, Mapping[str, Payload]], Mapping[str, Reply]]
 
 
 def collect(folder: StudyFolder, ask: Ask) -> None:
-    """Key agreement (if the study pins keys), counts, alignment and sketches; fails closed and by name, keeping what came."""
+    """Key agreement (if the study pins keys), counts, alignment and sketches; fails closed and by name, keeping what came.
+
+    A Gram study has the sites' own blocks in place of sketches, and the products between sites after them.
+    """
+    if folder.collected:
+        return
     if not folder.missing("sketch"):
+        collect_products(folder, ask)
         return
     names, confirmations = folder.study.names, {}
     if folder.study.agrees:
@@ -43,6 +51,29 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
     _gather(folder, ask, "announcement", "announce", dict.fromkeys(names, confirmations))
     _gather(folder, ask, "alignment", "align", dict.fromkeys(names, _all(folder, "announcement")))
     collect_sketches(folder, ask, {name: {"cohort": cohort.to_bytes()} for name, cohort in folder.cohorts().items()})
+    if folder.study.sketch.gram:
+        collect_products(folder, ask)
+
+
+def collect_products(folder: StudyFolder, ask: Ask) -> None:
+    """A Gram study, block by block of subjects: masked columns from site to site, then every site's share of the products.
+
+    What a site has multiplied is of no use to anybody any more and is deleted.
+    """
+    names, blocks = folder.study.names, gram.number_of_blocks(folder)
+    for block in range(blocks):
+        last, number = block == blocks - 1, {BLOCK: str(block).encode()}
+        deal, product = f"deal-{block}", "product" if last else f"progress-{block}"
+        if not folder.missing(product):
+            continue
+        _gather(folder, ask, deal, "deal", dict.fromkeys(names, number | (_all(folder, "sketch") if block == 0 else {})))
+        _gather(folder, ask, product, "multiply", {name: number | gram.deals_for(folder, name, deal) for name in names})
+        folder.drop(deal)
+
+
+def collect_shares(folder: StudyFolder, ask: Ask) -> None:
+    """The products of a Gram study alone: sites that exchange files have multiplied without this server."""
+    _gather(folder, ask, "product", "multiply", {name: {} for name in folder.study.names})
 
 
 def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:

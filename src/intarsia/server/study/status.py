@@ -8,9 +8,11 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
     study = folder.study
     kinds = ["offer", "share", "confirmation"] if study.agrees else []
     kinds += ["announcement", "alignment", "sketch"]
+    if study.sketch.gram:
+        kinds.append("product")
     if not folder.missing("sketch"):
         # Sketches that came as files prove the alignment themselves.
-        kinds = [kind for kind in kinds if kind == "sketch" or not folder.missing(kind)]
+        kinds = [kind for kind in kinds if kind in ("sketch", "product") or not folder.missing(kind)]
     rows = [_row(folder, kind, kind) for kind in kinds]
     begun = (folder.path / "checkpoint").exists()
     fitted = (folder.path / "fit.json").is_file()

@@ -1,0 +1,152 @@
+"""What an exact Gram matrix tells the server, and the gate's rules for one.
+
+*Membership.* The attacker has a candidate's whole row x (c columns, scaled as the columns were) and G, the products over n
+subjects, centred with their own means: a Wishart matrix of n − 1 degrees of freedom if rows are normal. Its statistic is the
+leverage h = xᵀG⁻¹x. With s = xᵀΣ⁻¹x, for somebody outside s/h ~ χ²_{n−c}. A member's own row is in G: with
+G = G₋ + xxᵀ and t = xᵀG₋⁻¹x we have h = t/(1 + t), hence s/h = s/t + s, where s/t ~ χ²_{n−1−c} and s ~ χ²_c. An attacker
+who knows Σ compares s/h: χ²_{n−1} for members, χ²_{n−c} for others, so
+
+    AUC = P(χ²_{n−1} > χ²_{n−c}) = F_{n−c, n−1}.cdf((n − 1)/(n − c)).
+
+One who knows G alone has h only: members t/(1 + t) with t ~ (c/(n−1−c)) F_{c, n−1−c}, others (c/(n−c)) F_{c, n−c}.
+
+*Differencing.* The difference of two Gram matrices is made of the subjects in whom the cohorts differ; sums and differences
+of more single out smaller groups. Each such group is judged as what it is: a Gram matrix of so few people.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from intarsia.errors import InputError
+from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Facts, Finding
+from intarsia.privacy.policy import Policy
+
+MOST_COLUMNS = 1 / 3  # of all sites together, per subject
+_NODES = 2000
+
+
+def check_sizes(n: int, columns: int) -> None:
+    if not 1 <= columns < n - 1:
+        raise InputError(f"A Gram matrix of {columns} columns over {n} subjects: expected 1 ≤ columns < n − 1.")
+
+
+def membership_auc(n: int, columns: int) -> float:
+    """AUC of the membership attack for an attacker who knows Σ and the candidate's whole row."""
+    check_sizes(n, columns)
+    return float(stats.f.cdf((n - 1) / (n - columns), n - columns, n - 1))
+
+
+def leverage_auc(n: int, columns: int) -> float:
+    """The same for an attacker who knows the Gram matrix and the candidate's row, but not Σ."""
+    check_sizes(n, columns)
+    u = (np.arange(_NODES) + 0.5) / _NODES
+    t = columns / (n - 1 - columns) * stats.f.ppf(u, columns, n - 1 - columns)
+    h = t / (1 + t)
+    return float(np.mean(stats.f.sf(h * (n - columns) / columns, columns, n - columns)))
+
+
+def most_columns(n: int, auc: float) -> int:
+    """The largest number of columns that keeps the membership AUC at or below `auc`."""
+    low, high = 0, n - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if membership_auc(n, middle) <= auc else (low, middle - 1)
+    return low
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An exact Gram matrix beside a sketch of m rows: whether the gate lets it pass, what it tells, how much sharper it is."""
+
+    allowed: bool
+    columns_per_subject: float
+    membership_auc: float | None
+    narrower: float  # intervals of the sketch are so many times as wide, where enough rows carry the structure
+
+    @property
+    def sentence(self) -> str:
+        if not self.allowed:
+            return (
+                f'an exact Gram matrix (kind = "gram") is refused here: {self.columns_per_subject:.2f} columns per '
+                "subject, at most "
+                "1/3. Sketch."
+            )
+        return (
+            f'an exact Gram matrix (kind = "gram") would give the pooled fit, intervals {self.narrower:.1f} times as '
+            "narrow, with "
+            f"membership AUC {self.membership_auc:.3f}. It needs three sites, of which no two work together; with a "
+            "sketch no site "
+            "may work with the server."
+        )
+
+
+def beside_sketch(n: int, columns: int, m: int) -> Choice:
+    """What the other kind of study would mean for these sizes."""
+    allowed = columns <= MOST_COLUMNS * n and columns < n - 1
+    auc = membership_auc(n, columns) if allowed else None
+    return Choice(allowed, columns / n, auc, float(np.sqrt((n - 1) / m)))
+
+
+def size(facts: Facts, policy: Policy) -> list[Finding]:
+    """All sites' columns per subject."""
+    ratio, rule = facts.columns / facts.n, "columns"
+    if not facts.columns_known:
+        text = (
+            f"columns: {len(facts.own_columns)} at this site; unknown for all sites together. Before anything is "
+            "shared the sites "
+            f"show each other their columns, and refuse more than n/3 = {int(facts.n * MOST_COLUMNS)}."
+        )
+        if ratio <= MOST_COLUMNS:
+            return [Finding(rule, NOTE, text, ratio, MOST_COLUMNS)]
+    if ratio > MOST_COLUMNS:
+        text = (
+            f"columns: {facts.columns} columns for {facts.n} subjects is more than a third; the exact second moments "
+            "of so many tell "
+            'too much of each subject. Use a sketch (kind = "orthonormal"), or fewer columns.'
+        )
+        return [Finding(rule, REFUSE, text, ratio, MOST_COLUMNS)]
+    level = WARN if ratio > policy.warn_ratio else OK
+    return [Finding(rule, level, f"columns: {facts.columns} for {facts.n} subjects ({ratio:.3f}).", ratio, policy.warn_ratio)]
+
+
+def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
+    if auc is None:
+        text = (
+            "membership: unknown, because the study does not say how many columns the other sites bring; all of them count. "
+            "State the number of columns of every site in study.toml (columns = …) to have it computed."
+        )
+        return [Finding("membership", WARN, text, None, policy.max_auc)]
+    if auc > policy.max_auc:
+        fits = most_columns(facts.n, policy.max_auc)
+        text = (
+            f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
+            "person is in the "
+            f"cohort (limit {policy.max_auc:g}). At most {fits} columns of all sites, or more subjects, keep it below."
+        )
+        return [Finding("membership", WARN, text, auc, policy.max_auc)]
+    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
+
+
+def differencing(facts: Facts, policy: Policy) -> list[Finding]:
+    """Earlier Gram matrices of nearly the same people."""
+    d = facts.singled_out
+    if d is None:
+        return [Finding("differencing", OK, "differencing: no earlier Gram matrix of these people.")]
+    least = max(int(np.ceil(facts.columns / MOST_COLUMNS)), policy.min_level)
+    if d == 0:
+        text = (
+            "differencing: a Gram matrix of these people, with other values or other columns, has left before. All second "
+            "moments of a cohort leave once: the difference of two would show who was changed. Use a sketch for a further study."
+        )
+        return [Finding("differencing", REFUSE, text, 0, least)]
+    if d < least:
+        text = (
+            f"differencing: with the Gram matrices that left before, this one would single out {d} subjects: sums "
+            "and differences "
+            f"of them are made of these people alone. At least {least} are needed. Use the same cohort, or a sketch."
+        )
+        return [Finding("differencing", REFUSE, text, d, least)]
+    text = f"differencing: the smallest group that Gram matrices single out together has {d} subjects."
+    return [Finding("differencing", OK, text, d, least)]

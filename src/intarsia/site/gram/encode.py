@@ -1,0 +1,137 @@
+"""A site's standardised columns as whole numbers, in the order of subjects the sites agreed on; on disk, one block in memory
+at a time.
+
+Each value is rounded up or down at random, by numbers that depend on the site, the row of the table and the column alone, and
+that only the site knows. So the products are the same in every run on the same values, whatever the key, the order of
+subjects or the carrier: a run again tells nothing new.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intarsia.errors import InputError
+from intarsia.site.data.moments import Moments, pilot_of
+from intarsia.site.data.table import Table, block_rows
+from intarsia.site.run_store import RunStore
+from intarsia.site.units import Units
+from intarsia.wire.ring import TOP_BITS, Ring, encode, fraction_bits, product
+
+FILE = "encoded.secret"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The columns (n × c) modulo 2⁶⁴, their labels by role, and the units they were in."""
+
+    columns: Ring = field(repr=False)
+    units: Units
+    bits: int
+
+    def gram(self, rows: int) -> Ring:
+        """The products of the columns among each other, `rows` subjects at a time."""
+        c = self.columns.shape[1]
+        total = np.zeros((c, c), dtype=np.uint64)
+        for start in range(0, len(self.columns), rows):
+            block = np.asarray(self.columns[start : start + rows])
+            total += product(block, block)
+        return total
+
+
+def opened(store: RunStore, n: int, c: int) -> Ring:
+    """The encoded columns that `encode_table` left."""
+    path = store.path(FILE)
+    if path is None:
+        raw = store.need(FILE, "Make the site's own Gram block first.")
+        return np.frombuffer(raw, dtype=np.uint64).reshape(n, c)
+    if not path.is_file():
+        raise InputError("The encoded columns of this run are gone from the site's folder. Start a new run of the study.")
+    return np.memmap(path, dtype=np.uint64, mode="r", shape=(n, c))
+
+
+def encode_table(table: Table, order: Any, store: RunStore, secret: bytes) -> Encoded:
+    """Two passes over the table: means and scales, then the encoded columns. The site's `secret` decides the rounding."""
+    n, width = len(order), len(table.labels)
+    place = np.full(table.n, -1, dtype=np.int64)
+    place[order] = np.arange(n)
+    moments = _moments(table, place)
+    moments.check(table.labels, missing=table.missing_rules, constant=table.constant)
+    flat = moments.constant()
+    kept = np.flatnonzero(~flat)
+    if not len(kept):
+        raise InputError("Every column is constant: nothing is left for a Gram matrix.")
+    bits, mean, sd = fraction_bits(n), moments.mean[kept], moments.sd[kept]
+    seed = int.from_bytes(hashlib.sha256(b"intarsia gram rounding 1|" + secret).digest(), "little")
+    uniform = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    out, part = _target(store, n, len(kept))
+    at = 0
+    squares = np.zeros(len(kept))
+    for Z in table.raw_blocks(block_rows(width)):
+        where = place[at : at + len(Z)]
+        at += len(Z)
+        u = uniform.random((len(Z), width))[:, kept]  # drawn for every row and column, so that it belongs to them alone
+        chosen = where >= 0
+        if not chosen.any():
+            continue
+        standard = (Z[chosen][:, kept] - mean) / sd
+        standard[np.isnan(standard)] = 0.0  # missing values are at the mean
+        code = encode(standard, bits, u[chosen])
+        squares += np.square(code.view(np.int64).astype(np.float64)).sum(axis=0)
+        out[where[chosen]] = code
+    large = [table.labels[j] for j in kept[squares >= 2.0**TOP_BITS]]
+    if large:
+        raise InputError(
+            f"Column {large[0]!r} ({len(large)} in all) is too large for the fixed-point numbers of {n} subjects. Nothing was "
+            "shared. Look for values in another unit, or take logarithms."
+        )
+    _finish(store, out, part)
+    return Encoded(opened(store, n, len(kept)), _units(table, moments, kept, flat), bits)
+
+
+def _moments(table: Table, place: Any) -> Moments:
+    found: Moments | None = None
+    at = 0
+    for Z in table.raw_blocks(block_rows(len(table.labels))):
+        chosen = place[at : at + len(Z)] >= 0
+        at += len(Z)
+        Z = Z[chosen]
+        if len(Z):
+            found = found or Moments.empty(pilot_of(Z))
+            found.add(Z, slice(None))
+            found.rows += len(Z)
+    if found is None:
+        raise InputError("No subject of the table is in the agreed cohort.")
+    return found
+
+
+def _target(store: RunStore, n: int, c: int) -> tuple[Any, Path | None]:
+    path = store.path(FILE)
+    if path is None:
+        return np.empty((n, c), dtype=np.uint64), None
+    part = path.with_name(f".{FILE}.part")
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    return np.memmap(part, dtype=np.uint64, mode="r+", shape=(n, c)), part
+
+
+def _finish(store: RunStore, out: Any, part: Path | None) -> None:
+    if part is None:
+        store.replace(FILE, out.tobytes())
+        return
+    out.flush()
+    part.replace(part.with_name(FILE))
+
+
+def _units(table: Table, moments: Moments, kept: Any, flat: Any) -> Units:
+    names, last = table.labels, len(table.features) + len(table.responses)
+    at = {"x": kept[kept < len(table.features)], "z": kept[kept >= last]}
+    at["y"] = kept[(kept >= len(table.features)) & (kept < last)]
+    labels = {role: tuple(names[j] for j in where) for role, where in at.items()}
+    numbers = {f"{role}_mean": moments.mean[where] for role, where in at.items()}
+    numbers |= {f"{role}_scale": moments.sd[where] for role, where in at.items()}
+    return Units(
+        labels["x"], labels["y"], covariates=labels["z"], dropped=tuple(names[j] for j in np.flatnonzero(flat)), **numbers
+    )

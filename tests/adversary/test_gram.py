@@ -1,0 +1,242 @@
+"""Lying parties in a Gram study: a site that computes, deals or states wrongly, a server that alters, swaps and asks out of
+turn.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.adversary.kit import FIXED_WORDS, RogueServer
+from tests.federation import NAMES, fixed_identity, frames, gram_sites, gram_study
+
+from intarsia.errors import FederationError
+from intarsia.server.study import gram, protocol
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.protocol import Payload, Reply
+from intarsia.site.answer import REFUSALS
+from intarsia.site.gram.encode import opened
+from intarsia.wire.gram import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_weights
+
+
+def rogue(where: Path, tables=None) -> RogueServer:  # type: ignore[no-untyped-def]
+    parties = gram_sites(tables or frames())
+    for site in parties:
+        site.folder = where / site.name
+        site.folder.mkdir(parents=True)
+    return RogueServer(parties, gram_study(parties), where / "server")
+
+
+def signed(message, name):  # type: ignore[no-untyped-def]
+    """As the site itself would sign it: a liar has its own keys."""
+    bare = replace(message, signature=b"")
+    return replace(bare, signature=fixed_identity(name).sign(bare.body())).to_bytes()
+
+
+def lying(server: RogueServer, step: str, liar: str, change: Callable[[bytes], bytes]) -> protocol.Ask:
+    """The honest protocol, but what one site answers at one step is changed by that site."""
+
+    def ask(asked: str, payloads: dict[str, Payload]) -> dict[str, Reply]:
+        replies = server.carry(asked, payloads)
+        if asked == step and liar in replies and replies[liar].message is not None:
+            replies[liar] = Reply(change(replies[liar].message))  # type: ignore[arg-type]
+        return replies
+
+    return ask  # type: ignore[return-value]
+
+
+def wrong_share(pair: str, at: tuple[int, int], by: int, consistent: bool = False) -> Callable[[bytes], bytes]:
+    """Another share of one product; `consistent`: with its own check row made to fit, by weights the liar knows."""
+
+    def change(raw: bytes) -> bytes:
+        found = GramProduct.from_bytes(raw)
+        if not found.final:
+            return raw
+        shares = {name: share.copy() for name, share in found.products.items()}
+        shares[pair][at[0], [at[1]]] += np.uint64(by)
+        if consistent:
+            rows = shares[pair].shape[0] - CHECKS
+            shares[pair][rows:, at[1]] += check_weights(found.seed, rows)[at[0]] * np.uint64(by)
+        return signed(replace(found, products=shares), found.site)
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory):
+    """A server that has everything, from honest sites."""
+    server = rogue(tmp_path_factory.mktemp("collected"))
+    protocol.collect(server.folder, server.carry)
+    return server
+
+
+def again(server: RogueServer, where: Path, liar: str, change: Callable[[bytes], bytes]) -> StudyFolder:
+    """The same study in which one site sent other products, as the server takes them in."""
+    shutil.copytree(server.folder.path, where / "server")
+    folder = StudyFolder.open(where / "server")
+    folder.file("product", liar).unlink()
+    folder.accept("product", liar, change(server.folder.read("product", liar)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("liar", "pair", "by", "consistent"),
+    [
+        ("clinic", "G01", 2**50, False),
+        ("clinic", "G01", 2**50, True),  # its own weights are no help: the other site's do not fit
+        ("clinic", "G12", 1, False),  # a pair it is no part of, the smallest error there is
+        ("lab", "G20", 2**63, False),  # half the ring
+        ("mri", "G12", 2**60, False),
+    ],
+)
+def test_a_wrong_share_is_found_and_the_pair_named(collected, tmp_path, liar, pair, by, consistent):
+    folder = again(collected, tmp_path, liar, wrong_share(pair, (1, 2), by, consistent))
+    first, second = (NAMES[int(k)] for k in pair[1:])
+    with pytest.raises(FederationError, match=rf"multiply: the products between sites '{first}' and '{second}'"):
+        gram.joint(folder)
+
+
+def test_an_own_block_of_other_columns_is_found(tmp_path):
+    """A site that states smaller lengths than its columns have, or correlations that cannot be."""
+
+    def shrink(raw: bytes) -> bytes:
+        found = GramBlock.from_bytes(raw)
+        return signed(replace(found, G=found.G // np.uint64(16)), found.site)
+
+    def impossible(raw: bytes) -> bytes:
+        found = GramBlock.from_bytes(raw)
+        G = found.G.copy()
+        G[0, 1] = G[1, 0] = G[0, 0]
+        G[0, 2] = G[2, 0] = G[0, 0]
+        G[1, 2] = G[2, 1] = (-G[:1, 0].view(np.int64)).view(np.uint64)[0]
+        return signed(replace(found, G=G), found.site)
+
+    for k, (change, words) in enumerate(((shrink, "gram: a product between sites"), (impossible, "positive semidefinite"))):
+        server = rogue(tmp_path / str(k))
+
+        def ask(step, payloads, server=server, change=change):  # type: ignore[no-untyped-def]
+            replies = server.carry(step, payloads)
+            if step == "sketch":
+                changed = change(replies["clinic"].message)
+                # The liar keeps what it said, or it would refuse its own relayed block.
+                server.sites["clinic"].run_store(server.study).replace("sketch", changed)
+                replies["clinic"] = Reply(changed)
+            return replies
+
+        protocol.collect(server.folder, ask)
+        with pytest.raises(FederationError, match=words):
+            server.folder.joined()
+
+
+def test_a_seed_it_had_not_committed_to_is_refused(collected, tmp_path):
+    def other_seed(raw: bytes) -> bytes:
+        return signed(replace(GramProduct.from_bytes(raw), seed=b"x" * 32), "mri")
+
+    with pytest.raises(FederationError, match="check weights of site 'mri' are not those it committed to"):
+        again(collected, tmp_path, "mri", other_seed)
+
+
+def test_products_that_the_site_did_not_sign_are_refused(collected, tmp_path):
+    with pytest.raises(FederationError, match="not signed with its key"):
+        again(collected, tmp_path, "mri", lambda raw: replace(GramProduct.from_bytes(raw), signature=b"s" * 64).to_bytes())
+
+
+def test_a_site_that_deals_other_columns_than_it_committed_to_is_refused_by_the_receiver(tmp_path):
+    """It has the keys to seal anything; its commitment is what binds it."""
+    server = rogue(tmp_path)
+
+    def redeal(raw: bytes) -> bytes:
+        from intarsia.site.gram.steps import _circle
+
+        found = GramDeal.from_bytes(raw)
+        circle = _circle(server.sites["mri"], server.study, found.order_mac)
+        own = GramBlock.from_bytes(server.kept("sketch")["mri"])
+        rows = 128 if found.block < 3 else 16
+        other = circle.own_mask(9, (rows, own.columns + CHECKS))
+        return replace(found, sealed=circle.seal(found.block, other)).to_bytes()
+
+    with pytest.raises(FederationError, match="No progress-0 from clinic"):
+        protocol.collect(server.folder, lying(server, "deal", "mri", redeal))
+    assert "not the one it committed to" in server.log("clinic")[-1]["text"]
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory):
+    """A server that has every own block and the first block of masked columns."""
+    server = rogue(tmp_path_factory.mktemp("dealt"))
+
+    def until_multiply(step, payloads):  # type: ignore[no-untyped-def]
+        return {} if step == "multiply" else server.carry(step, payloads)
+
+    with pytest.raises(FederationError, match="lacks the progress-0"):
+        protocol.collect(server.folder, until_multiply)
+    return server
+
+
+def told(server: RogueServer, site: str, step: str, **payload: bytes) -> str:
+    """The words of a refusal, and the site's own reason."""
+    found = server.ask(site, step, {BLOCK if key == "block" else key: value for key, value in payload.items()})
+    assert found.refused, (site, step)
+    assert found.words in FIXED_WORDS
+    return str(server.log(site)[-1]["text"])
+
+
+def test_altered_swapped_and_early_blocks_are_refused(dealt):
+    deals = {name: dealt.folder.read("deal-0", name) for name in NAMES}
+    found = GramDeal.from_bytes(deals["mri"])
+    altered = replace(found, sealed=found.sealed[:-1] + bytes([found.sealed[-1] ^ 1])).to_bytes()
+    assert "changed on their way" in told(dealt, "clinic", "multiply", block=b"0", mri=altered)
+    assert "not block 0 of site 'mri' for this site" in told(dealt, "clinic", "multiply", block=b"0", mri=deals["lab"])
+    renamed = replace(GramDeal.from_bytes(deals["lab"]), site="mri", to="clinic").to_bytes()
+    assert "changed on their way" in told(dealt, "clinic", "multiply", block=b"0", mri=renamed)
+    assert "Send block 0 first" in told(dealt, "clinic", "multiply", block=b"2", mri=deals["mri"])
+    assert "missing" in told(dealt, "clinic", "multiply", block=b"0")
+    for number in (b"4", b"-1", b"x", b""):
+        assert "names no block" in told(dealt, "clinic", "multiply", block=number, mri=deals["mri"])
+
+
+def test_other_blocks_than_the_first_shown_are_refused(dealt):
+    """A server that shows one site another own block of a peer: not signed, or not the first."""
+    blocks = dealt.kept("sketch")
+    found = GramBlock.from_bytes(blocks["lab"])
+    forged = replace(found, commitments=found.commitments[::-1].copy()).to_bytes()
+    assert "not signed with its key" in told(dealt, "mri", "deal", block=b"0", **(blocks | {"lab": forged}))
+    second = signed(replace(found, commitments=found.commitments[::-1].copy()), "lab")  # lab itself lies
+    assert "Other Gram blocks were shown before" in told(dealt, "mri", "deal", block=b"0", **(blocks | {"lab": second}))
+    assert "missing" in told(dealt, "mri", "deal", block=b"0", clinic=blocks["clinic"])
+
+
+def test_a_lying_peer_cannot_bring_columns_of_others(dealt):
+    blocks = dealt.kept("sketch")
+    found = GramBlock.from_bytes(blocks["lab"])
+    taken = signed(replace(found, features=("alt", *found.features[1:])), "lab")
+    assert "does not list for it" in told(dealt, "mri", "deal", block=b"0", **(blocks | {"lab": taken}))
+
+
+def test_no_step_before_its_time_and_no_words_about_data(tmp_path):
+    server = rogue(tmp_path)
+    for step in ("deal", "multiply"):
+        found = server.ask("mri", step, {BLOCK: b"0"})
+        assert found.words == REFUSALS[FederationError]
+
+
+def test_what_passes_through_the_server_holds_no_value_of_a_column(dealt):
+    """Sizes are those of the labels; no encoded value stands in any sealed block, in the clear or at any place."""
+    for name, own in (("mri", 6), ("lab", 7)):
+        sealed = GramDeal.from_bytes(dealt.folder.read("deal-0", name)).sealed
+        assert len(sealed) == 128 * (own + CHECKS) * 8 + 16
+        store = dealt.sites[name].run_store(dealt.study)
+        columns = opened(store, 400, own)
+        words = {sealed[k : k + 8] for k in range(len(sealed) - 7)}
+        assert not words & {value.tobytes() for value in np.asarray(columns[:128]).ravel()}
+
+
+def test_everything_that_left_a_site_is_in_its_log(collected):
+    studies = collected.folder.path.parent / "mri" / "studies"
+    lines = (next(studies.iterdir()) / "sent.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps[-8:] == [f"{what} {block}" for block in range(4) for what in ("deal", "product")]
+    assert collected.folder.collected

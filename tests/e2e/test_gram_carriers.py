@@ -1,0 +1,107 @@
+"""A Gram study by the commands of docs/gram.md, through pipes to processes, and in one process: the same matrix, bit for bit."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.federation import FIT, NAMES, RESPONSES, fingerprints, frames
+
+from intarsia.carriers.in_process import carrier
+from intarsia.carriers.pipes import Hospital
+from intarsia.cli import main
+from intarsia.errors import FederationError
+from intarsia.server.study import gram, protocol
+from intarsia.server.study.folder import StudyFolder
+from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.study import Study
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory):
+    """Three sites with identities of their own that have accepted a Gram study and done nothing else."""
+    where = tmp_path_factory.mktemp("sites")
+    for name, frame in frames().items():
+        frame.to_csv(where / f"{name}.csv", index=False)
+        run("site", "init", where / name, "--name", name, "--table", where / f"{name}.csv", "--id", "id",
+            "--responses", ",".join(RESPONSES[name]))  # fmt: skip
+    public = [word for name in NAMES for word in ("--site", where / name / f"{name}.toml")]
+    owned = [f"{name}={','.join(labels)}" for name, labels in RESPONSES.items() if labels]
+    run("study", "new", where / "study.toml", "--id", "liver", "--gram", *public, *(w for o in owned for w in ("--responses", o)))
+    text = (where / "study.toml").read_text().replace("rows = 16384", "rows = 150")
+    for key, value in FIT.items():
+        text = "\n".join(f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.split("\n"))
+    (where / "study.toml").write_text(text)
+    for name in NAMES:
+        listed = fingerprints(where / name, where / "study.toml")
+        run("site", "accept", where / name, where / "study.toml", "--fingerprints", listed)
+    return where
+
+
+@pytest.fixture(scope="module")
+def here(accepted, tmp_path_factory):
+    """The study in one process: its folder at the server."""
+    where = shutil.copytree(accepted, tmp_path_factory.mktemp("here") / "sites")
+    study = Study.load(accepted / "study.toml")
+    folder = StudyFolder.create(where / "server", study)
+    protocol.collect(folder, carrier([SiteFolder.load(where / name).site() for name in NAMES], study))
+    return folder
+
+
+def test_a_study_by_files_makes_the_same_matrix_and_fits(accepted, here, tmp_path, capsys, monkeypatch):
+    where = shutil.copytree(accepted, tmp_path / "sites")
+    monkeypatch.chdir(tmp_path)
+
+    def each(step, *files, out):  # type: ignore[no-untyped-def]
+        for name in NAMES:
+            run("site", step, where / name, *files, *(("-o", f"{name}.{out}") if out else ()))
+
+    def all_of(kind: str) -> list[Path]:
+        return sorted(tmp_path.glob(f"*.{kind}"))
+
+    each("offer", out="offer")
+    each("share", *all_of("offer"), out="share")
+    each("combine", *all_of("share"), out="confirmation")
+    each("seal", *all_of("confirmation"), out="")
+    for name in NAMES:
+        run("site", "sketch", where / name, "--yes", "-o", f"{name}.gram")
+    each("deal", *all_of("gram"), out="deal")
+    assert len(all_of("deal")) == 3 * 3  # 400 subjects in blocks of 150
+    assert "send them to clinic" in capsys.readouterr().out
+    each("multiply", *all_of("deal"), out="product")
+    with pytest.raises(FederationError, match="lacks the product of lab"):
+        main(["--debug", "fit", *map(str, all_of("gram")), "clinic.product", "mri.product", "--study",
+              str(where / "study.toml"), "-o", "liver"])  # fmt: skip
+    run("fit", "lab.product", "-o", "liver")
+    folder = StudyFolder.open(tmp_path / "liver")
+    assert np.array_equal(gram.joint(folder), gram.joint(here))
+    run("site", "receive", where / "mri", folder.file("coefficients", "mri"), "-o", "mri.csv")
+    assert "mri_1" in (tmp_path / "mri.csv").read_text()
+    run("study", "status", "liver")
+    assert "product" in capsys.readouterr().out
+
+
+def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_path):
+    where = shutil.copytree(accepted, tmp_path / "sites")
+    study = Study.load(accepted / "study.toml")
+    hospitals = {name: Hospital(name, where / name) for name in NAMES}
+
+    def ask(step, payloads):  # type: ignore[no-untyped-def]
+        for name, payload in payloads.items():
+            hospitals[name].post(step, study.hash, payload)
+        return {name: hospitals[name].reply() for name in payloads}
+
+    try:
+        folder = StudyFolder.create(tmp_path / "server", study)
+        protocol.collect(folder, ask)
+    finally:
+        for hospital in hospitals.values():
+            hospital.close()
+    assert np.array_equal(gram.joint(folder), gram.joint(here))
+    assert folder.read("product", "mri") != here.read("product", "mri")  # other masks, the same sum

@@ -1,0 +1,47 @@
+"""The membership attack on an exact Gram matrix: simulated, against the formula the gate prints."""
+
+import numpy as np
+import pytest
+
+from intarsia.errors import InputError
+from intarsia.privacy.gram import leverage_auc, membership_auc, most_columns
+from intarsia.privacy.membership import auc
+
+
+def attacked(n: int, c: int, repeats: int, seed: int) -> tuple[float, float]:
+    """AUC with Σ known (s/h) and with G alone (−h), over fresh cohorts; candidates are all members and as many others."""
+    rng = np.random.default_rng(seed)
+    known: list[list[np.ndarray]] = [[], []]
+    alone: list[list[np.ndarray]] = [[], []]
+    A = rng.standard_normal((c, c)) / np.sqrt(c) + np.eye(c)
+    inverse = np.linalg.inv(A.T @ A)
+    for _ in range(repeats):
+        rows = rng.standard_normal((2 * n, c)) @ A
+        members = rows[:n]
+        D = members - members.mean(axis=0)
+        G = D.T @ D
+        for k, people in enumerate((members, rows[n:])):
+            x = people - members.mean(axis=0)
+            h = np.einsum("ij,ij->i", x @ np.linalg.inv(G), x)
+            known[k].append(np.einsum("ij,ij->i", x @ inverse, x) / h)
+            alone[k].append(-h)
+    return tuple(auc(np.concatenate(s[0]), np.concatenate(s[1])) for s in (known, alone))
+
+
+@pytest.mark.parametrize(("n", "c", "repeats"), [(200, 20, 60), (300, 90, 20), (1000, 16, 15)])
+def test_simulated_attacks_have_the_auc_the_gate_states(n, c, repeats):
+    with_sigma, alone = attacked(n, c, repeats, seed=n)
+    slip = 4 * 0.3 / np.sqrt(n * repeats) + 0.005  # chance, and that a candidate is centred with the cohort's mean
+    assert abs(with_sigma - membership_auc(n, c)) < slip
+    assert abs(alone - leverage_auc(n, c)) < slip
+
+
+def test_figures_of_the_documents():
+    assert membership_auc(1241, 290) > 0.999
+    assert leverage_auc(1241, 290) == pytest.approx(0.987, abs=0.0006)
+    assert [most_columns(n, 0.6) for n in (10**4, 10**5, 10**6)] == pytest.approx([50, 160, 507], rel=0.02)
+
+
+def test_more_columns_than_subjects_make_no_gram_matrix():
+    with pytest.raises(InputError, match="columns"):
+        membership_auc(10, 9)
