@@ -29,8 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 SHORT = {"draws": 40, "warmup": 40, "chains": 2, "thin": 1, "n_jobs": 1, "random_state": 0}
 
 
-@parametrize_with_checks([ReducedRankHorseshoe(**SHORT, local=local) for local in ("row", "element")])
+@parametrize_with_checks([ReducedRankHorseshoe(**SHORT)])
 def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ReducedRankHorseshoe(**SHORT, local="element")])
+def test_scikit_learn_accepts_element_scales(estimator, check):
     check(estimator)
 
 

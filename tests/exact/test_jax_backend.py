@@ -25,8 +25,18 @@ def readable(**options):
     return X, Y, replace(plan, compiled=False)
 
 
+# Laws and shapes whose steps other cases make too: each costs a compilation.
+ALSO = {"row, student", "row, jeffreys", "row, one feature", "row, some blocks", "element, student", "element, independent noise"}
+ALSO |= {"row, independent noise, P < m", "element, P < m"}
+assert set(CASES) > ALSO
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, FULL) for name in CASES), ("row, factored", FULL), ("row", LIGHT), ("row", SHORT)]
+    ("name", "kind"),
+    [
+        *(pytest.param(name, FULL, marks=[pytest.mark.slow] if name in ALSO else []) for name in CASES),
+        *(("row, factored", FULL), ("row", LIGHT), ("row", SHORT)),
+    ],
 )
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     """Forty sweeps with adaptation; each starts from NumPy's state, so that rounding cannot add up to another decision."""

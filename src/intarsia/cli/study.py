@@ -119,8 +119,14 @@ def explain(study: Study) -> list[str]:
     ]
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
+    elif study.alignment.mode == "union":
+        lines.append(
+            "Subjects: those that all sites with features have, grouped by the responses they have; keyed tokens travel, so the "
+            "server sees who has which response, and how many."
+        )
     else:
         lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
+    if study.alignment.mode != "strict":
         most = f"{study.alignment.max_subjects:,}" if study.alignment.max_subjects else f"{MAX_LIST_RATIO} times a site's own"
         lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
@@ -274,6 +280,7 @@ precision = "float64"
 
 [alignment]
 # "strict": all sites hold the same subjects. "intersect": the common subjects are used; the server sees the overlap.
+# "union": subjects that all sites with features know; some may lack some responses (docs/union.md).
 mode = "{mode}"
 # Applied to every id, in this order: strip, collapse (white space), nfc, lower, upper, no-leading-zeros, integer.
 canonical = ["strip", "nfc"]

@@ -17,6 +17,7 @@ from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
+from intarsia.wire.groups import Group
 
 Array = NDArray[np.float64]
 
@@ -52,6 +53,8 @@ class Material:
     seed: int = 0
     residuals: Residuals | None = None
     refits: dict[str, Any] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    dropped: int = 0
 
     @property
     def diagnosis(self) -> Any:
@@ -180,7 +183,7 @@ def rows_of(posterior: Any, joined: Any) -> Rows | None:
     if np.asarray(joined.Y).shape[1] != len(posterior.responses):
         return None
     rows = check_rows(joined)
-    return rows if rows.Z.shape[1] == len(posterior.covariates) else None
+    return rows if rows is not None and rows.Z.shape[1] == len(posterior.covariates) else None
 
 
 def from_folder(folder: str | Path, **options: Any) -> Material:
@@ -207,6 +210,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
+    material.groups, material.dropped = where.groups()
     return material
 
 

@@ -61,13 +61,13 @@ def rotated_rows(W: Array, rows: int, rng: np.random.Generator, most: int = MOST
     return np.asarray(linalg.solve_triangular(L, N.T, lower=True).T @ W)
 
 
-def check_rows(joined: Any, most: int = MOST_ROWS) -> Rows:
-    """Exchangeable rows of what the sites sent: a sketch's own; of a Gram study those of a random rotation, the same every
-    time.
+def check_rows(joined: Any, most: int = MOST_ROWS) -> Rows | None:
+    """Exchangeable rows of what the sites sent: a sketch's own that have every response, or None where those are too few; of a
+    Gram study those of a random rotation, the same every time.
     """
     rows = Rows.of(joined.X, joined.Y, Covariates.of(joined).Z)
     if joined.kind != GRAM:
-        return rows
+        return rows.complete()
     X, Y, Z = _rotated(joined, (rows.X, rows.Y, rows.Z), joined.m, most)
     return Rows.of(X, Y, Z)
 

@@ -126,8 +126,8 @@ def tokenise(ids: Iterable[Any], key: SketchKey, study: Study, purpose: str = "c
 
 
 def report(site: str, study: Study, tokens: Tokens) -> AlignmentReport:
-    """What this site sends: in `strict` mode a digest only, in `intersect` mode its tokens."""
-    travels = tokens.tokens if study.alignment.mode == "intersect" else None
+    """What this site sends: in `strict` mode a digest only, else its tokens."""
+    travels = None if study.alignment.mode == "strict" else tokens.tokens
     return AlignmentReport(site, study.hash, study.alignment.mode, tokens.n, tokens.mac(), travels)
 
 

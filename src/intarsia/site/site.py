@@ -26,6 +26,7 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, read_kinds
 from intarsia.site.run_store import RunStore
+from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
@@ -218,15 +219,19 @@ class Site:
         return self.key(study).derive("announce", study.id, study.run)
 
     def align(self, study: Study, announcements: Mapping[str, bytes] | None = None) -> bytes:
-        """This site's cohort: a keyed digest (strict) or, once all lists' lengths are known, keyed tokens (intersect)."""
+        """This site's cohort: a keyed digest (strict) or, once all lists' lengths are known, keyed tokens (intersect, union)."""
         store = self.run_store(study)
         if announcements:
             self.hear(study, announcements)
-        if study.alignment.mode == "intersect" and len(study.names) > 1 and not self.heard(study):
+        if study.alignment.mode != "strict" and len(study.names) > 1 and not self.heard(study):
             raise FederationError("No tokens leave before every site has announced how long its list of subjects is.")
         message = store.get("alignment")
         if message is None:
-            message = store.put("alignment", report(self.name, study, self.tokens(study)).to_bytes())
+            told = report(self.name, study, self.tokens(study))
+            if study.alignment.mode == "union":
+                has = has_responses(self, study)
+                told = replace(told, responses=has.labels, has=has.rows[self.tokens(study).rows])
+            message = store.put("alignment", told.to_bytes())
         return self._send(study, "alignment", message)
 
     def sketch(self, study: Study, cohort: bytes | None = None) -> bytes:
@@ -264,6 +269,8 @@ class Site:
         from intarsia.site.site_ledger import open_ledger
 
         self._ready(study)
+        if study.alignment.mode == "union":
+            return sketch_groups(self, study, store, cohort)
         tokens = self.tokens(study)
         if cohort is not None:
             agreed = Cohort.from_bytes(cohort)
@@ -294,7 +301,7 @@ class Site:
         waiting = f"sketch.pending-{'' if check.claim is None else check.claim.content[:16]}"
         pending = store.get(waiting)
         if pending is None:
-            result = self._make(study, table, key, order, mac, check)
+            result = self.make(study, table, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
@@ -326,12 +333,13 @@ class Site:
         if not study.sketch.gram:
             raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
 
-    def _make(self, study: Study, table: Table, key: SketchKey, order: np.ndarray, mac: str, check: Any) -> Any:
+    def make(self, study: Study, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
+        """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
             return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        terms = SketchTerms.of(study, self.name, mac)
+        terms, key = SketchTerms.of(study, self.name, mac), self.key(study)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 

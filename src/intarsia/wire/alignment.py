@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from intarsia.errors import AlignmentError, MessageError
 from intarsia.wire.container import pack, unpack
+from intarsia.wire.messages import check_labels
 from intarsia.wire.schema import check_name
 
 TOKEN_BYTES = 16
-MODES = ("strict", "intersect")
+MODES = ("strict", "intersect", "union")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -26,7 +27,10 @@ def halves(tokens: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.ui
 
 @dataclass(frozen=True)
 class AlignmentReport:
-    """A site's cohort: its size, a keyed digest of it, and in `intersect` mode the sorted tokens."""
+    """A site's cohort: its size, a keyed digest of it, and unless the mode is `strict` the sorted tokens.
+
+    In `union` mode also its responses, and which of them each subject has (n, Q).
+    """
 
     site: str
     study_hash: str
@@ -34,19 +38,27 @@ class AlignmentReport:
     n: int
     mac: str
     tokens: NDArray[np.uint8] | None = field(default=None, repr=False)
+    responses: tuple[str, ...] = ()
+    has: NDArray[np.bool_] | None = field(default=None, repr=False)
 
     def to_bytes(self) -> bytes:
-        header = {"site": self.site, "study_hash": self.study_hash, "mode": self.mode, "n": self.n, "mac": self.mac}
-        return pack("alignment", header, {} if self.tokens is None else {"tokens": self.tokens})
+        header: dict[str, Any] = {"site": self.site, "study_hash": self.study_hash, "mode": self.mode, "n": self.n}
+        header["mac"] = self.mac
+        arrays = {} if self.tokens is None else {"tokens": self.tokens}
+        if self.mode == "union":
+            header["responses"] = list(self.responses)
+            arrays["has"] = np.packbits(np.empty(0, bool) if self.has is None else self.has)
+        return pack("alignment", header, arrays)
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "AlignmentReport":
         header, arrays = unpack(raw, "alignment")
-        site, study_hash = checked(header, "alignment", ("mode", "n", "mac"))
+        union = header.get("mode") == "union"
+        site, study_hash = checked(header, "alignment", ("mode", "n", "mac", *(("responses",) if union else ())))
         mode, n, mac = header["mode"], header["n"], header["mac"]
         if mode not in MODES or type(n) is not int or not 0 < n < 2**40 or not is_digest(mac):
             raise MessageError(f"The alignment report of site {site!r} has entries of the wrong kind.")
-        if (mode == "intersect") != ("tokens" in arrays) or set(arrays) - {"tokens"}:
+        if set(arrays) != {"strict": set(), "intersect": {"tokens"}, "union": {"tokens", "has"}}[mode]:
             raise MessageError(f"The alignment report of site {site!r} does not fit its mode {mode!r}.")
         tokens = arrays.get("tokens")
         if tokens is not None:
@@ -56,7 +68,14 @@ class AlignmentReport:
             ascending = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
             if not ascending.all():
                 raise MessageError(f"The tokens of site {site!r} are not ascending without repetition.")
-        return cls(site, study_hash, mode, n, mac, tokens)
+        if not union:
+            return cls(site, study_hash, mode, n, mac, tokens)
+        responses, bits = check_labels(header["responses"], "response"), arrays["has"]
+        size = n * len(responses)
+        if bits.dtype != np.uint8 or bits.shape != ((size + 7) // 8,):
+            raise MessageError(f"Site {site!r} must say for {n} subjects which of {len(responses)} responses they have.")
+        has = np.unpackbits(bits, count=size).astype(bool).reshape(n, len(responses))
+        return cls(site, study_hash, mode, n, mac, tokens, responses, has)
 
 
 @dataclass(frozen=True)

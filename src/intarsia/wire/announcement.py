@@ -55,7 +55,7 @@ def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, b
     for name, told in found.items():
         if (told.site, told.study_hash) != (name, study.hash) or not same(told.mac, told.signed(key).mac):
             raise FederationError(f"The announcement of site {name!r} was not made by a site of this run. Refused.")
-    if study.alignment.mode == "intersect":
+    if study.alignment.mode != "strict":
         ratio = study.alignment.max_subjects is None
         most = MAX_LIST_RATIO * found[site].n if study.alignment.max_subjects is None else study.alignment.max_subjects
         long = [name for name, told in found.items() if told.n > most]

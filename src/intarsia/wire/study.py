@@ -54,12 +54,14 @@ class Alignment:
     """How the sites find the same subjects; `canonical` lists the rules applied to every id, in order.
 
     `max_subjects` caps the list a site may bring to an intersection: whoever lists a population finds out who of it is at the
-    other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own.
+    other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own. In mode "union" subjects are grouped by the
+    responses they have, and groups below `min_group` subjects are left out (`wire.groups`).
     """
 
     mode: str = "strict"
     canonical: tuple[str, ...] = ("strip", "nfc")
     max_subjects: int | None = None
+    min_group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,15 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     study = replace(study, privacy=_privacy(content, check, study))
     if study.sketch.gram:
         _gram(study, check)
+    if study.alignment.mode == "union":
+        for what, there in (
+            ('kind = "gram"', study.sketch.gram),
+            ("covariates", any(site.covariates for site in study.sites)),
+            ("differential privacy", study.privacy.epsilon is not None),
+            ("a fractional likelihood (power)", study.fit.power != 1),
+        ):
+            if there:
+                check.fail(("alignment", "mode"), f'mode = "union" does not cover {what} yet: leave one of the two out')
     check.finish()
     return study
 
@@ -369,7 +380,7 @@ def _gram(study: Study, check: Checker) -> None:
 
 def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
     table, at = check.table(content, "alignment"), ("alignment",)
-    check.known(table, at, ("mode", "canonical", "max_subjects"))
+    check.known(table, at, ("mode", "canonical", "max_subjects", "min_group"))
     rules = check.strings(table, at, "canonical", default=Alignment().canonical)
     for rule in rules:
         if rule not in CANONICAL_RULES:
@@ -377,7 +388,13 @@ def _alignment(content: dict[str, Any], check: Checker) -> Alignment:
     if "lower" in rules and "upper" in rules:
         check.fail((*at, "canonical"), "'lower' and 'upper' exclude each other")
     most = check.integer(table, at, "max_subjects", low=1, high=2**40) if "max_subjects" in table else None
-    return Alignment(check.choice(table, at, "mode", ("strict", "intersect"), "strict"), rules, most)
+    mode = check.choice(table, at, "mode", ("strict", "intersect", "union"), "strict")
+    least = None
+    if "min_group" in table:
+        least = check.integer(table, at, "min_group", low=20, high=10**9)
+        if mode != "union":
+            check.fail((*at, "min_group"), 'min_group belongs to mode = "union"')
+    return Alignment(mode, rules, most, least)
 
 
 def _fit(content: dict[str, Any], check: Checker) -> Fit:

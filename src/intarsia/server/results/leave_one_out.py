@@ -26,6 +26,7 @@ K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
 _MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
+_LEAST_ROWS = 20
 _EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
 
 
@@ -45,6 +46,13 @@ class Rows:
         if not len(X) == len(Y) == len(Z):
             raise InputError(f"X, Y and Z have {len(X)}, {len(Y)} and {len(Z)} rows; expected as many each.")
         return cls(X, Y, Z)
+
+    def complete(self) -> "Rows | None":
+        """The rows that have every response; None where they are too few to judge by."""
+        whole = ~np.isnan(self.Y).any(axis=1)
+        if whole.all():
+            return self
+        return self.take(whole) if whole.sum() >= _LEAST_ROWS else None
 
     def take(self, which: Any) -> "Rows":
         """Some of the rows."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, cholesky, qr
+from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.state import Data
+from intarsia.server.sampler.state import Data, rotation
 
 Array = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Gaps:
         size = np.sqrt(np.nanmean(Y**2, axis=0))
         self.level = np.where(absent, size, Y)  # the same root mean squares as what is there: priors rest on them
         self.blank = np.where(absent, 0.0, Y)
-        self.rotation = qr(X, mode="economic")[0] if X.shape[0] > X.shape[1] else None  # as `state.prepare` rotates
+        self.rotation = rotation(X)[0] if X.shape[0] > X.shape[1] else None  # as `state.prepare` does
 
     @classmethod
     def of(cls, X: Any, Y: Any) -> "Gaps | None":

@@ -73,6 +73,13 @@ def has_gram(P: int, block: int) -> bool:
     return -(-P // block) * block * block * 8 <= GRAM_BYTES
 
 
+def rotation(X: Any) -> tuple[Any, Any]:
+    """X = qr with orthonormal columns q (m×P) and a triangular r (P×P) without a negative diagonal."""
+    q, r = qr(X, mode="economic")
+    sign = np.where(np.diagonal(r) < 0, -1.0, 1.0)
+    return q * sign, sign[:, None] * r
+
+
 def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | None = None) -> Data:
     """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes.
 
@@ -86,10 +93,9 @@ def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | N
     scale = np.sqrt((Y**2).sum(axis=0) / m)
     rss0 = np.zeros((Y.shape[1], Y.shape[1]))
     if len(X) > P:
-        q, X = qr(X, mode="economic")
+        q, X = rotation(X)
         rest = Y - q @ (q.T @ Y)
-        sign = np.where(np.diagonal(X) < 0, -1.0, 1.0)[:, None]
-        X, Y, rss0 = sign * X, sign * (q.T @ Y), rest.T @ rest
+        Y, rss0 = q.T @ Y, rest.T @ rest
     k = min(block, P)
     nb = -(-P // k)
     columns = np.zeros((nb * k, X.shape[0]))

@@ -40,10 +40,11 @@ def check(
     if study.sketch.gram and joined.m > MOST_REFITTED:
         raise StudyError(
             f"Refits of a Gram study make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. The "
-            "leave-one-out "
-            "figures in the report come without refits."
+            "leave-one-out figures in the report come without refits."
         )
     rows = check_rows(joined, MOST_REFITTED)
+    if rows is None:
+        raise StudyError("Too few rows of this study have every response to leave some out. This check needs them.")
 
     def refit(some: Rows) -> Posterior:
         part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}

@@ -58,7 +58,8 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     rows = check_rows(joined)
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
-    if not (any(joined.feature_noise) or any(joined.response_noise)):  # the ridge does not know of privacy noise
+    noisy = any(joined.feature_noise) or any(joined.response_noise)
+    if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
         short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
@@ -100,7 +101,7 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
         return run_chains(X, Y, degrees=joined.m - len(joined.covariates), **plan)
     noise = np.asarray(joined.feature_noise)
     if not (noise.any() or np.any(joined.response_noise)):
-        return run_chains(X, Y, **plan)
+        return run_chains(X, Y, **plan, partly=study.alignment.mode == "union")
     # A private study: the likelihood must know how much noise the sites added.
     from intarsia.server.sampler.private import sample as run_private
 

@@ -18,15 +18,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.server.study import gram
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
@@ -127,10 +130,11 @@ class StudyFolder:
         self.note("accepted", site=sender, kind=kind, bytes=target.stat().st_size)
         return True
 
-    def cohorts(self) -> dict[str, Cohort]:
+    def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
-        return intersect({name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names})
+        reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names}
+        return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
@@ -138,8 +142,23 @@ class StudyFolder:
         return [Sketch.load(self.file("sketch", name)) for name in self.study.names]
 
     def joined(self) -> Joined:
-        """The sketches of all sites side by side; of a Gram study, a root of the joint Gram matrix."""
-        return gram.joined(self) if self.study.sketch.gram else join(self.sketches())
+        """All sites' sketches as one: columns side by side and, in a union, the groups' rows below each other.
+
+        Of a Gram study, a root of the joint Gram matrix.
+        """
+        if self.study.sketch.gram:
+            return gram.joined(self)
+        self.require("sketch")
+        if self.study.alignment.mode != "union":
+            return join(self.sketches())
+        return join_groups([GroupedSketch.load(self.file("sketch", name)) for name in self.study.names])[0]
+
+    def groups(self) -> tuple[tuple[Group, ...], int]:
+        """The groups of subjects by the responses they have, and how many subjects are in none; no groups outside of a union."""
+        if self.study.alignment.mode != "union":
+            return (), 0
+        first = next(iter(self.cohorts().values()))
+        return (first.groups, first.dropped) if isinstance(first, UnionCohort) else ((), 0)
 
     @property
     def collected(self) -> bool:
@@ -156,7 +175,7 @@ class StudyFolder:
         try:
             return dict(json.loads((self.path / "sketch" / f"{name}.facts").read_text(encoding="utf-8")))
         except (OSError, ValueError):
-            return _facts(Sketch.load(self.file("sketch", name)))
+            return _facts(_parts(self, self.file("sketch", name)))
 
     def note(self, event: str, **what: Any) -> None:
         """Append to the event log; one line per event."""
@@ -218,55 +237,88 @@ def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> Non
         raise FederationError(f"Site {sender!r} aligns another number of subjects than it announced. Refused.")
 
 
+def _parts(folder: StudyFolder, raw: bytes | Path) -> dict[int, Sketch]:
+    """What a site sent, by group; a study whose subjects have all responses has one."""
+    if folder.study.alignment.mode != "union":
+        return {0: Sketch.load(raw)}
+    return dict(GroupedSketch.load(raw).parts)
+
+
 def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
-    study = folder.study
-    if study.sketch.gram:
+    if folder.study.sketch.gram:
         gram.check_block(folder, sender, raw)
         return
-    sketch = Sketch.load(raw)
-    folder.same_hash("sketch", sender, sketch.study_hash, sketch.site)
-    for what, found, expected in (
-        ("m", sketch.m, study.sketch.m),
-        ("kind", sketch.kind, study.sketch.kind),
-        ("precision", sketch.precision, study.sketch.precision),
-    ):
-        if found != expected:
-            raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
-    if bool(sketch.response_scales) != (study.deliver.share_scales and bool(sketch.responses)):
-        said = "shares" if study.deliver.share_scales else "does not share"
-        raise FederationError(
-            f"The study {said} the scales of responses ([deliver] share_scales); site {sender!r} did otherwise."
-        )
+    study, parts = folder.study, _parts(folder, raw)
+    cohorts = None if folder.missing("alignment") else folder.cohorts()
+    if study.alignment.mode == "union":
+        if cohorts is None:
+            raise FederationError(f"The sketches of site {sender!r} came before the alignment. Refused.")
+        _check_groups(sender, parts, cohorts[sender])
+    for number, sketch in parts.items():
+        folder.same_hash("sketch", sender, sketch.study_hash, sketch.site)
+        agreed = None if cohorts is None else cohorts[sender]
+        m = agreed.groups[number].m if isinstance(agreed, UnionCohort) else study.sketch.m
+        for what, found, expected in (
+            ("m", sketch.m, m),
+            ("kind", sketch.kind, study.sketch.kind),
+            ("precision", sketch.precision, study.sketch.precision),
+        ):
+            if found != expected:
+                raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
+        _check_columns(study, sender, sketch)
+        if agreed is not None:
+            n = agreed.groups[number].n if isinstance(agreed, UnionCohort) else agreed.n
+            if sketch.n != n:
+                raise FederationError(f"The sketch of site {sender!r} is over {sketch.n} subjects, {n} were agreed.")
+            announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
+            if study.alignment.mode == "strict" and not same(announced, sketch.order_mac):
+                raise FederationError(f"The sketch of site {sender!r} is over other subjects than it announced. Refused.")
+    facts = _facts(parts)
+    for name in folder.present("sketch"):
+        other = folder.sketch_facts(name)
+        if other["key_fingerprint"] != facts["key_fingerprint"]:
+            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
+        for number in set(other["groups"]) & set(facts["groups"]):
+            theirs, ours = other["groups"][number], facts["groups"][number]
+            if theirs != ours:
+                raise FederationError(
+                    f"Sites {name!r} ({theirs['n']} subjects) and {sender!r} ({ours['n']} subjects) do not prove the same "
+                    "subjects in the same order. Align again."
+                )
+    write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
+
+
+def _check_columns(study: Study, sender: str, sketch: Sketch) -> None:
     foreign = study.site(sender).foreign(sketch.features, sketch.responses, sketch.covariates)
     if foreign is not None:
         what, labels = foreign
         raise FederationError(
             f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
         )
+    if bool(sketch.response_scales) != (study.deliver.share_scales and bool(sketch.responses)):
+        said = "shares" if study.deliver.share_scales else "does not share"
+        raise FederationError(
+            f"The study {said} the scales of responses ([deliver] share_scales); site {sender!r} did otherwise."
+        )
     if not sketch.order_mac and len(study.names) > 1:
         raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
-    if not folder.missing("alignment"):
-        n = folder.cohorts()[sender].n
-        if sketch.n != n:
-            raise FederationError(f"The sketch of site {sender!r} is over {sketch.n} subjects, {n} were agreed.")
-        announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
-        if study.alignment.mode == "strict" and not same(announced, sketch.order_mac):
-            raise FederationError(f"The sketch of site {sender!r} is over other subjects than it announced. Refused.")
-    facts = _facts(sketch)
-    for name in folder.present("sketch"):
-        other = folder.sketch_facts(name)
-        if other["key_fingerprint"] != facts["key_fingerprint"]:
-            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
-        if (other["n"], other["order_mac"]) != (facts["n"], facts["order_mac"]):
-            raise FederationError(
-                f"Sites {name!r} ({other['n']} subjects) and {sender!r} ({sketch.n} subjects) do not prove the same "
-                "subjects in the same order. Align again."
-            )
-    write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
 
 
-def _facts(sketch: Sketch) -> dict[str, Any]:
-    return {"n": sketch.n, "order_mac": sketch.order_mac, "key_fingerprint": sketch.key_fingerprint}
+def _check_groups(sender: str, parts: Mapping[int, Sketch], agreed: Cohort | UnionCohort) -> None:
+    """A sketch for every group in which the site has members, with just the responses it reported there."""
+    assert isinstance(agreed, UnionCohort)
+    expected = {int(g) for g in np.unique(agreed.member) if g >= 0}
+    if set(parts) != expected:
+        raise FederationError(f"Site {sender!r} sketched other groups of subjects than were agreed. Refused.")
+    for number, sketch in parts.items():
+        if set(sketch.responses) - set(agreed.groups[number].responses):
+            raise FederationError(f"Site {sender!r} sent a response for a group that does not have it. Refused.")
+
+
+def _facts(parts: Mapping[int, Sketch]) -> dict[str, Any]:
+    first = next(iter(parts.values()))
+    groups = {str(number): {"n": part.n, "order_mac": part.order_mac} for number, part in parts.items()}
+    return {"key_fingerprint": first.key_fingerprint, "groups": groups}
 
 
 _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
