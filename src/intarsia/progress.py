@@ -83,11 +83,17 @@ def shown(progress: Callable[..., Any] | bool | None) -> AbstractContextManager[
 
 
 def words(progress: Progress) -> str:
-    """R̂ so far and the time left."""
-    rhat = "" if math.isnan(progress.rhat) else f"R̂ {progress.rhat:.3f}"
+    """How far the run is from its target, or R̂ so far where it has none; and the time left."""
+    at, until = progress.standing, progress.until
+    if at is not None and until is not None:
+        state = f"after {at.draws:,} draws R̂ {at.rhat:.3f} (≤ {until.rhat:g}), folded {at.folded:.3f} (≤ {until.folded:g}), "
+        state += f"ESS {at.ess:.0f} (≥ {until.ess:g})"
+    else:
+        state = "" if math.isnan(progress.rhat) else f"R̂ {progress.rhat:.3f}"
     left = progress.seconds_left
-    remaining = "" if left <= 0 or not math.isfinite(left) else f"{clock(left)} left"
-    return ", ".join(part for part in (rhat, remaining) if part) or f"{progress.seconds:.0f} s"
+    most = "at most " if until is not None and at is None else ""  # it may stop before its budget is spent
+    remaining = "" if left <= 0 or not math.isfinite(left) else f"{most}{clock(left)} left"
+    return ", ".join(part for part in (state, remaining) if part) or f"{progress.seconds:.0f} s"
 
 
 def clock(seconds: float) -> str:

@@ -47,14 +47,18 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     covariates : names or positions of columns of X to adjust for: no shrinkage, not features.
     noise : "correlated" between the responses (a full Σ), "independent", or "jeffreys" (the paper's; independent, and
         improper with no more rows than features).
-    expected_features : how many features you expect to matter; by default nothing is assumed.
+    expected_features : how many features you expect to matter; by default nothing is assumed; from ten features per row on (and
+        2,000 in all) m/(2 log P) are.
     fdr : rate of false discoveries of `selected_` and `groups_`.
     random_state : seed of the sampler and of `sketch` (data in one place need no secret; the sites of a study share a key).
     local : "row" (one local scale per feature) or "element" (one per feature and component, the paper's).
     rank : number of components R, at most the number of responses; by default that number.
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
-    draws, warmup, chains, thin : length of the run; each chain keeps `draws` draws after `warmup`, one in `thin`.
+    draws, warmup, chains, thin : length of the run; each chain keeps at most `draws` draws after `warmup`, one in `thin`.
+    until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient and noise variance has
+        R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples (or what an `intarsia.server.sampler.stopping.Until` says); None:
+        `draws` draws in any case.
     selection : "bfdr" or "mixture", how `selected_` is found.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
@@ -103,6 +107,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         warmup: int = WARMUP,
         chains: int = CHAINS,
         thin: int = THIN,
+        until: Any = "converged",
         selection: str = "bfdr",
         n_jobs: int | None = None,
         progress: Callable[..., Any] | bool | None = None,
@@ -123,6 +128,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.warmup = warmup
         self.chains = chains
         self.thin = thin
+        self.until = until
         self.selection = selection
         self.n_jobs = n_jobs
         self.progress = progress
@@ -318,7 +324,17 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _run(self, seed: int, progress: Any) -> dict[str, Any]:
         """How long to sample, with what seed."""
         run = {"draws": self.draws, "warmup": self.warmup, "chains": self.chains, "seed": seed, "workers": self.n_jobs}
-        return run | {"progress": progress, "thin": self.thin}
+        return run | {"progress": progress, "thin": self.thin, "until": self._until()}
+
+    def _until(self) -> Any:
+        """The target of a run, or None."""
+        from intarsia.server.sampler.stopping import Until
+
+        if self.until is None or isinstance(self.until, Until):
+            return self.until
+        if self.until != "converged":
+            raise InputError(f"until={self.until!r}; expected 'converged', None or an Until.")
+        return Until()
 
     def _progress(self) -> AbstractContextManager[Any]:
         """The bar, or the callback that was given."""

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
+from intarsia.progress import words
+from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.results.draws import Draws
 from intarsia.server.sampler.launch import Progress
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import Until, sample
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.stopping import Until, looks
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))
@@ -86,18 +90,57 @@ def test_a_killed_run_ends_with_the_same_draws(tmp_path, unstopped, number, work
     assert same(continued, unstopped)
 
 
+EASY = {"draws": 2000, "warmup": 60, "chains": 2, "thin": 2, "seed": 1}
+UNTIL = Until(rhat=1.05, folded=1.1, ess=60)
+X_EASY = RNG.standard_normal((60, 4))
+Y_EASY = X_EASY[:, :1] @ np.ones((1, 2)) + RNG.standard_normal((60, 2))
+
+
 def test_until_goes_on_until_every_coefficient_is_settled():
     seen: list[Progress] = []
-    until = Until(rhat=1.1, ess=60, max_draws=2000)
-    draws = sample(X, Y, draws=10, warmup=60, chains=2, thin=1, seed=1, until=until, progress=seen.append)
-    assert 10 < draws.C.shape[1] <= 2000
-    assert seen[-1].sweeps == [60 + draws.C.shape[1]] * 2
-    assert np.isfinite(seen[-1].rhat)
+    draws = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, progress=seen.append)
+    kept = draws.C.shape[1]
+    assert kept in looks(2000, UNTIL)[:-1]
+    whole = diagnose(draws)
+    for found in (whole, whole.noise):
+        assert found.rhat.max() <= 1.05
+        assert found.rhat_folded.max() <= 1.1
+        assert min(found.ess_bulk.min(), found.ess_tail.min()) >= 60
+    first = next(n for n in looks(2000, UNTIL) if n == kept or _meets(draws, n))
+    assert first == kept  # and at no look before
+    assert seen[0].sweeps == [0, 0]
+    assert seen[0].seconds_left > 0
+    assert seen[-1].sweeps == [60 + 2 * kept] * 2
+    assert seen[-1].standing.meets(UNTIL)
+    assert "≤ 1.05" in words(seen[-1])
+
+
+def _meets(draws, n):
+    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], draws.tau[:, :n]))
+    return all(
+        f.rhat.max() <= 1.05 and f.rhat_folded.max() <= 1.1 and min(f.ess_bulk.min(), f.ess_tail.min()) >= 60
+        for f in (found, found.noise)
+    )
+
+
+def test_a_run_stops_at_the_same_draw_whatever_the_workers(tmp_path):
+    one = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=1)
+    two = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=2, checkpoint=tmp_path)
+    assert one.C.shape[1] < 2000
+    assert same(one, two)
+    assert same(one, sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=2, checkpoint=tmp_path))  # nothing is left to do
+    whole = sample(X_EASY, Y_EASY, **{**EASY, "draws": 500}, checkpoint=tmp_path)
+    np.testing.assert_array_equal(whole.C[:, : one.C.shape[1]], one.C)
 
 
 def test_the_budget_ends_an_adaptive_run():
-    until = Until(rhat=1.0, ess=1e9, max_draws=40)
-    assert sample(X, Y, draws=10, warmup=10, chains=2, thin=1, until=until).C.shape[1] == 40
+    until = Until(ess=1e9)
+    assert sample(X, Y, draws=40, warmup=10, chains=2, thin=1, until=until).C.shape[1] == 40
+
+
+def test_an_impossible_target_is_refused():
+    with pytest.raises(InputError, match="above 1"):
+        Until(rhat=1.0)
 
 
 def test_draws_beyond_the_memory_stay_on_disk(tmp_path):

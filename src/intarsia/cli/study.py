@@ -143,7 +143,8 @@ def explain(study: Study) -> list[str]:
         lines.append("Study key: exchanged by file; whoever has it can undo the sketch. Keep it from the server.")
     rank = "as many as responses" if f.rank is None else str(f.rank)
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
-    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {f.draws}), thinned by {f.thin}, seed {f.seed}.")
+    budget = "at most " if f.until == "converged" else ""
+    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {budget}{f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
         lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
@@ -292,10 +293,14 @@ canonical = ["strip", "nfc"]
 local = "row"             # "row": one local scale a feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
-draws = 1000
+draws = 1000              # a budget: kept per chain, at most
 warmup = 500
 chains = 4
 thin = 10
+until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case
+# rhat = 1.01
+# rhat_folded = 1.02
+# ess = 400
 seed = 0
 select = "bfdr"           # Bayesian false discovery rate, or "mixture", the paper's
 fdr = 0.05

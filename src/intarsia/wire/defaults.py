@@ -5,3 +5,8 @@ WARMUP = 500  # sweeps per chain before any is kept
 CHAINS = 4
 THIN = 10  # sweeps per kept draw
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
+
+# A run ends before its budget of draws when every coefficient and every noise variance has met these.
+RHAT = 1.01  # at most: Vehtari et al. (2021)
+RHAT_FOLDED = 1.02  # at most: the spread settles more slowly than the location
+ESS = 400.0  # at least, over all chains: enough for R̂ itself and for the interval's ends

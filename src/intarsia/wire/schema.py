@@ -69,6 +69,7 @@ class Range:
 
 
 POSITIVE = Range(0.0, open_low=True)
+ABOVE_ONE = Range(1.0, open_low=True)
 PROBABILITY = Range(0.0, 1.0, open_low=True, open_high=True)
 
 

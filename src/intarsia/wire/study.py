@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, GRAM_ROWS, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, ESS, GRAM_ROWS, RHAT, RHAT_FOLDED, THIN, WARMUP
 from intarsia.wire.kinds import check_kind
-from intarsia.wire.schema import POSITIVE, PROBABILITY, Checker, Range, check_name
+from intarsia.wire.schema import ABOVE_ONE, POSITIVE, PROBABILITY, Checker, Range, check_name
 
 SCHEMA = 1
 KINDS = ("orthonormal", "gaussian")
@@ -66,7 +66,11 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Fit:
-    """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule."""
+    """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule.
+
+    Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient and
+    noise variance has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples; with `until = "draws"` never.
+    """
 
     rank: int | None = None
     local: str = "row"
@@ -78,6 +82,10 @@ class Fit:
     warmup: int = WARMUP
     chains: int = CHAINS
     thin: int = THIN
+    until: str = "converged"
+    rhat: float = RHAT
+    rhat_folded: float = RHAT_FOLDED
+    ess: float = ESS
     seed: int = 0
     select: str = "bfdr"
     fdr: float = 0.05
@@ -411,6 +419,10 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
         thin=check.integer(table, at, "thin", default=d.thin, low=1, high=10**5),
+        until=check.choice(table, at, "until", ("converged", "draws"), d.until),
+        rhat=check.number(table, at, "rhat", default=d.rhat, within=ABOVE_ONE),
+        rhat_folded=check.number(table, at, "rhat_folded", default=d.rhat_folded, within=ABOVE_ONE),
+        ess=check.number(table, at, "ess", default=d.ess, within=POSITIVE),
         seed=check.integer(table, at, "seed", default=d.seed, low=0, high=2**63 - 1),
         select=check.choice(table, at, "select", ("bfdr", "mixture"), d.select),
         fdr=check.number(table, at, "fdr", default=d.fdr, within=Range(0.0, 1.0, open_low=True)),

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
 
-RHAT = 1.01  # bulk: Vehtari et al. (2021)
-RHAT_FOLDED = 1.02  # the spread settles more slowly than the location
-ESS = 400.0  # over all chains: enough for R̂ itself and for the interval's ends
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

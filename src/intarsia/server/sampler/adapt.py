@@ -11,6 +11,7 @@ from intarsia.server.sampler.backends.protocol import Backend
 from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
 
+LEAST = 1e-3  # added to that variance, so that every feature has its chance
 POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 
 
@@ -19,10 +20,12 @@ class Memory(NamedTuple):
 
     strength: Any  # mean
     spread: Any  # variance
+    floor: Any  # below which no feature's spread is taken to be: what a start knows of features in doubt
 
 
-def start(plan: Plan) -> Memory:
-    return Memory(np.zeros(plan.P), np.zeros(plan.P))
+def start(plan: Plan, doubt: Any = 0.0) -> Memory:
+    """Before the warm-up; `doubt` (P) from 0 to 1 says which features a start is not sure of."""
+    return Memory(np.zeros(plan.P), np.zeros(plan.P), np.maximum(LEAST, np.broadcast_to(doubt, (plan.P,))))
 
 
 class Seen(NamedTuple):
@@ -56,10 +59,11 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     memory = Memory(
         xp.where(begun, memory.strength + 0.05 * away, memory.strength),
         xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
+        memory.floor,
     )
 
     def weights(tuning: Tuning) -> Tuning:
-        return tuning._replace(doubt=POWER * xp.log(memory.spread + 1e-3))
+        return tuning._replace(doubt=POWER * xp.log(memory.spread + memory.floor))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))
     return be.branch(due, weights, lambda tuning: tuning, tuning), memory

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, Sweep, draw_noise, plan
-from intarsia.server.sampler.sparse_start import sparse_start
+from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, expected_features, plan, with_start
+from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.state import Data, State, Tuning, prepare
 from intarsia.server.sampler.sweep import factored, shrinkage, strength, sweep
 
 
@@ -32,6 +32,28 @@ def from_words(rng: np.random.Generator, stored: Any) -> None:
     rng.bit_generator.state = json.loads(stored.tobytes().decode())
 
 
+class Problem(NamedTuple):
+    """What all chains of a process share: plan, data, the sparse solution they start from, which features are in doubt."""
+
+    plan: Plan
+    data: Data
+    gaps: Gaps | None
+    found: SparseStart | None
+    doubt: Any
+
+
+def problem(asked: Asked) -> Problem:
+    X, Y, model = asked.array("X"), asked.array("Y"), Model(**asked.model)
+    gaps, found = Gaps.of(X, Y), asked.start()
+    level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
+    made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
+    data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees)
+    if found is None:
+        return Problem(made, data, gaps, None, 0.0)
+    doubt = found.doubt(X, Y, expected_features(model, made.m, made.P) or 1.0)
+    return Problem(with_start(made, X, level, found), data, gaps, found, doubt)
+
+
 class Chain:
     """The chain numbered `k` of a run (a `run.Stepper`)."""
 
@@ -39,17 +61,13 @@ class Chain:
 
     def __init__(self, asked: Asked, k: int) -> None:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
-        X, Y = asked.array("X"), asked.array("Y")
         self.be = backends.get("numpy")
-        self.gaps = Gaps.of(X, Y)
-        level, Y = (Y, Y) if self.gaps is None else (self.gaps.level, self.gaps.blank)
-        self.plan = plan(Model(**asked.model), X, level, mixing=asked.mixing, degrees=asked.degrees)
-        self.data = prepare(self.be, X, level, degrees=asked.degrees)
+        self.plan, self.data, self.gaps, found, doubt = asked.shared(problem)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
-        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
         self.state = initial(self.plan, self.data, self.rng, found)
-        self.tuning, self.memory = initial_tuning(self.plan), adapt.start(self.plan)
+        self.memory = adapt.start(self.plan, doubt)
+        self.tuning = initial_tuning(self.plan, None if found is None else self.memory.floor)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
 

@@ -10,8 +10,7 @@ import numpy as np
 from intarsia.server.sampler import adapt, backends, device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import Asked
-from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.sparse_start import sparse_start
+from intarsia.server.sampler.schedule import plan, with_start
 from intarsia.server.sampler.state import State, Tuning, prepare
 
 DEVICE_SHARE = 0.6  # of its memory that the chains may take
@@ -27,13 +26,13 @@ class DeviceChains:
         X, Y = asked.array("X"), asked.array("Y")
         self.be = be = backends.on_device()
         self.device = be.device()
+        found = asked.start()
         whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
-        self.plan = device.on_device(whole, self.device)
+        self.plan = device.on_device(whole if found is None else with_start(whole, X, Y, found), self.device)
         with be.precision():
             self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block, degrees=asked.degrees), be=be)
         self.record = asked.record(self.chains, self.plan.R)
         self.groups = self._groups(X.size)
-        found = sparse_start(X, Y, self.plan.m) if self.plan.searches else None
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
         self.summaries = [self._part(blank, group) for group in self.groups]

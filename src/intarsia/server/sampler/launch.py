@@ -5,6 +5,7 @@ Each chain has its own generator, split from the seed, and one BLAS thread, so t
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -23,7 +24,8 @@ import numpy as np
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import rhat_from_moments
 from intarsia.server.results.draws import create
-from intarsia.server.sampler.run import STOP, Run, opened
+from intarsia.server.sampler.run import STOP, Asked, left, opened
+from intarsia.server.sampler.stopping import Standing, Until, looks, standing
 
 SMALL_SECONDS = 3.0  # of estimated work under which starting processes does not pay
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -40,6 +42,8 @@ class Progress:
     seconds_left: float
     rhat: float  # largest over a fixed sample of entries of C and the noise levels; NaN before there are draws
     finite: bool = True
+    standing: Standing | None = None  # at the last look, where the run has a target
+    until: Until | None = None  # the target
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,16 @@ class Way:
 
 
 class Launcher:
-    """Runs every chain of a folder to a target number of kept draws."""
+    """Runs every chain of a folder to a budget of kept draws, or to the first look at which a target is met."""
 
-    def __init__(self, where: Path, asked: dict[str, Any], way: Way) -> None:
-        self.where, self.way = where, way
+    def __init__(self, where: Path, asked: dict[str, Any], way: Way, until: Until | None = None) -> None:
+        self.where, self.way, self.until = where, way, until
+        self.standing: Standing | None = None
         self.chains, self.warmup, self.thin = asked["chains"], asked["warmup"], asked["thin"]
         self.together = asked["engine"] == "jax"  # one stepper makes all chains
-        self._runs: dict[int, Run] = {}
 
-    def run(self, draws: int) -> None:
+    def run(self, draws: int) -> int:
+        """Go on to `draws` draws of each chain, or fewer where the target is met; returns how many."""
         (self.where / STOP).unlink(missing_ok=True)
         total = self.warmup + draws * self.thin
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -69,56 +74,69 @@ class Launcher:
         if workers < 1:
             raise InputError(f"workers is {workers}; expected at least 1.")
         small = self.way.workers is None and self.chains * total * self.way.sweep_seconds < SMALL_SECONDS
+        self._tell(total)  # the budget, before anything is spent of it
         with _stop_on_signal(self.where) as stopped:
             if self.together or small or workers == 1:
-                self._here(draws, total)
+                made = self._here(looks(draws, self.until), total)
             else:
-                self._processes(draws, total, min(workers, self.chains))
+                made = self._processes(looks(draws, self.until), total, min(workers, self.chains))
             if stopped:
                 raise KeyboardInterrupt
-        self._tell(total)
+        (self.where / STOP).unlink(missing_ok=True)
+        self._tell(self.warmup + made * self.thin, final=True)
+        return made
 
-    def runs(self) -> list[Run]:
-        """What the chains left, as their checkpoints hold it; on an accelerator, one run for all."""
-        return list(self._runs.values()) if self.together else [opened(self.where, k) for k in range(self.chains)]
+    def _enough(self, draws: int) -> bool:
+        """Is the target met by the first draws?"""
+        if self.until is None:
+            return False
+        self.standing = standing(self.where, draws, self.until)
+        return self.standing.meets(self.until)
 
-    def _tell(self, total: int) -> None:
+    def _tell(self, total: int, final: bool = False) -> None:
         if self.way.progress is not None:
-            self.way.progress(self._progress(total))
+            self.way.progress(self._progress(total, final))
 
-    def _here(self, draws: int, total: int) -> None:
-        for k in range(1 if self.together else self.chains):
-            if self.together:  # compiled once, however often the run goes on
-                self._runs[k] = run = self._runs.get(k) or opened(self.where, k)
-            else:
-                run = opened(self.where, k)
-            if not run.go(draws, every=self.way.every, report=lambda: self._tell(total)):
-                return
+    def _here(self, at: list[int], total: int) -> int:
+        asked = Asked(self.where)
+        runs = [opened(asked, k) for k in range(1 if self.together else self.chains)]
+        for draws in at:
+            for run in runs:
+                if not run.go(draws, every=self.way.every, report=lambda: self._tell(total)):
+                    return draws
+            if draws == at[-1] or self._enough(draws):
+                return draws
+        raise AssertionError("there is a last look")
 
-    def _processes(self, draws: int, total: int, workers: int) -> None:
+    def _processes(self, at: list[int], total: int, workers: int) -> int:
+        """Each process makes some of the chains, all of them to one look before any to the next, and does not wait for it: what
+        chains make beyond the look at which the run stops is not used.
+        """
         environment = os.environ | dict.fromkeys(THREADS, "1")
         command = [sys.executable, "-m", "intarsia.server.sampler.run", str(self.where)]
-        waiting, running = list(range(self.chains)), dict[int, subprocess.Popen[bytes]]()
-        failed: list[int] = []
+        running, failed = dict[int, subprocess.Popen[bytes]](), list[int]()
+        looked, met = 0, 0
         try:
-            while waiting or running:
-                while waiting and len(running) < workers and not failed:
-                    k = waiting.pop(0)
-                    own = [*command, str(k), str(draws), str(self.way.every)]
-                    running[k] = subprocess.Popen(own, env=environment, stdin=subprocess.DEVNULL)
+            for w in range(workers):
+                chains = ",".join(str(k) for k in range(w, self.chains, workers))
+                own = [*command, chains, ",".join(map(str, at)), str(self.way.every)]
+                running[w] = subprocess.Popen(own, env=environment, stdin=subprocess.DEVNULL)
+            while running:
                 time.sleep(0.05)
-                for k, process in list(running.items()):
+                for w, process in list(running.items()):
                     code = process.poll()
                     if code is None:
                         continue
-                    del running[k]
-                    if code == 75:
-                        waiting.clear()
-                    elif code != 0:
-                        failed.append(k)
-                        waiting.clear()
+                    del running[w]
+                    if code not in (0, 75):
+                        failed.append(w)
                         (self.where / STOP).touch()
                 self._tell(total)
+                if looked < len(at) - 1 and not (self.where / STOP).exists() and self._ready(at[looked]):
+                    if self._enough(at[looked]):
+                        met = at[looked]
+                        (self.where / STOP).touch()
+                    looked += 1
         finally:
             if running:  # an error of our own: let the chains write their checkpoints
                 (self.where / STOP).touch()
@@ -128,18 +146,39 @@ class Launcher:
             text = self.where / f"error-{failed[0]}.txt"
             why = text.read_text(encoding="utf-8") if text.exists() else "its process died; the same call continues it"
             raise ConvergenceError(f"Chain {failed[0] + 1} stopped: {why}")
+        return met or self._first_met(at[looked:])
 
-    def _progress(self, total: int) -> Progress:
+    def _first_met(self, at: list[int]) -> int:
+        """The look at which the run stops; the chains may all have come to their end before the last looks were taken."""
+        made = min((each.Sigma.shape[1] for each in left(self.where)), default=0)
+        return next((draws for draws in at[:-1] if made < draws or self._enough(draws)), at[-1])
+
+    def _ready(self, draws: int) -> bool:
+        """Has every chain written so many draws, and said so?"""
+        return all((self.where / f"shrinkage-{k}-{draws}.npy").exists() for k in range(self.chains))
+
+    def _progress(self, total: int, final: bool) -> Progress:
+        seen = self._seen()
+        sweeps = [int(p["sweeps"]) for p in seen] + [0] * (self.chains - len(seen))
+        seconds = max((float(p["seconds"]) for p in seen), default=0.0)
+        rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"]]
+        if (
+            self.standing is not None and self.until is not None and not final
+        ):  # no more than the target asks for, as far as one can tell
+            total = min(total, self.warmup + math.ceil(self.standing.draws * self.standing.factor(self.until)) * self.thin)
+            total = max(total, *sweeps)
+        sweeps = [min(s, total) for s in sweeps]
+        left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.way.sweep_seconds)
+        left /= max(1, min(self.chains, os.cpu_count() or 1))
+        return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen), standing=self.standing, until=self.until)
+
+    def _seen(self) -> list[dict[str, Any]]:
+        """What the chains last told."""
         seen = []
         for k in range(self.chains):
             with contextlib.suppress(OSError, ValueError):
                 seen.append(json.loads((self.where / f"progress-{k}.json").read_text(encoding="utf-8")))
-        sweeps = [int(p["sweeps"]) for p in seen] + [0] * (self.chains - len(seen))
-        seconds = max((float(p["seconds"]) for p in seen), default=0.0)
-        rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"]]
-        left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.way.sweep_seconds)
-        left /= max(1, min(self.chains, os.cpu_count() or 1))
-        return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen))
+        return seen
 
 
 def _rhat(seen: list[dict[str, Any]]) -> float:

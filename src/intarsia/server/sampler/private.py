@@ -12,6 +12,7 @@ from intarsia.server.sampler.errors_in_variables import check_signal, setting, w
 from intarsia.server.sampler.launch import Progress, Way
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import CHECKPOINT_SECONDS, Job, carry_out
+from intarsia.server.sampler.stopping import Until
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 
 
@@ -31,6 +32,7 @@ def sample(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    until: Until | None = None,
     every: float = CHECKPOINT_SECONDS,
 ) -> Draws:
     """Draws of C, Sigma and tau from noisy sketches. `feature_noise` and `response_noise` hold the columns' w, no variances.
@@ -47,7 +49,7 @@ def sample(
     }  # fmt: skip
     (m, P), arrays = s.Z.shape, {"X": s.Z, "Y": s.Y, "d": s.d}
     way = Way(workers, every, progress, 1e-3 + (P**3 + 2 * m * P**2) / 1e10)
-    found = carry_out(Job(asked, arrays, draws), way, checkpoint)
+    found = carry_out(Job(asked, arrays, draws, until), way, checkpoint)
     dy = np.zeros(s.Y.shape[1]) if response_noise is None else np.square(np.asarray(response_noise, float)) / n
     info = found.info | {
         "errors_in_variables": True, "noise_ratio": loud.ratio, "noise_variance": loud.noise,

@@ -2,7 +2,8 @@
 chain with latent features).
 
 A run lives in a folder: `run.json` (what is asked), X.npy and Y.npy (the sketches), one C.npy for all chains, per stepper
-`state-….npz` (everything a continuation needs, the generator's state included), and per chain `progress-k.json`. A continued
+`state-….npz` (everything a continuation needs, the generator's state included), and per chain `progress-k.json`; `start.npz`
+where chains start from a sparse solution, `shrinkage-k-n.npy` the features' mean shrinkage over the first n draws. A continued
 chain gives the same bits as one that was never stopped: draws after the last checkpoint are simply made again.
 """
 
@@ -12,15 +13,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.record import Record
+from intarsia.server.sampler.sparse_start import SparseStart
 
 STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
+START = "start.npz"
 REPORT_SECONDS = 0.3
 LEFT_RANGE = "left the range of double precision. Standardise the columns, or use noise='correlated'."
 
@@ -55,10 +58,22 @@ class Asked:
         self.model: dict[str, Any] = found["model"]
         self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
         self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
+        self._made: dict[Any, Any] = {}
         self.degrees: int | None = found.get("degrees")
 
     def array(self, name: str) -> Any:
         return np.load(self.folder / f"{name}.npy", allow_pickle=False)
+
+    def start(self) -> SparseStart | None:
+        """The sparse solution that chains start from, where one was stored."""
+        file = self.folder / START
+        return SparseStart.load(file) if file.exists() else None
+
+    def shared(self, make: Callable[["Asked"], Any]) -> Any:
+        """What `make` makes of this, once for all chains of a process."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def record(self, chains: range, R: int) -> Record:
         C = np.load(self.folder / "C.npy", mmap_mode="r+", allow_pickle=False)
@@ -104,6 +119,9 @@ class Run:
                     self.save()
                     saved = time.perf_counter()
         self.save()
+        if self.stepper.sweeps == total:
+            for i, k in enumerate(self.stepper.chains):
+                np.save(self.asked.folder / f"shrinkage-{k}-{draws}.npy", self.stepper.record.kappa[i], allow_pickle=False)
         return True
 
     def save(self) -> None:
@@ -111,7 +129,7 @@ class Run:
         arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
         part = self.file.with_suffix(".part")
         with open(part, "wb") as file:
-            np.savez(file, sweeps=self.stepper.sweeps, seconds=self.seconds, **arrays)
+            np.savez(file, sweeps=self.stepper.sweeps, seconds=self.seconds, device=self.stepper.device, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.file)
@@ -136,9 +154,29 @@ class Run:
             os.replace(part, self.asked.folder / f"progress-{k}.json")
 
 
-def opened(folder: Path, k: int) -> Run:
+class Left(NamedTuple):
+    """What a stepper left in its checkpoint: the chains it makes come first in each array."""
+
+    Sigma: Any
+    tau: Any
+    kappa: Any
+    seconds: float
+    sweeps: int
+    device: str
+
+
+def left(folder: Path) -> list[Left]:
+    """What every stepper of a folder left, in the order of its chains."""
+    out = []
+    for file in sorted(folder.glob("state-*.npz"), key=lambda file: (len(file.name), file.name)):
+        with np.load(file, allow_pickle=False) as stored:
+            numbers = float(stored["seconds"]), int(stored["sweeps"]), str(stored["device"])
+            out.append(Left(stored["Sigma"], stored["tau"], stored["kappa"], *numbers))
+    return out
+
+
+def opened(asked: Asked, k: int) -> Run:
     """The run that makes chain number k; on an accelerator, all chains."""
-    asked = Asked(folder)
     if asked.engine == "jax":
         from intarsia.server.sampler.device_chains import DeviceChains
 
@@ -153,18 +191,26 @@ def opened(folder: Path, k: int) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m intarsia.server.sampler.run FOLDER CHAIN DRAWS EVERY`: run one chain; exit code 75 when asked to stop."""
+    """`python -m intarsia.server.sampler.run FOLDER CHAINS LOOKS EVERY`: run chains (numbers, with commas between them) to each
+    number of draws in turn; exit code 75 when asked to stop.
+    """
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; Ctrl-C reaches the whole group
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    folder, k, draws, every = Path(arguments[0]), int(arguments[1]), int(arguments[2]), float(arguments[3])
+    folder, every = Path(arguments[0]), float(arguments[3])
+    chains, looks = ([int(number) for number in text.split(",")] for text in arguments[1:3])
+    asked = Asked(folder)
     try:
-        done = opened(folder, k).go(draws, every=every)
+        runs = [opened(asked, k) for k in chains]
+        for draws in looks:
+            for run in runs:
+                if not run.go(draws, every=every):
+                    return 75
     except ConvergenceError as error:
-        (folder / f"error-{k}.txt").write_text(str(error), encoding="utf-8")
+        (folder / f"error-{chains[0]}.txt").write_text(str(error), encoding="utf-8")
         return 8
-    return 0 if done else 75
+    return 0
 
 
 if __name__ == "__main__":

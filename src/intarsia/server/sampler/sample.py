@@ -14,28 +14,20 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.run import Run
+from intarsia.server.sampler.run import START, left
+from intarsia.server.sampler.schedule import plan
+from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.state import check
+from intarsia.server.sampler.stopping import Until
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 
 IN_MEMORY_BYTES = 2 * 2**30  # draws of C above this stay on disk
 CHECKPOINT_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class Until:
-    """Adaptive stopping: go on in rounds until every coefficient has R̂ ≤ rhat and ESS ≥ ess, or the budget is spent."""
-
-    rhat: float = 1.01
-    ess: float = 400.0
-    max_draws: int = 10_000
-    max_seconds: float = float("inf")
 
 
 def sample(
@@ -64,9 +56,10 @@ def sample(
     `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
     other rows with the same products. The draws are the same as from the rows themselves.
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept. `checkpoint` is a folder:
-    an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write a
-    checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
+    before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
+    an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
+    a checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
     its own, so the same posterior and other draws; `workers` has no meaning there.
@@ -94,8 +87,9 @@ def sample(
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
+    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
     way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
-    job = Job(asked, {"X": X, "Y": Y}, draws, until, memory)
+    job = Job(asked, {"X": X, "Y": Y}, draws, until, memory, searches)
     return carry_out(job, way, checkpoint)
 
 
@@ -108,10 +102,11 @@ class Job:
     draws: int
     until: Until | None = None
     memory: int = IN_MEMORY_BYTES
+    searches: bool = False  # do chains start from a sparse solution?
 
 
 def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> Draws:
-    """Run every chain, further while `until` says so, and collect."""
+    """Run every chain, to the budget or to the target, and collect."""
     asked = job.asked
     for name, value, least in (
         ("draws", job.draws, 4),
@@ -123,17 +118,13 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
     for array in job.arrays.values():
         digest.update(array.tobytes())
     asked = asked | {"digest": digest.hexdigest()}
-    target, until = job.draws, job.until
     with run_folder(checkpoint) as where:
-        open_folder(where, asked, job.arrays, max(target, until.max_draws) if until else target)
+        open_folder(where, asked, job.arrays, job.draws)
         began = time.perf_counter()
-        launcher = Launcher(where, asked, way)
-        launcher.run(target)
-        while until is not None and not _enough(where, target, until):
-            if target >= until.max_draws or time.perf_counter() - began > until.max_seconds:
-                break
-            target = min(2 * target, until.max_draws)
-            launcher.run(target)
+        if job.searches and not (where / START).exists():
+            # Responses that are missing count as none at all; the chains draw them.
+            sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
+        target = Launcher(where, asked, way, job.until).run(job.draws)
         C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
         if C.nbytes <= job.memory:
             C = np.array(C)
@@ -143,7 +134,7 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
                 "pass checkpoint= to keep them.",
                 stacklevel=3,
             )
-        return _collect(C, launcher.runs(), asked, time.perf_counter() - began)
+        return _collect(where, C, asked, time.perf_counter() - began)
 
 
 def _check_gaps(Y: Any, model: Model, backend: str) -> None:
@@ -161,30 +152,23 @@ def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 
 
-def _enough(where: Path, target: int, until: Until) -> bool:
-    diagnosis = diagnose(np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target])
-    if diagnosis.not_finite.any():
-        return False
-    return bool(np.nanmax(diagnosis.rhat) <= until.rhat and np.nanmin(diagnosis.ess_bulk) >= until.ess)
-
-
-def _collect(C: Any, runs: list[Run], asked: dict[str, Any], seconds: float) -> Draws:
-    target, share = C.shape[1], len(runs) / asked["chains"]  # chains that ran together took their share of the time each
+def _collect(where: Path, C: Any, asked: dict[str, Any], seconds: float) -> Draws:
+    runs, chains, target = left(where), asked["chains"], C.shape[1]
+    share, each = len(runs) / chains, chains // len(runs)  # chains that ran together took their share of the time each
     info = {
         **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
-        "device": runs[0].stepper.device,
+        "device": runs[0].device,
         "seconds": seconds,
-        "chain_seconds": [run.seconds * share for run in runs for _ in run.stepper.chains],
-        "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.stepper.sweeps) for run in runs for _ in run.stepper.chains],
+        "chain_seconds": [run.seconds * share for run in runs for _ in range(each)],
+        "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
         "m": asked.get("degrees", asked["shape"][0]),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
-    records = [run.stepper.record for run in runs]
-    return Draws(
-        C,
-        np.concatenate([record.Sigma[:, :target] for record in records]),
-        np.concatenate([record.tau[:, :target] for record in records]),
-        np.concatenate([record.kappa for record in records]).mean(axis=0),
-        info,
-    )
+    Sigma, tau = (np.concatenate([getattr(run, name)[:, :target] for run in runs]) for name in ("Sigma", "tau"))
+    files = [where / f"shrinkage-{k}-{target}.npy" for k in range(chains)]
+    if all(file.exists() for file in files):
+        kappa = np.mean([np.load(file, allow_pickle=False) for file in files], axis=0)
+    else:  # a longer run stands in the folder: over all its draws
+        kappa = np.concatenate([run.kappa for run in runs]).mean(axis=0)
+    return Draws(C, Sigma, tau, kappa, info)

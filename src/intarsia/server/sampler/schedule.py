@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.moves import Laws, rescale_shape
+from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
@@ -20,8 +21,9 @@ BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B 
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
-MANY = 20_000  # below so many features every block is visited in every sweep
+MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
+PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
 
 class Kind(NamedTuple):
@@ -169,7 +171,8 @@ def plan(
         borderline = int(np.clip(P // 6, *BORDERLINE))
     # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
     visits = int(rows**2 * P / 6e11 / (8e-5 + block * rows * Q / 2e9))
-    visits = 0 if visits >= -(-P // block) or P < MANY else max(1, visits)
+    every_block = P < MANY or (model.local == "row" and has_gram(P, block))
+    visits = 0 if visits >= -(-P // block) or every_block else max(1, visits)
     known = model.local == "row" and model.law == "horseshoe" and model.noise != "jeffreys" and mixing
     known = known and not visits and has_gram(P, block)
     return Plan(
@@ -178,19 +181,37 @@ def plan(
     )  # fmt: skip
 
 
-def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int) -> float:
+def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:
+    """The plan of a run whose chains start from a sparse solution: it knows the noise better than the responses do."""
+    return replace(plan, tau_scale=tau_scale(plan.model, X, Y, plan.R, plan.m, found))
+
+
+def expected_features(model: Model, m: int, P: int) -> float | None:
+    """How many features are expected to matter; None: nothing is assumed.
+
+    Unless the user says: with many features per row the small coefficients together are hard to tell from noise, and a law of
+    tau that expects nothing lets them take a third of it. Then m/(2 log P) are expected, about as many as m rows can tell from
+    the best of P features that do not matter. The law is a half-Cauchy: several times as many are found all the same.
+    """
+    if model.expected_features is not None or max(SEARCHED, PER_ROW * m) > P:
+        return model.expected_features
+    return m / (2 * math.log(P))
+
+
+def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseStart | None = None) -> float:
     """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
 
     A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
     lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
-    responses' root mean square over m rows.
+    root mean square over m rows of what the sparse solution leaves where one was `found`, else that of the responses.
     """
-    if model.expected_features is None:
-        return 1.0
     P = X.shape[1]
-    share = min(model.expected_features / P, 0.5)
+    expected = expected_features(model, m, P)
+    if expected is None:
+        return 1.0
+    share = min(expected / P, 0.5)
     length = np.sqrt(np.square(X).sum() / P)
-    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]))
+    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]) if found is None else np.trace(found.residual) / Y.shape[1])
     return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 

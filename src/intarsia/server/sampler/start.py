@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.schedule import Plan
 from intarsia.server.sampler.sparse_start import SparseStart, disperse
 from intarsia.server.sampler.state import Data, State, Tuning
@@ -46,10 +47,11 @@ def from_sparse(plan: Plan, data: Data, rng: np.random.Generator, found: SparseS
     return State(A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
 
 
-def initial_tuning(plan: Plan) -> Tuning:
+def initial_tuning(plan: Plan, doubt: Array | None = None) -> Tuning:
+    """Before the warm-up; `doubt` (P) are the weights of the borderline move, all the same unless they are given."""
     shape = (plan.P, plan.R) if plan.element else (plan.P,)
     return Tuning(
         theta=np.full(shape, np.pi / 2),
-        doubt=np.zeros(plan.P),
+        doubt=np.zeros(plan.P) if doubt is None else np.log(doubt),
         log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
     )

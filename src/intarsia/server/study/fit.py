@@ -60,7 +60,7 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     noisy = any(joined.feature_noise) or any(joined.response_noise)
     if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
-        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1}
+        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1, "until": None}
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
@@ -91,11 +91,13 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     """Draws given X and Y, what the covariates left of the joined sketches."""
     from intarsia.server.sampler.model import Model
     from intarsia.server.sampler.sample import sample as run_chains
+    from intarsia.server.sampler.stopping import Until
 
     f = study.fit
     model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
     plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
-    plan |= {"thin": f.thin, "seed": f.seed} | options
+    until = Until(f.rhat, f.rhat_folded, f.ess) if f.until == "converged" else None
+    plan |= {"thin": f.thin, "seed": f.seed, "until": until} | options
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
         return run_chains(X, Y, degrees=joined.m - len(joined.covariates), **plan)

@@ -1,0 +1,97 @@
+"""When a run may stop: looks at fixed numbers of draws, and the target that all coefficients must meet at one of them.
+
+Whether a run stops at a look depends on its first draws alone, so the same seed stops at the same draw, whatever the workers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from intarsia.errors import InputError
+from intarsia.server.results.diagnostics import entries
+from intarsia.server.sampler.run import left
+from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
+
+FIRST = 100  # draws per chain at the first look
+WITNESSES = 5_000  # entries of C that are looked at before all are
+
+
+@dataclass(frozen=True)
+class Until:
+    """The target: every coefficient and every noise variance has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess."""
+
+    rhat: float = RHAT
+    folded: float = RHAT_FOLDED
+    ess: float = ESS
+
+    def __post_init__(self) -> None:
+        if not (self.rhat > 1 and self.folded > 1 and self.ess > 0):
+            raise InputError(f"The target is {asdict(self)}; expected rhat and folded above 1 and ess above 0.")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is from its target, after so many draws per chain: the worst entries of those looked at."""
+
+    draws: int
+    rhat: float
+    folded: float
+    ess: float
+
+    def meets(self, until: Until) -> bool:
+        return self.rhat <= until.rhat and self.folded <= until.folded and self.ess >= until.ess
+
+    def factor(self, until: Until) -> float:
+        """So many times as many draws should meet the target: R̂ − 1 falls as one over them, the ESS grows with them."""
+        parts = (self.rhat - 1) / (until.rhat - 1), (self.folded - 1) / (until.folded - 1), until.ess / max(self.ess, 1e-9)
+        return max(1.0, *parts)
+
+
+def looks(budget: int, until: Until | None) -> list[int]:
+    """Numbers of draws at which a run is looked at, the budget last: 100, 150, 200, 300, 400, 600, 800, …"""
+
+    def every() -> Iterator[int]:
+        base = FIRST
+        while True:
+            yield base
+            yield base * 3 // 2
+            base *= 2
+
+    out = []
+    if until is not None:
+        for draws in every():
+            if draws >= budget:
+                break
+            out.append(draws)
+    return [*out, budget]
+
+
+def standing(folder: Path, draws: int, until: Until) -> Standing:
+    """Where the first draws of a run's folder stand; all entries are looked at where the first ones meet the target."""
+    Sigma = np.concatenate([each.Sigma[:, :draws] for each in left(folder)])
+    found = _worst(draws, np.diagonal(Sigma, axis1=2, axis2=3))
+    C = np.load(folder / "C.npy", mmap_mode="r", allow_pickle=False)[:, :draws]
+    flat = C.reshape(*C.shape[:2], -1)
+    some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
+    found = _together(found, _worst(draws, flat[:, :, some]))
+    if some.size == flat.shape[2] or not found.meets(until):
+        return found
+    return _together(found, _worst(draws, flat))
+
+
+def _worst(draws: int, x: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Standing:
+    """The worst entries of x (chain, draw, entry); those that never moved do not count, one that is not finite meets nothing."""
+    found = entries(x, workers=2)
+    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
+    if not ess.size:
+        return Standing(draws, 1.0, 1.0, np.inf)
+    if np.isnan(ess).any():
+        return Standing(draws, np.inf, np.inf, 0.0)
+    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
+    return Standing(draws, float(rhat), float(folded), float(ess.min()))
+
+
+def _together(a: Standing, b: Standing) -> Standing:
+    return Standing(a.draws, max(a.rhat, b.rhat), max(a.folded, b.folded), min(a.ess, b.ess))
