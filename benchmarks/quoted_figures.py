@@ -62,6 +62,14 @@ def choosing_m_rows() -> Iterator[list[str]]:
         yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
 
 
+def gram_rows() -> Iterator[list[str]]:
+    for row in kept("gram")["rows"]:
+        steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
+        kb = row["bytes_per_subject_and_site"] / 1000
+        yield [fixed(row["n"]), short(row["most_site_seconds"]), *map(short, steps), short(row["server_seconds"]), fixed(kb, 1),
+               f"{row['error']:.0e}"]  # fmt: skip
+
+
 def confounded() -> dict[str, Any]:
     return next(row for row in kept("findings") if row["case"] == "confounded")
 
@@ -293,6 +301,7 @@ QUOTES: list[Quote] = [
         "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
+    Rows("docs/gram.md", "gram", gram_rows),
     Sentence(
         STARTED,
         "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",
