@@ -12,13 +12,14 @@ import pytest
 from joint import Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import compiled, kernels, priors
+from intarsia.server.sampler import compiled, kernels, priors, trade
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
 from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
+TRADE = (FULL._replace(trade=True),)
 SETTINGS = {
     "row": {}, "row, readable": {"compiled": False}, "row, light sweeps": {"kinds": (LIGHT,)},
     "row, small light sweeps": {"kinds": (LIGHT,), "shared": False},
@@ -29,6 +30,7 @@ SETTINGS = {
     "row, independent noise": {"noise": "independent"}, "row, one response": {"Q": 1, "R": 1},
     "row, plain Gibbs": {"mixing": False}, "element": {"local": "element"},
     "element, independent noise": {"local": "element", "noise": "independent"},
+    "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
 }  # fmt: skip
@@ -45,8 +47,8 @@ def test_the_sweep_keeps_the_joint_law(name):
     setting = Setting(**SETTINGS[name])
     readable = ("readable", "plain", "element", "lasso", "student")
     assert setting.plan.compiled is not any(word in name for word in readable)
-    # The readable sweep takes ten times as long; what it shares with the compiled one is tested there too.
-    replicates, sweeps = (1500, 4) if setting.plan.compiled else (400, 3)
+    # The readable sweep takes ten times as long, and so does the trade; what it shares with the compiled one is tested there too.
+    replicates, sweeps = (1500, 4) if setting.plan.compiled and "trade" not in name else (400, 3)
     assert smallest(setting, replicates, sweeps) > FAILURE
 
 
@@ -148,6 +150,16 @@ def test_a_planted_bug_is_caught(bug, monkeypatch):
     assert setting.plan.compiled
     assert compiled.kernels is kernels
     assert smallest(setting, replicates=2500 if light else 1000, sweeps=8) < 1e-6
+
+
+def test_a_trade_that_forgets_the_local_scales_is_caught(monkeypatch):
+    right = trade.Target.__call__
+
+    def wrong(self, x, at):
+        return right(self._replace(counts=np.zeros_like(self.counts)), x, at)
+
+    monkeypatch.setattr(trade.Target, "__call__", wrong)
+    assert smallest(Setting(kinds=TRADE), replicates=500, sweeps=8) < 1e-6
 
 
 def test_prior_draws_are_what_the_laws_say():
