@@ -15,7 +15,7 @@ from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences
 from intarsia.lab.runner import read_rows
 
 README, PERFORMANCE, SKETCH = "README.md", "docs/performance.md", "docs/sketch.md"
-STARTED = "docs/getting-started.md"
+STARTED, TRUST = "docs/getting-started.md", "docs/why-trust.md"
 SIZES = ("sim1_m50", "sim1_m100", "sim1_m250", "sim2_m200")
 CURVES = {"sketch": "sketching", "row": "sampling, row scales", "element": "sampling, element scales"}
 RIVALS = ("ours", "paper", "nuts", "elastic_net", "locus")
@@ -60,6 +60,14 @@ def choosing_m_rows() -> Iterator[list[str]]:
         power = [f"{row[f'power_{e}']:.0%} / {row[f'expected_{e}']:.0%}" for e in ("0.15", "0.25", "0.35")]
         width = f"{fixed(row['width'], 2)} / {fixed(row['width_expected'], 2)}"
         yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
+
+
+def gram_rows() -> Iterator[list[str]]:
+    for row in kept("gram")["rows"]:
+        steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
+        kb = row["bytes_per_subject_and_site"] / 1000
+        yield [fixed(row["n"]), short(row["most_site_seconds"]), *map(short, steps), short(row["server_seconds"]), fixed(kb, 1),
+               f"{row['error']:.0e}"]  # fmt: skip
 
 
 def confounded() -> dict[str, Any]:
@@ -293,6 +301,7 @@ QUOTES: list[Quote] = [
         "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
+    Rows("docs/gram.md", "gram", gram_rows),
     Sentence(
         STARTED,
         "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",
@@ -309,6 +318,17 @@ QUOTES: list[Quote] = [
     Sentence(
         "README.md", "signals found, coverage | at most {} %, {} % and more, {}–{} | `make bench-correlated`",
         lambda: correlated(),
+    ),
+    Sentence(
+        TRUST,
+        "of the paper, {} data sets in each of nine cells, sketched to a fifth of the rows: at most {} % of what is selected "
+        "is false at a stated 5 %, {} % and more of the signals are found, and 95 % intervals of true effects cover {}–{} (",
+        simulation2,
+    ),
+    Sentence(TRUST, "responses correlates: at most {} % false, {} % and more found, coverage {}–{}.", correlated),
+    Sentence(
+        TRUST, "is selected in {} of {} data sets without adjusting for it, and in {} of {} with",
+        lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],
     ),
     Rows("docs/federation.md", "federation", federation_rows),
     Rows("docs/federation.md", "federation seconds", federation_seconds),

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, growth, mixing, storage
+from benchmarks import child, gram, growth, mixing, storage
 from benchmarks.one_chain import OneChain
 
 from intarsia.server.sampler.model import Model
@@ -133,6 +133,14 @@ def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
     found = storage.stream(2, 6, m=5, columns=700, rounds=1)
     assert found["share_of_both"] == pytest.approx(found["stream_s"] / (found["stream_s"] + found["product_s"]))
     assert found["million_normals_per_s"] == pytest.approx(5 * 700 / found["stream_s"] / 1e6)
+
+
+def test_a_gram_study_at_toy_size() -> None:
+    found = gram.measure(300, 4, 2)
+    assert found["error"] < 1e-7
+    assert found["m"] == 299
+    assert 8 * (4 + 4) < found["sent_bytes_per_subject"] < 100  # 4 columns and 4 check columns, and what every study sends
+    assert set(found["site_seconds"]["mri"]) >= {"sketch", "deal", "multiply"}
 
 
 @pytest.mark.slow

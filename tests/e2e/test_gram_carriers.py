@@ -65,6 +65,8 @@ def test_a_study_by_files_makes_the_same_matrix_and_fits(accepted, here, tmp_pat
     def all_of(kind: str) -> list[Path]:
         return sorted(tmp_path.glob(f"*.{kind}"))
 
+    run("site", "check", where / "mri")
+    assert "a Gram matrix: the gate would let it pass, with warnings" in capsys.readouterr().out
     each("offer", out="offer")
     each("share", *all_of("offer"), out="share")
     each("combine", *all_of("share"), out="confirmation")

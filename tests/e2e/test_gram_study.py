@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from tests.federation import NAMES, RESPONSES, frames, gram_sites, gram_study
 
 from intarsia import report
@@ -177,6 +178,24 @@ def test_covariates_and_intersection(tmp_path):
     together = tables["clinic"]["id"] < "S0300"
     assert scales["alt"] == pytest.approx(tables["clinic"].loc[together, "alt"].std(), rel=1e-9)
     assert {"clinic_0", "mri_1", "lab_2"} <= set(result.selected)
+
+
+def test_a_yes_no_response_and_normal_scores(tmp_path):
+    """What a site makes of its columns before they leave is made before they are multiplied too."""
+    tables = frames()
+    tables["lab"]["hdl"] = np.where(tables["lab"]["hdl"] > 120, "high", "low")
+    parties = gram_sites(tables)
+    content = gram_study(parties).to_dict()
+    content["site"][0]["transform"] = "rank-normal"
+    content["site"][2]["kinds"] = {"hdl": {"kind": "binary", "yes": "high"}}
+    study = Study.from_dict(content)
+    folder = StudyFolder.create(tmp_path, study)
+    protocol.collect(folder, carrier(parties, study))
+    whole = pd.concat([tables[name].set_index("id").sort_index() for name in NAMES], axis=1)
+    scores = norm.ppf((whole["clinic_0"].rank() - 0.375) / (len(whole) + 0.25))
+    found = gram.joint(folder)[0] / (len(whole) - 1)  # clinic_0 with everything
+    assert found[-1] == pytest.approx(np.corrcoef(scores, whole["hdl"] == "high")[0, 1], abs=1e-7)
+    assert found[9] == pytest.approx(np.corrcoef(scores, whole["mri_1"])[0, 1], abs=1e-7)
 
 
 def test_too_many_columns_are_refused_before_anything_is_shared(tmp_path):

@@ -16,7 +16,9 @@ from tests.federation import study as any_study
 from tests.network import Network, wait_until
 
 from intarsia.carriers.flare.hardening import harden_server
-from intarsia.carriers.in_process import fit
+from intarsia.carriers.in_process import carrier, fit
+from intarsia.server.study import gram, protocol
+from intarsia.server.study.folder import StudyFolder
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
@@ -82,6 +84,24 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
     # The command again changes nothing and asks nobody.
     again = json.loads(network.command("study", "run", path, "--server", network.server, "--json").stdout)
     assert again["jobs"] == []
+
+
+def test_a_gram_study_over_the_network(network: Network) -> None:
+    """The joint matrix is that of one process, to the last bit, though keys, masks and order of subjects are others."""
+    identities = {name: SiteFolder.load(network.root / name).identity() for name in NAMES}
+    content = study(run="9" * 32).to_dict() | {"sketch": {"kind": "gram", "rows": 150}}
+    for entry in content["site"]:
+        keys = identities[entry["name"]]
+        entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
+    s = Study.from_dict(content)
+    words = ("study", "run", network.accept(s), "--server", network.server, "--timeout", 60, "--until", "collect")
+    network.command(*words)
+    parties = sites({name: network.root / f"{name}.csv" for name in NAMES}, key=None)
+    for site in parties:
+        site.identity = identities[site.name]
+    folder = StudyFolder.create(network.root / "gram-here", s)
+    protocol.collect(folder, carrier(parties, s))
+    assert np.array_equal(gram.joint(StudyFolder.open(network.folder(s))), gram.joint(folder))
 
 
 def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:

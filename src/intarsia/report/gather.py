@@ -17,7 +17,7 @@ from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
-from intarsia.wire.groups import Group
+from intarsia.wire.cohort_groups import Group
 
 Array = NDArray[np.float64]
 

@@ -29,7 +29,7 @@ from intarsia.server.study import gram
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.groups import Group, GroupedSketch, UnionCohort, join_groups, unite
+from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
