@@ -63,7 +63,7 @@ def test_the_map_tells_names_and_the_close_up_numbers() -> None:
     for p in (0, found.P - 1):
         assert f"<title>{found.features[p]} ({found.feature_sites[p]})" in text
     values = np.array([[0.5, -0.25], [0.0, 0.125]])
-    picture = heat(values, ["a", "b"], ["u", "v"], name="x", marked=values > 0.4, numbers=True)
+    picture = heat(values, ["a", "b"], ["u", "v"], name="x", marked=values > 0.4, look="numbers")
     assert re.findall(r'class="value( bold)?"[^>]*>([^<]+)<', picture) == [
         (" bold", "0.50"),
         ("", "−0.25"),

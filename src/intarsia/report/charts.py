@@ -110,10 +110,11 @@ def heat(
     name: str,
     largest: float | None = None,
     marked: NDArray[np.bool_] | None = None,
-    diagonal: bool = True,
-    numbers: bool = False,
+    look: str = "plain",
 ) -> Html:
-    """A matrix with its labels; with `numbers` each cell says its value. `marked` entries carry a dot, or a frame and bold."""
+    """A matrix with its labels; `look` is "plain", "off-diagonal" (the diagonal stays empty) or "numbers" (each cell says its
+    value). `marked` entries carry a dot, or with numbers a frame and bold."""
+    numbers = look == "numbers"
     cell_w = 50.0 if numbers else 30.0 if len(columns) <= 20 else max(9.0, 620.0 / len(columns))
     cell_h, left = 22.0 if numbers else 16.0, 12 + 6.6 * max((len(short(r, 26)) for r in rows), default=1)
     top = 18 + 4.5 * max((len(short(c, 16)) for c in columns), default=1)
@@ -127,7 +128,7 @@ def heat(
         parts.append(label(left - 6, y + cell_h / 2 + 3.5, short(row, 26), "rowname", "end"))
         for q, column in enumerate(columns):
             v = float(values[p, q])
-            if not diagonal and p == q:
+            if look == "off-diagonal" and p == q:
                 continue
             x = left + cell_w * q
             share = min(1.0, abs(v) / largest) ** 0.6

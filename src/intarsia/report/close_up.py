@@ -33,7 +33,8 @@ def coefficient_map(m: Material) -> Html:
                + ("Bold in a frame" if numbers else "A dot") + ": the coefficient itself is selected.", class_="note"),
             el("div", charts.heat(
                 m.mean[close], [m.features[p] for p in close], m.responses,
-                name="Effects of the selected features on each response", marked=m.selection.by_response[close], numbers=numbers,
+                name="Effects of the selected features on each response", marked=m.selection.by_response[close],
+                look="numbers" if numbers else "plain",
             ), class_="scroll"),
             el("details", el("summary", "These coefficients with interval and local false discovery rate"), _listed(m)),
         ]  # fmt: skip

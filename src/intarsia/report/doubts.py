@@ -95,7 +95,7 @@ def residual_correlations(m: Material) -> Html | None:
     ]  # fmt: skip
     if m.Q <= MOST_IN_PICTURE:
         picture = charts.heat(
-            found.correlation, m.responses, m.responses, name="Residual correlations", largest=1.0, diagonal=False
+            found.correlation, m.responses, m.responses, name="Residual correlations", largest=1.0, look="off-diagonal"
         )
         parts.append(el("div", picture, class_="scroll"))
     return join(parts)
