@@ -136,6 +136,13 @@ class StudyFolder:
         reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
+    def left_out(self) -> dict[str, int]:
+        """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here."""
+        if self.missing("alignment"):
+            return {}
+        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.study.names}
+        return {name: counts[name] - cohort.n for name, cohort in self.cohorts().items() if counts[name] > cohort.n}
+
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
         self.require("sketch")
