@@ -74,8 +74,8 @@ format: $(VENV)/.tested  ## let ruff mend what it can
 	$(BIN)/ruff format $(CODE)
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
-SYSTEM_PACKAGES := chromium chromium-driver postgresql strace
-system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root)
+SYSTEM_PACKAGES := chromium chromium-driver postgresql r-base-core strace
+system-packages:  ## Debian's Chromium, PostgreSQL, R and strace, which some tests drive (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "installing system packages needs root: sudo make system-packages"; exit 1; }
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what Debian calls $(SYSTEM_PACKAGES)"; exit 1; }
 	apt-get update -qq

@@ -15,7 +15,7 @@ from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences
 from intarsia.lab.runner import read_rows
 
 README, PERFORMANCE, SKETCH = "README.md", "docs/performance.md", "docs/sketch.md"
-STARTED = "docs/getting-started.md"
+STARTED, TRUST = "docs/getting-started.md", "docs/why-trust.md"
 SIZES = ("sim1_m50", "sim1_m100", "sim1_m250", "sim2_m200")
 CURVES = {"sketch": "sketching", "row": "sampling, row scales", "element": "sampling, element scales"}
 RIVALS = ("ours", "paper", "nuts", "elastic_net", "locus")
@@ -53,6 +53,13 @@ def findings_rows() -> Iterator[list[str]]:
     for row in kept("findings"):
         if row["case"] != "confounded":
             yield [row["case"], *(str(row[key]) for key in ("data_sets", "found", "alone", "findings", "false"))]
+
+
+def choosing_m_rows() -> Iterator[list[str]]:
+    for row in kept("choosing_m"):
+        power = [f"{row[f'power_{e}']:.0%} / {row[f'expected_{e}']:.0%}" for e in ("0.15", "0.25", "0.35")]
+        width = f"{fixed(row['width'], 2)} / {fixed(row['width_expected'], 2)}"
+        yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
 
 
 def gram_rows() -> Iterator[list[str]]:
@@ -312,6 +319,17 @@ QUOTES: list[Quote] = [
         "README.md", "signals found, coverage | at most {} %, {} % and more, {}–{} | `make bench-correlated`",
         lambda: correlated(),
     ),
+    Sentence(
+        TRUST,
+        "of the paper, {} data sets in each of nine cells, sketched to a fifth of the rows: at most {} % of what is selected "
+        "is false at a stated 5 %, {} % and more of the signals are found, and 95 % intervals of true effects cover {}–{} (",
+        simulation2,
+    ),
+    Sentence(TRUST, "responses correlates: at most {} % false, {} % and more found, coverage {}–{}.", correlated),
+    Sentence(
+        TRUST, "is selected in {} of {} data sets without adjusting for it, and in {} of {} with",
+        lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],
+    ),
     Rows("docs/federation.md", "federation", federation_rows),
     Rows("docs/federation.md", "federation seconds", federation_seconds),
     Sentence(
@@ -339,6 +357,7 @@ QUOTES: list[Quote] = [
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Rows("docs/selection.md", "findings", findings_rows),
+    Rows("docs/choosing-m.md", "choosing-m", choosing_m_rows),
     Sentence(
         "docs/covariates.md", "is found in {} of {} data sets without adjusting and in {} of {} adjusted.",
         lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],

@@ -122,7 +122,7 @@ def test_parts_on_their_way_cannot_be_swapped_or_replayed(rogue: RogueServer, ev
         return [evil.take(f"{n}.part", parts[n], rogue.sites[n].signature(rogue.study, sign[n])) for n in NAMES]
 
     mixed = june | {"mri": july["mri"]}
-    with pytest.raises(FederationError, match="not signed by site 'mri'"):
+    with pytest.raises(FederationError, match="not the file that site 'mri' signed"):
         protocol.collect_parts(rogue.folder, "june", carrier(rogue.study, paths(mixed, june)))
     with pytest.raises(FederationError, match="answered another prediction"):
         protocol.collect_parts(rogue.folder, "june", carrier(rogue.study, paths(mixed, mixed)))

@@ -131,7 +131,10 @@ def _quiet():
 
 
 def test_no_page_with_python_is_left_out():
-    assert {path.name for path in with_python()} == {"README.md", "tutorial-python.md", *GIVEN}
+    """The how-to pages run as a whole, commands and all, in tests/e2e/test_howto.py."""
+    howto = {path.name for path in (ROOT / "docs").glob("howto-*.md")}
+    assert len(howto) == 3
+    assert {path.name for path in with_python()} == {"README.md", "tutorial-python.md", *GIVEN, *howto}
 
 
 def commands() -> list[tuple[str, str]]:
@@ -155,7 +158,7 @@ def test_there_are_commands():
 def test_commands_exist(page, line, capsys):
     """The parser takes every documented line; a bare command or group must at least be known."""
     words = shlex.split(re.sub(r"<[^<>]*>", "X", line), comments=True)[1:]
-    words = words[: words.index(">")] if ">" in words else words
+    words = words[: next((i for i, word in enumerate(words) if word in (">", "|")), None)]
     if words in (["--help"], ["--version"]):
         return
     assert words[0] in COMMANDS, f"{page}: {line}"

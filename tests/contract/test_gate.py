@@ -411,7 +411,7 @@ def test_the_card_begins_with_a_plain_sentence(tmp_path, capsys):
     public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
     card = a_card()
     sentence = card["in_one_sentence"]
-    assert sentence.startswith("The server gets 200 secret weighted sums over 5000 people of each of the 20 columns")
+    assert sentence.startswith("The server gets 200 secret mixtures of 5,000 people for each of the 20 columns")
     assert sentence.endswith("a leaked key would expose 1 column.")
     html = page(card)
     assert html.index("The server gets 200") < html.index("Who sees what")

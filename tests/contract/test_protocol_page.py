@@ -12,6 +12,7 @@ from intarsia.site.answer import REFUSALS
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
 from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
@@ -23,7 +24,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="
 MESSAGES = {
     "offer": KeyOffer, "share": ShareBundle, "confirmation": Confirmation, "announcement": Announcement,
     "alignment": AlignmentReport,
-    "cohort": Cohort, "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
+    "cohort": Cohort, "union": UnionCohort, "groups": GroupedSketch,
+    "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
     "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct,
 }  # fmt: skip
 

@@ -8,8 +8,6 @@ import pytest
 from intarsia.cli import main
 from intarsia.demo.hospitals import SITES, simulate
 from intarsia.demo.processes import MARK
-from intarsia.report.brain import split_edges
-from intarsia.report.gather import read_regions
 
 SMALL = ["--people", "500", "--m", "60", "--draws", "60", "--workers", "1"]
 
@@ -40,9 +38,9 @@ def test_what_it_leaves(demo):
     assert {p.name for p in (out / "sites").iterdir()} == set(SITES)
     assert (out / "study" / "fit.json").is_file()
     page = (out / "report.html").read_text(encoding="utf-8")
-    regions = read_regions(out / "study" / "regions.csv")
-    found = split_edges(json.loads((out / "study" / "fit.json").read_text(encoding="utf-8"))["selected"], regions)
-    assert ("Connectogram" in page, "none of them is selected" in page) == (bool(found), not found)
+    selected = json.loads((out / "study" / "fit.json").read_text(encoding="utf-8"))["selected"]
+    edges = [name for name in selected if "--" in name]
+    assert ("Connectogram" in page, "none of them is selected" in page) == (bool(edges), not edges)
     assert "intarsia report study --truth truth.csv" in page  # how to make it again
     assert len((out / "truth.csv").read_text(encoding="utf-8").splitlines()) > 10
 

@@ -13,6 +13,8 @@ import intarsia
 from intarsia.carriers.in_process import StudyResult, carrier, fit
 from intarsia.cli import main
 from intarsia.errors import AlignmentError, FederationError, InputError, MessageError, StudyError
+from intarsia.report.gather import from_folder
+from intarsia.report.page import render
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, dump
@@ -20,7 +22,7 @@ from intarsia.site.align import tokenise
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.union import Has, settle_groups
 from intarsia.wire.alignment import AlignmentReport
-from intarsia.wire.groups import GroupedSketch, UnionCohort, join_groups, rows_of, unite
+from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort, join_groups, rows_of, unite
 from intarsia.wire.study import Study
 
 N, M = 1200, 120
@@ -81,6 +83,14 @@ def test_subjects_are_grouped_by_what_they_have(done: tuple[StudyResult, StudyFo
     assert np.isnan(joined.Y[99:, 0]).all()
     assert np.isfinite(joined.Y[:99]).all()
     assert np.isfinite(joined.Y[:, 1:]).all()
+
+
+def test_the_report_says_who_contributes_to_what(done: tuple[StudyResult, StudyFolder]) -> None:
+    page = render(from_folder(done[1].path))
+    assert 'id="groups"' in page
+    assert "150 subjects left out" in page
+    assert "870" in page
+    assert "1,050" in page
 
 
 def test_every_column_is_in_its_scale_over_all_groups(done: tuple[StudyResult, StudyFolder]) -> None:

@@ -41,7 +41,10 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
         for path in paths:
             # The file stays with its owner: what is kept is a copy of what was checked.
             raw = _read(path)
-            sender = _SENDER["gram" if step == "sketch" and study.sketch.gram else step](raw)
+            try:
+                sender = _SENDER["gram" if step == "sketch" and study.sketch.gram else step](raw)
+            except MessageError as error:
+                raise MessageError(f"{path.name}: {error}") from None
             if sender not in study.names:
                 raise FederationError(
                     f"{sender!r} is not on the roster of study {study.id!r} ({', '.join(study.names)}). Refused."
@@ -99,10 +102,17 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
             "Ask the site for both files."
         )
     found = FileSignature.from_bytes(_read(beside))
-    fits = (found.site, found.study_hash, found.digest) == (sender, study.hash, hashlib.sha256(raw).hexdigest())
-    if not fits or not verify(key, found.signature, found.body()):
+    signed = verify(key, found.signature, found.body())
+    if signed and found.study_hash != study.hash:
         raise FederationError(
-            f"{path.name} is not signed by site {sender!r}: changed on its way, or made by somebody else. Refused."
+            f"{path.name} of site {sender!r} was made for another study, run or text of study.toml (hash "
+            f"{found.study_hash[:12]}…; this one has {study.hash[:12]}…). Use the study.toml that the sites accepted, unchanged."
+        )
+    if signed and found.digest != hashlib.sha256(raw).hexdigest():
+        raise FederationError(f"{path.name} is not the file that site {sender!r} signed: it was changed or damaged on its way.")
+    if not signed or found.site != sender:
+        raise FederationError(
+            f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."
         )
 
 

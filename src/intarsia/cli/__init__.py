@@ -5,6 +5,7 @@ as a default; the function takes the parsed arguments and returns an exit code (
 """
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -68,8 +69,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if args.debug:
+            raise
+        print(f"intarsia: {printable(_of_the_system(error))}", file=sys.stderr)
+        return 1
     except Exception as error:
         if args.debug:
             raise
         print(f"intarsia: unexpected {type(error).__name__} (run again with --debug to see where)", file=sys.stderr)
         return 1
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the operating system refused, with the file and what helps."""
+    where = f": {error.filename}" if error.filename else ""
+    remedy = {
+        errno.ENOSPC: " Free some space and give the same command again: what was finished is kept.",
+        errno.EDQUOT: " Free some space and give the same command again: what was finished is kept.",
+        errno.ENOENT: " Check the name and the folder.",
+        errno.EACCES: " Check who may read and write it.",
+    }.get(error.errno or 0, "")
+    return f"{error.strerror or type(error).__name__}{where}.{remedy}"

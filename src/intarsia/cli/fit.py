@@ -33,6 +33,12 @@ def found(summary: dict[str, Any]) -> list[str]:
     if sets:
         each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
         lines.append(f"{len(sets)} sets of interchangeable features, one of each matters: {each}")
+    if summary.get("left_out"):
+        each = ", ".join(f"{count:,} of {name}" for name, count in summary["left_out"].items())
+        lines.append(
+            f"the fit rests on {summary['subjects']:,} subjects; not at all sites and left out: {each} (if that is too many, "
+            "look at how the ids are written and at [alignment] canonical)"
+        )
     if summary.get("not_predicted"):
         lines.append(f"not predicted at all: {', '.join(summary['not_predicted'][:12])}")
     return lines

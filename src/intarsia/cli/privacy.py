@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ _PLAN = """example:
   intarsia privacy plan --n 100000 --features 300 --responses 5 --kind gaussian --epsilon 1 --delta 1e-6
   intarsia privacy plan --n 5000 --features 200 --responses 3 --plot plan.png --json
 
-columns of the table:
+columns of the table, what m buys:
+  width         expected width of an interval beside that of pooled data (1 ×)
+  finds         chance that an effect of --effect is selected, at a false discovery rate of 5 %
+and what it tells:
   bits/subject  mutual information of the sketch and one subject's row if Φ stays secret (∞ when there is no limit)
-  membership    AUC with which someone who holds a person's full row can tell whether the person took part (.5: a guess)
-  R² if known   how well a party that knows Φ predicts a continuous column
-  decodes up to rare 0/1 columns, up to this prevalence, are read exactly by a party that knows Φ
-  error²        (QR + R s ln P)/m, the paper's bound on the squared error of C in noise variances, up to a constant that is not
-                known: compare rows, twice as much is √2 times the error"""
+  AUC           with which someone who holds a person's full row can tell whether the person took part (.5: a guess)
+  R² with Φ     how well a party that knows Φ predicts a continuous column
+  decodes       rare 0/1 columns, up to this prevalence, are read exactly by a party that knows Φ
+  blind         how near someone without the key is to finding Φ (1: it begins to work), for columns of --skewness, --kurtosis
+  --json adds `rate`: the paper's bound (QR + R s ln P)/m on the squared error of C in noise variances, up to a constant"""
 _CARD = """example:
   intarsia privacy card clinic.card.json                       # check the signature, show the card
   intarsia privacy card clinic.card.json --key <base64> --html clinic.html
@@ -34,6 +37,15 @@ A site's own card lies beside its sketch, in the study's folder (card.json, card
 _LEDGER = """example:
   intarsia privacy ledger site/ledger                           # check the chain, list what left
   intarsia privacy ledger site/ledger --card clinic.card.json   # also: is everything the card saw still there?"""
+
+
+EFFECT = "the effect that must not be missed: sd of the response for one sd of the feature (default 0.2, 4 %% of the variance)"
+LEGEND = (
+    "buys   width: intervals beside those of pooled data; finds: chance to select the effect that must not be missed",
+    "tells  bits/subject: if Φ stays secret; AUC: whether somebody whose whole row is known took part (0.5: a guess);",
+    "       R² with Φ: a subject's value guessed by someone who knows Φ; decodes: yes/no columns up to this prevalence are read",
+    "       exactly by someone who knows Φ; blind: finding Φ without the key, which begins to work at 1 (docs/choosing-m.md)",
+)
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +66,11 @@ def register(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--responses", type=int, required=True, help="responses of all sites together (Q)")
     p.add_argument("--nonzero", type=int, help="features expected to matter (s; default a thirtieth, at least 5)")
     p.add_argument("--rank", type=int, help="rank R of the coefficients (default Q)")
+    p.add_argument("--effect", type=float, default=0.2, metavar="SD", help=EFFECT)
+    p.add_argument("--skewness", type=float, default=1.0, help="of a typical column (default 1; 0: normal)")
+    p.add_argument("--kurtosis", type=float, default=1.5, help="excess kurtosis of a typical column (default 1.5; 0: normal)")
     p.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
-    p.add_argument("--m", type=int, nargs="+", help="sizes to tabulate (default: 1 %% to 50 %% of n)")
+    p.add_argument("--m", type=int, nargs="+", help="sizes to tabulate (default: 1 %% of n to n − 1)")
     p.add_argument("--history", type=int, default=0, metavar="M", help="Σm of earlier studies on the same cohort")
     p.add_argument("--epsilon", type=float, help="differential privacy: ε against the server")
     p.add_argument("--delta", type=float, help="differential privacy: δ")
@@ -89,6 +104,7 @@ def _plan(args: argparse.Namespace) -> int:
     if (args.epsilon is None) != (args.delta is None):
         raise InputError("State epsilon and delta together, or neither.")
     problem = Problem.expected(args.n, args.features, args.responses, args.nonzero, args.rank)
+    problem = replace(problem, effect=args.effect, skewness=args.skewness, kurtosis=args.kurtosis)
     budget = None if args.epsilon is None else Budget(args.epsilon, args.delta, args.row_bound)
     found = plan(problem, kind=args.kind, grid=args.m, history_m=args.history, budget=budget)
     other = beside_sketch(args.n, problem.columns, found.recommended)
@@ -96,18 +112,20 @@ def _plan(args: argparse.Namespace) -> int:
         _plot(found, args.plot)
     if args.json:
         return print_json(found.as_dict() | {"gram": asdict(other)})
-    head = ["m", "Σm/n", "bits/subject", "membership", "R² if known", "decodes up to", "error²", "× s ln P"]
+    head = ["m", "Σm/n", "width", f"finds {found.effect:g}", "bits/subject", "AUC", "R² with Φ", "decodes", "blind"]
     private = found.epsilon is not None
     rows = [
         [
-            f"{'→ ' if r.m == found.recommended else ''}{r.m}", f"{r.ratio:.3f}", _bits(r), f"{r.membership_auc:.3f}",
-            f"{r.known_phi_r2:.3f}", f"{r.decodable_prevalence:.2%}", f"{r.rate:.3g}", f"{r.times_needed:.1f}",
+            f"{'→ ' if r.m == found.recommended else ''}{r.m}", f"{r.ratio:.3f}", f"{_number(r.interval_ratio)} ×",
+            f"{r.power:.0%}", _bits(r), f"{r.membership_auc:.3f}", f"{r.known_phi_r2:.3f}", f"{r.decodable_prevalence:.2%}",
+            f"{r.blind:.2f}",
             *([f"{r.noise_variance:.2f}"] if private else []),
         ]
         for r in found.rows
     ]  # fmt: skip
     title = f"{found.kind} sketch of {found.features} features and {found.responses} responses, n = {found.n}"
     grid(title, [*head, *(["noise variance"] if private else [])], rows)
+    print(*LEGEND, sep="\n")
     _bars(found)
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
@@ -131,10 +149,10 @@ def _bars(found: Any) -> None:
     """A terminal plot: membership risk falls away from 1 as accuracy is lost."""
     if not sys.stdout.isatty():
         return
-    top = max(r.rate for r in found.rows) ** 0.5
-    print("\n        m  membership (.5 to 1)      loss of accuracy (√error²)")
+    top = max(min(r.interval_ratio, 25.0) for r in found.rows)
+    print("\n        m  membership (.5 to 1)      width of intervals (pooled data: 1)")
     for r in found.rows:
-        risk, loss = round(40 * (r.membership_auc - 0.5)), round(24 * r.rate**0.5 / top)
+        risk, loss = round(40 * (r.membership_auc - 0.5)), round(24 * min(r.interval_ratio, 25.0) / top)
         print(f"{r.m:>9}  {'█' * risk:<24}  {'▒' * loss}{'   ← recommended' if r.m == found.recommended else ''}")
 
 
@@ -151,7 +169,7 @@ def _plot(found: Any, path: str) -> None:
     series: list[tuple[str, list[float], str]] = [
         ("membership AUC", [r.membership_auc for r in found.rows], "tab:red"),
         ("bits per subject (upper bound)", [r.upper_bits_per_subject for r in found.rows], "tab:purple"),
-        ("contraction rate ε²_m", [r.rate for r in found.rows], "tab:blue"),
+        ("width of intervals (pooled data: 1)", [r.interval_ratio for r in found.rows], "tab:blue"),
     ]
     for axis, (label, values, colour) in zip(axes, series):
         axis.plot(m, values, "o-", color=colour)
@@ -178,21 +196,14 @@ def _read(path: str) -> bytes:
 
 def _study_card(args: argparse.Namespace) -> dict[str, Any]:
     """The server's card, from the sketches it holds and the cards the sites gave it."""
-    from intarsia.privacy.card import study_card, verify
+    from intarsia.privacy.card import card_of, study_card
     from intarsia.wire.messages import Sketch, join
     from intarsia.wire.study import Study
 
     study, joined = Study.load(args.study), join([Sketch.load(path) for path in args.sketch])
     if joined.study_hash != study.hash:
         raise InputError("The sketches belong to another study file or run than --study.")
-    pinned = {f"site {s.name}": s.signing_key for s in study.sites}
-    cards = []
-    for path in args.site_card:
-        text = _read(path)
-        card = verify(text)
-        cards.append(verify(text, pinned[card["made_by"]]) if pinned.get(card["made_by"]) else card)
-        if card["study"]["hash"] != study.hash:
-            raise InputError(f"{path} is the card of another study or run.")
+    cards = [card_of(_read(path), study) for path in args.site_card]
     columns = len(joined.features) + len(joined.responses)
     card = study_card(study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint, site_cards=cards)
     if args.out:

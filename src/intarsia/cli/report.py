@@ -25,6 +25,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
     parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
+    parser.add_argument("--cards", type=Path, nargs="+", default=(), help="the sites' own cards: what they filled in and expose")
     parser.add_argument("--title", help="the page's title (default: the study's)")
     parser.add_argument("--regions", type=Path, help="CSV with code, network, x, y, z (mm) of the regions edges join")
     parser.add_argument("--truth", type=Path, help="for simulations: CSV with feature, response, value")
@@ -67,7 +68,7 @@ def _methods(args: argparse.Namespace) -> str:
     from intarsia.report.methods import methods
     from intarsia.report.page import collect
 
-    text = methods(collect(args.source))
+    text = methods(collect(args.source, **({"cards": args.cards} if args.cards else {})))
     if args.methods != Path("-"):
         args.methods.write_text(text, encoding="utf-8")
     return text
@@ -78,6 +79,8 @@ def _page(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     began = time.perf_counter()
     options = {key: value for key in ("title", "regions", "truth") if (value := getattr(args, key)) is not None}
+    if args.cards:
+        options["cards"] = args.cards
     if args.source.is_dir():
         options["command"] = f"intarsia fit -o {args.source.name}\nintarsia report {args.source.name} -o {args.out.name}"
     path = write(args.source, args.out, top=args.top, **options)

@@ -253,6 +253,16 @@ def run_serve(args: argparse.Namespace) -> int:
     return supervise(command, env, log, say, site=True, patience=args.patience)
 
 
+def _is(study: Any, name: str) -> bool:
+    """Whether a study goes by this name: its id, the beginning of its hash, or both with a hyphen, as folders have it."""
+    short = f"{study.id}-{study.hash}"
+    return (
+        name == study.id
+        or (len(name) >= 4 and study.hash.startswith(name))
+        or (len(name) > len(study.id) + 1 and short.startswith(name))
+    )
+
+
 def both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """The site and the accepted study the command is about."""
     from intarsia.site.site_folder import SiteFolder
@@ -260,10 +270,10 @@ def both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
 
     site_folder = SiteFolder.load(args.dir)
     studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
-    wanted = [s for s in studies if args.study is None or args.study in (s.id, s.hash[: len(args.study)])]
+    wanted = [s for s in studies if args.study is None or _is(s, args.study)]
     if len(wanted) != 1:
-        have = ", ".join(f"{s.id} ({s.hash[:8]})" for s in studies) or "none; run `intarsia site accept`"
-        raise InputError(f"Say which study with --study: {len(wanted)} fit. Accepted here: {have}.")
+        have = ", ".join(f"{s.id}-{s.hash[:8]}" for s in studies) or "none; run `intarsia site accept`"
+        raise InputError(f"Say which study with --study: {len(wanted)} fit. Accepted here, by the names --study takes: {have}.")
     return site_folder.site(), wanted[0]
 
 

@@ -20,6 +20,7 @@ from intarsia.privacy.grid import STEPS_PER_SD
 from intarsia.privacy.known_rows import known_rows_r2
 from intarsia.privacy.leakage import Leakage, known_phi_r2, known_phi_text, leakage
 from intarsia.privacy.membership import membership_auc
+from intarsia.wire.study import Privacy
 
 SCHEMA = 2
 UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
@@ -147,8 +148,8 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
     if sketch["kind"] == "gram":
         return gram_card.in_one_sentence(card, of, UNKNOWN)
     text = (
-        f"The server gets {sketch['m']} secret weighted sums over {sketch['n']} people of each of the {of}: no single value, but "
-        "the correlations of all columns"
+        f"The server gets {sketch['m']:,} secret mixtures of {sketch['n']:,} people for each of the {of}: no single value, but "
+        "how all columns go together"
     )
     private = card.get("differential_privacy")
     if private is not None:
@@ -156,12 +157,40 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
             f"{text}, with noise that keeps any one person's row within ε = {private['against_server']['epsilon']:g} (δ = "
             f"{private['against_server']['delta']:g}) of never having been there."
         )
-    auc, count = card["attacks"]["membership_auc"], len(exposed_names(card))
-    leak = f"a leaked key would expose {count} column{'' if count == 1 else 's'}" if count else "no column fell to a known Φ"
-    taken_part = "whether the person took part"
+    count = len(exposed_names(card))
+    leak = (
+        f"a leaked key would expose {count} column{'' if count == 1 else 's'}"
+        if count
+        else "a leaked key exposes no column whole"
+    )
+    if card["made_by"] == "server" and not card["sites"]:
+        leak = "which columns a leaked key would expose stands on the sites' own cards"
+    return f"{text}; {_taken_part(card['attacks']['membership_auc'])}; {leak}."
+
+
+def _taken_part(auc: Any) -> str:
+    """The membership attack in words, with its number."""
+    who = "somebody who already has a person's complete record"
     if auc == UNKNOWN:
-        return f"{text}; how well someone with a person's whole row can tell {taken_part} is unknown here; {leak}."
-    return f"{text}; someone with a person's whole row can tell {taken_part} with AUC {auc:.2f} (0.5 is a guess); {leak}."
+        return f"how well {who} could tell whether the person took part is unknown here"
+    how = ("can hardly", "has some chance to", "can often", "can nearly always")[sum(auc > limit for limit in _AUC_WORDS)]
+    return f"{who} {how} tell whether the person took part (AUC {auc:.2f}; 0.5 is a guess, 1 is certain)"
+
+
+_AUC_WORDS = (0.6, 0.75, 0.9)
+
+
+def level(card: Mapping[str, Any]) -> str:
+    """ "good", "close" or "bad": the colour of the sentence. Bad: beyond the default limits, and no noise that bounds it."""
+    if card.get("differential_privacy") is not None:
+        return "good"
+    ratio, auc = card["sketch"]["m"] / card["sketch"]["n"], card["attacks"]["membership_auc"]
+    spent = (card.get("history") or {}).get("ratio", ratio)
+    count, limits = len(exposed_names(card)), Privacy()
+    if spent > limits.max_ratio or (auc != UNKNOWN and auc > _AUC_WORDS[-1]):
+        return "bad"
+    fine = spent <= limits.warn_ratio and auc != UNKNOWN and auc <= limits.max_auc and not count
+    return "good" if fine else "close"
 
 
 def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
@@ -286,3 +315,14 @@ def verify(text: str | bytes, signing_key: str | None = None) -> dict[str, Any]:
     except InvalidSignature:
         raise MessageError("The privacy card's signature does not hold: it was changed, or another site signed it.") from None
     return card
+
+
+def card_of(text: str | bytes, study: Any) -> dict[str, Any]:
+    """A site's card for this study and run, signed with the key that study.toml pins; unsigned where it pins none."""
+    pinned = {f"site {site.name}": site.signing_key for site in study.sites}
+    outer = json.loads(text) if len(text) <= 16 * 2**20 else {}
+    card = outer.get("card") if isinstance(outer, dict) else None
+    if not isinstance(card, dict) or card.get("made_by") not in pinned or card.get("study", {}).get("hash") != study.hash:
+        raise MessageError("This is not the card of a site of this study and run.")
+    key = pinned[card["made_by"]]
+    return card if key is None else verify(text, key)

@@ -4,20 +4,22 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from intarsia.privacy.card import digest
+from intarsia.privacy.card import digest, level
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;
 max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 h1{font-size:1.4rem;margin-bottom:0}h2{font-size:1.05rem;margin:1.6rem 0 .3rem;border-bottom:1px solid #ccc}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}
 th{font-weight:600;width:15rem}li{margin:.2rem 0}.refuse,.overridden{color:#a00}.warn{color:#945600}.ok{color:#265c26}
+.lead{padding:.7rem .95rem;border-left:5px solid;border-radius:6px}.lead.good{background:#e8f3e8;border-color:#265c26}
+.lead.close{background:#fdf3e0;border-color:#945600}.lead.bad{background:#fbe9e7;border-color:#a00}
+summary{cursor:pointer;color:#555;margin:.4rem 0}
 small,.sub{color:#555}code{font-size:.85em;word-break:break-all}@media print{body{margin:0}}"""
 
 
 def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     """The card as one HTML page without scripts or outside resources."""
     study, sketch, info, attacks = card["study"], card["sketch"], card["information"], card["attacks"]
-    bits = info["phi_secret_bits"]
     private, gram = card.get("differential_privacy"), sketch["kind"] == "gram"
     within = f"to ± {attacks['correlations_known_to']:.3f}"
     rows_m = "" if gram else f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"
@@ -26,7 +28,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
         f"<h1>Privacy card: study {escape(str(study['id']))}</h1>",
         f"<p class=sub>Made by {escape(str(card['made_by']))}; run <code>{escape(str(study['run']))}</code></p>",
-        f"<p><strong>{escape(str(card['in_one_sentence']))}</strong></p>",
+        f"<p class='lead {level(card)}'><strong>{escape(str(card['in_one_sentence']))}</strong></p>",
         "<h2>Who sees what</h2>",
         _table(
             [
@@ -50,19 +52,15 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>What it tells</h2>",
         _table(
             [
-                *([] if gram else [
-                    ("Mutual information, Φ secret", f"{_number(bits['lower'])} to {_number(bits['upper'])} bits"
-                     + (" (exact)" if bits["exact"] else "") + "; rows taken as Gaussian"),
-                    ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
-                    ("… if Φ is known", info["phi_known"]),
-                ]),
-                ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain)"),
+                ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain), for somebody who "
+                 "has the person's complete record"),
                 ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
-                else ("Known rows R²", _number(attacks["known_rows_r2"])),
+                else ("If Φ is known", info["phi_known"]),
                 *_blind(card),
                 ("Correlations", f"the server gets each {'exactly' if gram else within}: that is the aim"),
             ]
         ),
+        "" if gram else _in_bits(card),
         "<h2>Differential privacy</h2>",
         "<p>None: no noise was added.</p>" if private is None else _private_table(private),
     ]  # fmt: skip
@@ -94,6 +92,24 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     lines = "".join(f"<tr><th>{escape(k)}<td><code>{escape(str(v))}</code>" for k, v in prints)
     parts += ["<h2>Fingerprints</h2><table>", lines, "</table></html>"]
     return "\n".join(parts)
+
+
+def _in_bits(card: Mapping[str, Any]) -> str:
+    """What only some readers ask for, folded away."""
+    info, bits = card["information"], card["information"]["phi_secret_bits"]
+    exact = " (exact)" if bits["exact"] else ""
+    rows = [
+        ("Mutual information, Φ secret",
+         f"{_number(bits['lower'])} to {_number(bits['upper'])} bits{exact}; rows taken as Gaussian"),
+        ("… for each subject", " to ".join(_number(v) for v in info["phi_secret_bits_per_subject"]) + " bits"),
+        ("Known rows R²", _number(card["attacks"]["known_rows_r2"])),
+    ]  # fmt: skip
+    return (
+        "<details><summary>In bits, and for somebody who knows other people's rows</summary>"
+        "<p class=sub>Mutual information is how much the sketch and the data have in common: an average over all people, a "
+        "guarantee to none. Known rows R² is how well somebody who knows a person's values in all other columns guesses the "
+        f"value in one more, Φ secret.</p>{_table(rows)}</details>"
+    )
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:

@@ -108,8 +108,8 @@ def leakage(n: int, m: int, columns: int, kind: Kind = "orthonormal") -> Leakage
 def known_phi_text(r2: float) -> str:
     """What a party that knows Φ learns, in words."""
     return (
-        "infinite for continuous columns; for columns of few values everything there is to know, from m = 1 on; "
-        f"a Gaussian column is predicted with R² = {r2:.3f}"
+        f"of a continuous column a share of {r2:.3f} of the variance (R²) can be read, to any precision; columns of few values "
+        "may be read whole"
     )
 
 

@@ -1,7 +1,8 @@
 """How large a sketch? The trade of m against what it tells (bits, membership, decoding) and what it is good for.
 
-Accuracy follows the paper's §5: the posterior contracts at ε_m² = (QR + R·s·ln P)/m, and m must exceed s·ln P for the
-sparse structure to survive. The constants are not known, so the rate compares values of m; it is not an error in units.
+What it is good for is said in two figures (`intarsia.privacy.precision`): the width of an interval beside that of pooled data,
+and the probability of finding an effect of a stated size. The paper's §5 adds that m must exceed s·ln P for the sparse structure
+to survive; its contraction rate ε_m² = (QR + R·s·ln P)/m has unknown constants and no unit, so it only compares values of m.
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,14 @@ import numpy as np
 
 from intarsia.errors import InputError
 from intarsia.privacy import dp
+from intarsia.privacy.blind import Shape, danger
 from intarsia.privacy.known_rows import known_rows_r2
 from intarsia.privacy.leakage import Kind, check_sizes, known_phi_r2, leakage
 from intarsia.privacy.membership import membership_auc
 from intarsia.privacy.policy import Policy
+from intarsia.privacy.precision import EFFECT, interval_ratio, power, smallest_effect
 
+SKEWNESS, KURTOSIS = 1.0, 1.5  # of a typical column, unless said otherwise: a concentration, a count, a waiting time
 ENOUGH = 20  # times s·ln P: beyond it a larger sketch costs more privacy and time than it brings
 
 
@@ -36,6 +40,10 @@ class Row:
     decodable_prevalence: float
     rate: float
     times_needed: float
+    interval_ratio: float
+    power: float
+    smallest_effect: float
+    blind: float
     noise_variance: float | None = None
 
 
@@ -53,6 +61,7 @@ class Plan:
     rows: tuple[Row, ...]
     recommended: int
     reasons: tuple[str, ...]
+    effect: float = EFFECT
     epsilon: float | None = None
     delta: float | None = None
 
@@ -82,13 +91,18 @@ def decodable_prevalence(ratio: float) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """The regression one expects: `nonzero` is s, the features with an effect, and `rank` is R."""
+    """The regression one expects: `nonzero` is s, the features with an effect, and `rank` is R; `effect` is one that must not be
+    missed, in sd of the response for one sd of the feature; `skewness` and excess `kurtosis` are those of a typical column.
+    """
 
     n: int
     features: int
     responses: int
     nonzero: int
     rank: int
+    effect: float = EFFECT
+    skewness: float = SKEWNESS
+    kurtosis: float = KURTOSIS
 
     def __post_init__(self) -> None:
         P, Q = self.features, self.responses
@@ -109,6 +123,12 @@ class Problem:
     @property
     def columns(self) -> int:
         return self.features + self.responses
+
+    @property
+    def shape(self) -> Shape:
+        """All columns' shape, for finding Φ without the key."""
+        c, s, k = self.columns, self.skewness, self.kurtosis
+        return Shape(c, c * s**2, c * k**2, c * k)
 
     @property
     def needed(self) -> int:
@@ -153,7 +173,7 @@ def plan(
         reasons += _noise_reason(next(r for r in rows if r.m == m), problem.n, budget.epsilon)
     stated = (None, None) if budget is None else (budget.epsilon, budget.delta)
     p = problem
-    return Plan(p.n, p.features, p.responses, kind, p.nonzero, p.rank, p.needed, rows, m, reasons, *stated)
+    return Plan(p.n, p.features, p.responses, kind, p.nonzero, p.rank, p.needed, rows, m, reasons, p.effect, *stated)
 
 
 def contraction_rate(problem: Problem, m: int) -> float:
@@ -163,8 +183,9 @@ def contraction_rate(problem: Problem, m: int) -> float:
 
 
 def _grid(n: int) -> list[int]:
-    ratios = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5)
-    return sorted({max(2, round(r * n)) for r in ratios if round(r * n) < n})
+    """From a hundredth of the subjects to all: n − 1 rows are a secret rotation of the centred data."""
+    ratios = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75)
+    return sorted({max(2, round(r * n)) for r in ratios if round(r * n) < n} | {n - 1})
 
 
 def _row(problem: Problem, m: int, kind: Kind, history: int) -> Row:
@@ -182,6 +203,10 @@ def _row(problem: Problem, m: int, kind: Kind, history: int) -> Row:
         decodable_prevalence=decodable_prevalence(m / n),
         rate=contraction_rate(problem, m),
         times_needed=m / problem.needed,
+        interval_ratio=interval_ratio(n, m, problem.features, problem.nonzero),
+        power=power(m, problem.effect, problem.features, problem.nonzero),
+        smallest_effect=smallest_effect(m, problem.features, problem.nonzero),
+        blind=danger(problem.shape, n, m),
     )
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from intarsia.report.close_up import in_units, of_response
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.report.html import Html, el, join, table
 
 MOST_ROWS = 200
 
@@ -14,19 +15,18 @@ def effects(m: Material) -> Html | None:
     if not names:
         return None
     found = m.posterior.covariate_summary(m.probability)
-    coords = m.posterior.Gamma.coords
-    sites = [str(s) for s in coords["covariate_site"].values] if "covariate_site" in coords else ["data"] * len(names)
+    sites = m.covariate_sites or ["data"] * len(names)
     level = f"{m.probability:.0%}".replace("%", " %")
     rows: list[list[Any]] = []
     for j, name in enumerate(names):
         for q, response in enumerate(m.responses):
             lower, upper = found["lower"][j, q], found["upper"][j, q]
-            rows.append([el("bdi", name), el("bdi", sites[j]), el("bdi", response), fixed(found["mean"][j, q], 3),
-                         f"{fixed(lower, 3)} to {fixed(upper, 3)}"])  # fmt: skip
+            rows.append([el("bdi", name), el("bdi", sites[j]), el("bdi", response), in_units(m, found["mean"][j, q], q),
+                         f"{in_units(m, lower, q)} to {in_units(m, upper, q)}"])  # fmt: skip
     more = f" The first {MOST_ROWS} of {len(rows)} effects are listed." if len(rows) > MOST_ROWS else ""
     return join([
         el("p", f"Everything on this page is adjusted for {', '.join(names[:12])}{' …' if len(names) > 12 else ''}. Covariates "
-           "are not shrunk and not selected; each costs one row of the sketch. Their effects are in standard deviations, "
-           f"as the features' are.{more}"),
+           "are not shrunk and not selected; each costs one row of the sketch. Their effects are in "
+           f"{of_response(m)}, for one standard deviation of the covariate.{more}"),
         table(["covariate", "site", "response", "effect", f"{level} interval"], rows[:MOST_ROWS]),
     ])  # fmt: skip

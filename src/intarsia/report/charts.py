@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ from intarsia.report.svg import (
 )
 
 Array = NDArray[np.float64]
+
+
+MOST_HOVERED = 300  # columns of a large map that say their name
+MOST_IN_TIP = 6  # responses told there
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def forest(
 ) -> Html:
     """Intervals under one another on a common scale."""
     longest = max((len(short(r.name, 24)) for r in rows), default=4)
-    left = min(150.0, 14 + 5.7 * longest)
+    left = min(165.0, 14 + 6.3 * longest)
     low, high = limits or span(rows, zero)
     x, top, step = Scale(low, high, left, width - 10), 4.0, 17.0
     base = top + step * len(rows) + 4
@@ -106,10 +111,11 @@ def heat(
     largest: float | None = None,
     marked: NDArray[np.bool_] | None = None,
     diagonal: bool = True,
+    numbers: bool = False,
 ) -> Html:
-    """A matrix with its labels; `marked` entries carry a dot."""
-    cell_w = 30.0 if len(columns) <= 20 else max(9.0, 620.0 / len(columns))
-    cell_h, left = 16.0, 10 + 5.8 * max((len(short(r, 26)) for r in rows), default=1)
+    """A matrix with its labels; with `numbers` each cell says its value. `marked` entries carry a dot, or a frame and bold."""
+    cell_w = 50.0 if numbers else 30.0 if len(columns) <= 20 else max(9.0, 620.0 / len(columns))
+    cell_h, left = 22.0 if numbers else 16.0, 12 + 6.6 * max((len(short(r, 26)) for r in rows), default=1)
     top = 18 + 4.5 * max((len(short(c, 16)) for c in columns), default=1)
     largest = largest or float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     parts: list[Html] = []
@@ -118,7 +124,7 @@ def heat(
         parts.append(label(cx, top - 5, short(column, 16), "colname", None, transform=f"rotate(-50 {cx:.1f} {top - 5})"))
     for p, row in enumerate(rows):
         y = top + cell_h * p
-        parts.append(label(left - 6, y + 11.5, short(row, 26), "rowname", "end"))
+        parts.append(label(left - 6, y + cell_h / 2 + 3.5, short(row, 26), "rowname", "end"))
         for q, column in enumerate(columns):
             v = float(values[p, q])
             if not diagonal and p == q:
@@ -127,25 +133,46 @@ def heat(
             share = min(1.0, abs(v) / largest) ** 0.6
             words = tip(f"{row} × {column}: {fixed(v, 3)}")
             class_ = "cell " + ("pos" if v > 0 else "neg")
-            parts.append(rect(x + 0.5, y + 0.5, cell_w - 1, cell_h - 1, class_, words, fill_opacity=f"{share:.2f}"))
-            if marked is not None and marked[p, q]:
+            here = marked is not None and bool(marked[p, q])
+            share *= 0.6 if numbers else 1.0  # the number stays readable
+            frame = " framed" if numbers and here else ""
+            parts.append(rect(x + 1, y + 1, cell_w - 2, cell_h - 2, class_ + frame, words, fill_opacity=f"{share:.2f}"))
+            if numbers:
+                bold = "value bold" if here else "value"
+                parts.append(label(x + cell_w / 2, y + cell_h / 2 + 3.8, fixed(v, 2), bold, "middle"))
+            elif here:
                 parts.append(circle(x + cell_w / 2, y + cell_h / 2, 2.1, "mark"))
     return figure(left + cell_w * len(columns) + 46, top + cell_h * len(rows) + 6, *parts, name=name, class_="chart natural")
 
 
-def overview(
-    values: Array,
-    sites: Sequence[str],
-    roster: Sequence[str],
-    responses: Sequence[str],
-    selected: NDArray[np.bool_],
-    name: str,
-    most: int = 900,
-) -> Html:
+@dataclass(frozen=True)
+class Map:
+    """Every coefficient (P, Q) with its labels; `roster` is the sites' order, which decides their colours."""
+
+    values: Array
+    features: Sequence[str]
+    sites: Sequence[str]
+    roster: Sequence[str]
+    responses: Sequence[str]
+    selected: NDArray[np.bool_]
+
+    def words(self, start: int, stop: int) -> str:
+        """Name and effects of the strongest feature of these."""
+        p = start + int(np.abs(self.values[start:stop]).max(axis=1).argmax())
+        strong = np.argsort(-np.abs(self.values[p]), kind="stable")[:MOST_IN_TIP]
+        effects = ", ".join(f"{self.responses[q]} {fixed(float(self.values[p, q]), 2)}" for q in strong)
+        of = f", strongest of {stop - start}" if stop - start > 1 else ""
+        return f"{self.features[p]} ({self.sites[p]}{of}){' – selected' if self.selected[p] else ''}: {effects}"
+
+
+def overview(shown_map: Map, name: str, most: int = 900) -> Html:
     """Every coefficient, features from left to right by site, responses from top to bottom.
 
-    More features than pixels: a pixel shows the strongest of its features. Ticks above are selected features.
+    More features than pixels: a pixel shows the strongest of its features. Ticks above are selected features; whoever points at
+    a column is told its name and effects.
     """
+    values, sites, roster = shown_map.values, shown_map.sites, shown_map.roster
+    responses, selected = shown_map.responses, shown_map.selected
     P, Q = values.shape
     bins = min(P, most)
     place = np.minimum(np.arange(P) * bins // max(P, 1), bins - 1)
@@ -172,6 +199,11 @@ def overview(
             parts.append(label((a + b) / 2, top + high * Q + 22, short(site, 16), "sitename", "middle"))
         if start:
             parts.append(line(a, top - 4, a, top + high * Q + 9, "split"))
+    hover = P if most >= P else MOST_HOVERED
+    edges = np.linspace(0, P, hover + 1).astype(int)
+    for start, stop in pairwise(edges.tolist()):
+        tip_ = tip(shown_map.words(start, stop))
+        parts.append(rect(x(start), top, x(stop) - x(start), high * Q, "hit", tip_))
     for p in np.flatnonzero(selected)[:400]:
         parts.append(line(x(p + 0.5), top - 11, x(p + 0.5), top - 3, "tickmark"))
     if selected.any():

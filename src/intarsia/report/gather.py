@@ -17,7 +17,7 @@ from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
-from intarsia.wire.groups import Group
+from intarsia.wire.cohort_groups import Group
 
 Array = NDArray[np.float64]
 
@@ -88,6 +88,19 @@ class Material:
     def gram(self) -> bool:
         """Whether the study made an exact Gram matrix in place of a sketch."""
         return self.study is not None and self.study.sketch.gram
+
+    @cached_property
+    def covariate_sites(self) -> list[str]:
+        """The site of every covariate; empty without covariates."""
+        Gamma = self.posterior.Gamma
+        if Gamma is None or "covariate_site" not in Gamma.coords:
+            return []
+        return [str(site) for site in Gamma.coords["covariate_site"].values]
+
+    @property
+    def scales(self) -> dict[str, float]:
+        """The responses' standard deviations, where their owners share them; else empty."""
+        return dict(self.posterior.response_scales)
 
     @cached_property
     def sites(self) -> list[str]:
@@ -199,10 +212,12 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     if not path.is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
+    cards = options.pop("cards", ())
     if where.collected:
         joined = where.joined()
         columns = len(joined.features) + len(joined.responses)
-        card = beside.card or study_card(where.study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint)
+        sizes: dict[str, Any] = {"n": joined.n, "columns": columns, "key_fingerprint": joined.key_fingerprint}
+        card = beside.card or study_card(where.study, **sizes, site_cards=read_cards(cards, where.study))
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():
         options["regions"] = where.path / "regions.csv"
@@ -223,6 +238,16 @@ def read_fit(source: Path) -> tuple[Any, Judgement, Any]:
         return material.posterior, material.judgement, material.study
     posterior = Posterior.load(source)
     return posterior, kept(posterior) or judge(posterior), None
+
+
+def read_cards(paths: Sequence[Path], study: Any) -> list[Mapping[str, Any]]:
+    """The sites' own cards of this study."""
+    from intarsia.privacy.card import card_of
+
+    try:
+        return [card_of(Path(path).read_bytes(), study) for path in paths]
+    except OSError as error:
+        raise InputError(f"Cannot read {error.filename}: {error.strerror}.") from None
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

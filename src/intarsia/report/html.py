@@ -40,6 +40,11 @@ def join(items: Any, separator: str = "") -> Html:
     return Html(separator.join(text(item) for item in items if item is not None))
 
 
+def small(value: float) -> str:
+    """A probability with three places."""
+    return "< 0.001" if value < 0.001 else fixed(value, 3)
+
+
 def table(head: list[Any], rows: list[list[Any]], *, class_: str = "plain", caption: str | None = None) -> Html:
     """A plain table; cells that are not HTML are escaped."""
     return el(

@@ -92,7 +92,7 @@ def _data(m: Material, t: _Text) -> None:
 
 
 def _holds(m: Material, site: str) -> str:
-    adjusted = sum(s == site for s in _covariate_sites(m))
+    adjusted = m.covariate_sites.count(site)
     counts = (
         (m.feature_sites.count(site), "feature"),
         (m.response_sites.count(site), "response"),
@@ -102,15 +102,13 @@ def _holds(m: Material, site: str) -> str:
     return f"{site} ({', '.join(has)})" if has else ""
 
 
-def _covariate_sites(m: Material) -> list[str]:
-    Gamma = m.posterior.Gamma
-    if Gamma is None or "covariate_site" not in Gamma.coords:
-        return []
-    return [str(site) for site in Gamma.coords["covariate_site"].values]
-
-
 def _sketch(m: Material, t: _Text) -> str:
     s = m.study
+    if m.gram:
+        return (
+            f"The server received the exact correlations of all columns over the {m.n:,} subjects and nothing else: the "
+            "institutions computed them together from shares of their columns, none of which tells anything alone."
+        )
     rows, kind = s.sketch.m, s.sketch.kind
     law = (
         "with orthonormal rows orthogonal to the constant vector"
@@ -167,7 +165,7 @@ def _model(m: Material, t: _Text) -> None:
     equation = "Y = X B Aᵀ + Z Γ + E" if covariates else "Y = X B Aᵀ + E"
     t.add(
         f"The model is the reduced-rank regression {equation} with {plural(int(str(rank)), 'component')}, fitted to the "
-        f"{'combinations' if m.study is not None else 'rows'} {t.cite('Halverson et al.')}."
+        f"{'correlations' if m.gram else 'combinations' if m.study is not None else 'rows'} {t.cite('Halverson et al.')}."
     )
     priors, works, scales = _LAWS[str(choice("law", "horseshoe"))]
     where = "each feature" if choice("local", "row") == "row" else "each entry of B"

@@ -12,7 +12,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.report import adjusted, doubts, evidence, outcomes, results, sections
+from intarsia.report import adjusted, close_up, contributions, doubts, evidence, outcomes, results, sections
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
@@ -65,9 +65,10 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
         ("converged", "Can the sampler be trusted?", evidence.convergence(m)),
         ("against", "What speaks against this fit", doubts.against(m)),
         ("selected", "Selected features" if m.diagnosis.converged else "Selected features (provisional)", results.selected(m)),
+        ("groups", "Who contributes to what", contributions.groups(m)),
         ("outcomes", "Outcomes that are not measurements", outcomes.outcomes(m)),
         ("covariates", "Covariates", adjusted.effects(m)),
-        ("map", "All coefficients", results.coefficient_map(m)),
+        ("map", "All coefficients", close_up.coefficient_map(m)),
         ("forest", "Effects by response", results.forests(m)),
         ("brain", "Connections in the brain", results.connections(m)),
         ("checks", "Does the model fit?", evidence.checks(m, checks)),

@@ -10,15 +10,15 @@ from scipy import stats
 
 from intarsia.report import brain, charts
 from intarsia.report.charts import Interval
+from intarsia.report.close_up import in_units, of_response, sign_key
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, about, el, fixed, join, short, table, text
+from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
 from intarsia.report.outcomes import named
 from intarsia.wire.plain import cell
 
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
 MOST_GROUPS = 100  # sets listed
-IN_MAP = 40  # features in the close-up of the map
 
 
 def interval(m: Material, i: int, q: int, name: str) -> Interval:
@@ -47,9 +47,11 @@ def selected(m: Material) -> Html:
                f"features{whole}, {about(s.expected_fdr * len(s.findings))} are expected to be wrong."),
         ]  # fmt: skip
     words.append(
-        el("p", "Effects are posterior means in standard deviations of the response for one standard deviation of the "
-           f"feature, with {level} credible intervals, at the response where the feature shows most. "
-           "Only the sites know the units; each reads its own coefficients in them.", class_="note")
+        el("p", f"Effects are posterior means in {of_response(m)} for one standard deviation of the feature, with {level} "
+           "credible intervals, at the response where the feature shows most. "
+           + ("The bars are in standard deviations, so that they compare. " if m.scales else
+              "Only the sites know the units; each reads its own coefficients in them. ")
+           + "The local fdr is the feature's: the probability that selecting it for any response is wrong.", class_="note")
     )  # fmt: skip
     if not m.diagnosis.converged:
         words.insert(0, el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
@@ -65,15 +67,15 @@ def selected(m: Material) -> Html:
             el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
             el("td", _site_mark(m, m.feature_sites[p])),
             el("td", el("bdi", m.responses[q])),
-            el("td", fixed(iv.mean, 3), data_v=f"{iv.mean:.6g}", class_="num"),
-            el("td", f"{fixed(iv.lower, 3)} to {fixed(iv.upper, 3)}", data_v=f"{iv.lower:.6g}", class_="num"),
+            el("td", in_units(m, iv.mean, q), data_v=f"{iv.mean:.6g}", class_="num"),
+            el("td", f"{in_units(m, iv.lower, q)} to {in_units(m, iv.upper, q)}", data_v=f"{iv.lower:.6g}", class_="num"),
             el("td", charts.bar(iv, limits), class_="draw"),
         ]
         if m.truth is not None:
             cells.append(el("td", fixed(iv.truth or 0.0, 3), data_v=f"{iv.truth:.6g}", class_="num"))
         cells += [
             el("td", f"{hits} of {m.Q}", data_v=hits, class_="num"),
-            el("td", _small(fdr), data_v=f"{fdr:.6g}", class_="num"),
+            el("td", small(fdr), data_v=f"{fdr:.6g}", class_="num"),
         ]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
         records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong])
@@ -125,7 +127,7 @@ def groups(m: Material) -> list[Html]:
             el("bdi", m.responses[q]),
             f"{fixed(group.mean[q], 3)} [{fixed(low, 3)}, {fixed(high, 3)}]",
             fixed(group.correlation, 2),
-            _small(group.local_fdr),
+            small(group.local_fdr),
         ])  # fmt: skip
     level = f"{m.probability:.0%}".replace("%", " %")
     return [
@@ -146,10 +148,6 @@ def _tick(strong: bool) -> Html:
 def _shown_options(m: Material) -> list[tuple[str, str]]:
     out = [("sel", "selected"), ("all", "all listed")] if m.count else [("all", "all listed")]
     return out + [(str(k), f"top {k}") for k in (10, 25, 100) if k < len(m.shown)]
-
-
-def _small(value: float) -> str:
-    return "< 0.001" if value < 0.001 else fixed(value, 3)
 
 
 def _site_mark(m: Material, site: str) -> Html:
@@ -175,35 +173,6 @@ def _csv(records: list[list[Any]]) -> str:
     for record in records:
         writer.writerow([f"{c:.6g}" if isinstance(c, float) else cell(c) for c in record])
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(out.getvalue().encode()).decode()
-
-
-def coefficient_map(m: Material) -> Html:
-    place = {site: i for i, site in enumerate(m.sites)}
-    order = np.argsort([place.get(s, len(place)) for s in m.feature_sites], kind="stable")
-    sites = [m.feature_sites[p] for p in order]
-    pixel = f" With {m.P:,} features a pixel shows the strongest of its {int(np.ceil(m.P / 900)):,}." if m.P > 900 else ""
-    parts: list[Any] = [
-        el("p", "Every posterior mean, features from left to right grouped by site, responses from top to bottom. ",
-           _sign_key(), " Stronger colour is a larger effect; ticks above mark selected features.", pixel),
-        el("div", charts.overview(m.mean[order], sites, m.sites, m.responses, m.selection.selected[order],
-                        f"Map of {m.P:,} × {m.Q} coefficients by site"), class_="scroll"),
-    ]  # fmt: skip
-    close = m.chosen[:IN_MAP]
-    if len(close):
-        of = f"the {len(close)} surest of {m.count:,}" if m.count > len(close) else f"the {len(close)}"
-        parts += [
-            el("h3", f"Close-up: {of} selected features"),
-            el("p", "A dot marks a coefficient that is itself selected at its response.", class_="note"),
-            el("div", charts.heat(
-                m.mean[close], [m.features[p] for p in close], m.responses,
-                name="Effects of the selected features on each response", marked=m.selection.by_response[close],
-            ), class_="scroll"),
-        ]  # fmt: skip
-    return join(parts)
-
-
-def _sign_key() -> Html:
-    return join([el("span", "", class_="swatch posmark"), "positive ", el("span", "", class_="swatch negmark"), "negative."])
 
 
 def forests(m: Material) -> Html:
@@ -259,7 +228,7 @@ def connections(m: Material) -> Html | None:
     return join([
         el("p", f"{len(edges)} selected connections between {len({e for x in edges for e in (x.a, x.b)})} of {len(nodes)} "
            "regions. Width is the mean absolute effect over the responses, colour the sign where it is strongest. ",
-           _sign_key(), f" Most connected: {hubs}."),
+           sign_key(), f" Most connected: {hubs}."),
         el("div", el("div", brain.connectogram(edges, nodes, m.regions), class_="circle"),
            el("div", *views, class_="views") if views else None, class_="brain" if views else None),
         el("p", *key, class_="key") if key else None,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from intarsia.privacy.card import level
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, join, number, plural, short, table
 from intarsia.report.svg import Scale, figure, label, rect, tip
@@ -11,7 +12,7 @@ from intarsia.report.svg import Scale, figure, label, rect, tip
 def asked(m: Material) -> Html:
     n, rows = m.n, m.m
     sites = m.sites
-    counts = {s: (m.feature_sites.count(s), m.response_sites.count(s)) for s in sites}
+    counts = {s: (m.feature_sites.count(s), m.response_sites.count(s), m.covariate_sites.count(s)) for s in sites}
     holders = sum(1 for s in sites if counts[s][0])
     what = f"{plural(m.P, 'feature')} at {plural(holders, 'site')}"
     words = f"Which of {what} go with {plural(m.Q, 'response')}, and how strongly"
@@ -33,27 +34,29 @@ def asked(m: Material) -> Html:
     for i, site in enumerate(sites):
         names = [m.responses[q] for q, s in enumerate(m.response_sites) if s == site]
         sent = f"{m.site_bytes[site] / 1e6:.2f} MB" if site in m.site_bytes else "–"
-        held = f"{n * sum(counts[site]) * 8 / 1e6:.1f} MB" if n else "–"
+        held = f"{n * sum(counts[site]) * 8 / 1e6:.2f} MB" if n else "–"
         shown = ", ".join(short(name, 30) for name in names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         table_rows.append(
             [
                 join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), el("bdi", site)]),
-                f"{counts[site][0]:,}",
+                f"{counts[site][0]:,}" if counts[site][0] else "–",
                 el("bdi", shown) if shown else "–",
+                *([f"{counts[site][2]:,}" if counts[site][2] else "–"] if m.covariate_sites else []),
                 held,
                 sent,
             ]
         )
+    covariates = ["covariates"] if m.covariate_sites else []
     return join(
         [
             el("p", words, sketch),
             _strip(m, counts),
-            table(["site", "features", "responses", "its table", "its sketch"], table_rows) if n else None,
+            table(["site", "features", "responses", *covariates, "its table", "its sketch"], table_rows) if n else None,
         ]
     )
 
 
-def _strip(m: Material, counts: Mapping[str, tuple[int, int]]) -> Html:
+def _strip(m: Material, counts: Mapping[str, tuple[int, int, int]]) -> Html:
     """The vertical partition: one inlay a site, as wide as its columns."""
     width, gap = 860.0, 3.0
     weights = [max(1.0, sum(counts[s]) ** 0.6) for s in m.sites]
@@ -61,17 +64,14 @@ def _strip(m: Material, counts: Mapping[str, tuple[int, int]]) -> Html:
     parts, start, left = [], 0.0, 0.0
     for i, (site, weight) in enumerate(zip(m.sites, weights)):
         w = x(start + weight) - x(start)
-        features, responses = counts[site]
-        has = ", ".join(
-            t for t in (f"{features:,} features" if features else "", f"{responses:,} responses" if responses else "") if t
-        )
+        has = ", ".join(plural(count, thing) for count, thing in zip(counts[site], ("feature", "response", "covariate")) if count)
         parts.append(rect(left, 0, w, 46, f"site s{i % 8}", tip(f"{site}: {has}"), rx="3"))
         if w > 60:
             parts.append(label(left + 10, 20, short(site, max(4, int(w / 9))), "inlay"))
             if w > 6 * len(has):
                 parts.append(label(left + 10, 36, has, "inlay small"))
         start, left = start + weight, left + w + gap
-    words = "; ".join(f"{s}: {counts[s][0]} features, {counts[s][1]} responses" for s in m.sites)
+    words = "; ".join(f"{s}: {counts[s][0]} features, {counts[s][1]} responses, {counts[s][2]} covariates" for s in m.sites)
     return figure(width, 46, *parts, name=f"Who brought what. {words}", class_="chart wide strip")
 
 
@@ -94,39 +94,68 @@ def privacy(m: Material) -> Html:
         )
     sees = card["parties"]
     rows: list[list[Any]] = [
-        ["Know the mixing matrix Φ", sees["know_phi"]],
         ["The server receives", sees["server_receives"]],
         ["The server never receives", sees["server_never_receives"]],
+        ["Know the mixing matrix Φ", sees["know_phi"]],
         *([] if m.gram else [["Rows per subject", f"m/n = {sketch['m']:,}/{sketch['n']:,} = {sketch['m'] / sketch['n']:.3f}"]]),
-        [
-            "Mutual information, Φ secret",
-            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits per subject ({info['assumes']})",
-        ],
-        ["If Φ becomes known", info["phi_known"]],
-        ["Value of a subject guessed with Φ (R²)", _number(attacks["known_phi_r2"])],
         [
             "“Was this person in the study?” (AUC)",
             f"{_number(attacks['membership_auc'])} for an attacker who has the person's whole row (0.5 is a coin, 1 is certain)",
         ],
-        ["Rows known, others guessed (R²)", _number(attacks["known_rows_r2"])],
+        ["If Φ becomes known", info["phi_known"]],
         [
             "Correlations between columns",
             f"known to the server to ± {_number(attacks['correlations_known_to'])}: that is the aim",
         ],
         ["Differential privacy", formal],
+        *_site_facts(card),
+    ]
+    detail: list[list[Any]] = [
+        [
+            "Mutual information, Φ secret",
+            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits a subject ({info['assumes']}). How much the "
+            "sketch and the data have in common: an average over all people, a guarantee to none.",
+        ],
+        [
+            "A value guessed with Φ (R²)",
+            f"{_number(attacks['known_phi_r2'])}: share of a continuous column's variance that somebody who knows Φ reads.",
+        ],
+        [
+            "Rows known, others guessed (R²)",
+            f"{_number(attacks['known_rows_r2'])}: how well somebody who knows a person's values in all other columns guesses "
+            "the value in one more, Φ secret.",
+        ],
     ]
     return join(
         [
+            el("p", el("strong", card["in_one_sentence"]), class_=f"verdict {level(card)}"),
             el(
                 "p",
-                "What this study tells whom, computed from its sizes by the server. Each site has its own signed card for its "
-                "own columns.",
+                "Computed by the server from the study's sizes. Each site has its own signed card for its own columns.",
+                class_="note",
             ),
             table([], rows, class_="plain facts"),
-            el("h3", "What is not claimed"),
-            el("ul", *(el("li", line) for line in card["not_claimed"])),
+            None
+            if m.gram
+            else el("details", el("summary", "In bits, and if attackers know more"), table([], detail, class_="plain facts")),
+            el("details", el("summary", "What is not claimed"), el("ul", *(el("li", line) for line in card["not_claimed"]))),
         ]
     )
+
+
+def _site_facts(card: Mapping[str, Any]) -> list[list[Any]]:
+    """What the sites' own cards add, where the report was given them: values filled in, columns a leaked key would expose."""
+    rows: list[list[Any]] = []
+    for site in card.get("sites", ()):
+        filled = site.get("imputed") or {}
+        told = [f"{count:,} missing values of {name} filled" for name, count in list(filled.items())[:8]]
+        told += [f"and in {len(filled) - 8} more columns"] if len(filled) > 8 else []
+        exposed = site["exposed_columns"]
+        told += (
+            [f"a leaked key would expose {', '.join(exposed[:8])}" + (" and more" if len(exposed) > 8 else "")] if exposed else []
+        )
+        rows.append([str(site["site"]), "; ".join(told) or "no missing values, no exposed columns"])
+    return rows
 
 
 def _range(ends: Sequence[Any]) -> str:

@@ -21,7 +21,9 @@ REFUSALS = {
     StudyError: "study: the site has not accepted this study",
     FederationError: "protocol: the step does not fit what the site has done and received before",
 }
-REFUSED = "refused: the site does not take this step; its operator finds the reason in the site's log"
+REFUSED = (
+    "refused: the site does not take this step; its operator finds the reason in problems.jsonl of the study's folder at the site"
+)
 
 
 def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None = None) -> bytes:

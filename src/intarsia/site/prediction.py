@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
-from intarsia.site.effects import Response, own_responses, told
+from intarsia.site.own_language import Response, own_responses, told
 from intarsia.site.probabilities import auc, brier, calibration
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units

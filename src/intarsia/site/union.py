@@ -1,8 +1,8 @@
 """A site's part in a study whose subjects do not all have every response: which it has for whom, and a sketch per group.
 
-The server says which of the site's tokens are in which group (`wire.groups`). Before anything leaves, the site holds this against
-what it reported itself, and its gate judges every group as a cohort of its own. In its ledger each group is a run of its own, so
-that Σm counts per subject.
+The server says which of the site's tokens are in which group (`wire.cohort_groups`). Before anything leaves, the site holds this
+against what it reported itself, and its gate judges every group as a cohort of its own. In its ledger each group is a run of its
+own, so that Σm counts per subject.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, kinds_of, prepared
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
-from intarsia.wire.groups import Group, GroupedSketch, UnionCohort, least_subjects, rows_of
+from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, least_subjects, rows_of
 from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 

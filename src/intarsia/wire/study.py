@@ -55,7 +55,7 @@ class Alignment:
 
     `max_subjects` caps the list a site may bring to an intersection: whoever lists a population finds out who of it is at the
     other sites. Without it a site refuses lists above `MAX_LIST_RATIO` times its own. In mode "union" subjects are grouped by the
-    responses they have, and groups below `min_group` subjects are left out (`wire.groups`).
+    responses they have, and groups below `min_group` subjects are left out (`wire.cohort_groups`).
     """
 
     mode: str = "strict"

@@ -1,7 +1,8 @@
 """Responses that some rows do not have: in every sweep they are drawn given what the row has, and the sweep goes on with all.
 
 Where subjects differ in which responses they have, each group of them is sketched on its own and the groups' rows are stacked
-(`wire.groups`). Rows are iid N(x C, Sigma), so that with C and Sigma the missing part M of a row has, given its observed part O,
+(`wire.cohort_groups`). Rows are iid N(x C, Sigma), so that with C and Sigma the missing part M of a row has, given its
+observed part O,
 
     y_M | y_O ~ N(x C_M + (y_O − x C_O) W,  Sigma_MM − Sigma_MO W),   W = Sigma_OO⁻¹ Sigma_OM.
 

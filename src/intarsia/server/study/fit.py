@@ -45,6 +45,7 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         posterior.save(temporary)
         os.replace(temporary, target)
     messages, summary = coefficients(study, posterior, judgement)
+    summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out()}
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())

@@ -29,7 +29,7 @@ from intarsia.server.study import gram
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.groups import Group, GroupedSketch, UnionCohort, join_groups, unite
+from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
@@ -135,6 +135,13 @@ class StudyFolder:
         self.require("alignment")
         reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
+
+    def left_out(self) -> dict[str, int]:
+        """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here."""
+        if self.missing("alignment"):
+            return {}
+        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.study.names}
+        return {name: counts[name] - cohort.n for name, cohort in self.cohorts().items() if counts[name] > cohort.n}
 
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
