@@ -86,6 +86,7 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
     assert again["jobs"] == []
 
 
+@pytest.mark.slow
 def test_a_gram_study_over_the_network(network: Network) -> None:
     """The joint matrix is that of one process, to the last bit, though keys, masks and order of subjects are others."""
     identities = {name: SiteFolder.load(network.root / name).identity() for name in NAMES}
