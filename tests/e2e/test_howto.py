@@ -1,5 +1,6 @@
 """The how-to pages run from top to bottom, Python and commands, and come to what they say."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ from intarsia.wire.study import Study
 DOCS = Path(__file__).parents[2] / "docs"
 SHORT = {"draws": 150, "warmup": 150, "chains": 2, "thin": 1, "seed": 1}
 BRIEF_S = 0.2  # of the gate's attack on the site's own sketch, for each site
-LONG = "draws = 1000\nwarmup = 500\nchains = 4\nthin = 10\n"
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a page in an empty folder. Chains and self-attacks are cut short; what runs in Python has a fixed key and run."""
-    assert LONG in study_command.TEMPLATE
-    brief = "".join(f"{key} = {SHORT[key]}\n" for key in ("draws", "warmup", "chains", "thin"))
-    monkeypatch.setattr(study_command, "TEMPLATE", study_command.TEMPLATE.replace(LONG, brief))
+    template = study_command.TEMPLATE
+    begin, end = template.index("[fit]"), template.index("[deliver]")
+    fit = template[begin:end]
+    for key, value in SHORT.items():
+        fit, changed = re.subn(rf"^{key} = \d+", f"{key} = {value}", fit, flags=re.M)
+        assert changed == 1
+    monkeypatch.setattr(study_command, "TEMPLATE", template[:begin] + fit + template[end:])
     right = in_process.study_for
     fixed = {"fit": SHORT, "run": RUN}
     monkeypatch.setattr(in_process, "study_for", lambda *sites, **options: right(*sites, **options | fixed))
