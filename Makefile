@@ -4,8 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The tested set of packages, with hashes, is used where it fits this Python and this package index; `make LOCKED=no …` leaves it out.
 LOCKED ?= yes
-# Processes that run the tests; the tests of one file stay together.
-JOBS   ?= 2
+# Processes that run the tests; the tests of one file stay together. Some mostly wait, so three keep two cores busy.
+JOBS   ?= 3
 CODE   := src tests benchmarks docs/reference
 # One BLAS thread per process: chains and tests run in parallel processes.
 export OPENBLAS_NUM_THREADS ?= 1
@@ -55,7 +55,7 @@ demo: $(VENV)/.installed  ## set up, then run a federated study of three simulat
 
 test: $(VENV)/.tested  ## set up, then lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint
-	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py selection.py conditionals.py leakage.py) \
   $(addprefix tests/contract/test_,boundary.py packaging.py quoted.py key.py messages.py table.py preflight.py study_folder.py report.py)
@@ -74,8 +74,8 @@ format: $(VENV)/.tested  ## let ruff mend what it can
 	$(BIN)/ruff format $(CODE)
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
-SYSTEM_PACKAGES := chromium chromium-driver postgresql r-base-core strace
-system-packages:  ## Debian's Chromium, PostgreSQL, R and strace, which some tests drive (as root)
+SYSTEM_PACKAGES := chromium chromium-driver postgresql strace $(R_PACKAGES)
+system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root); with R: R_PACKAGES=r-base-core
 	@[ "$$(id -u)" = 0 ] || { echo "installing system packages needs root: sudo make system-packages"; exit 1; }
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what Debian calls $(SYSTEM_PACKAGES)"; exit 1; }
 	apt-get update -qq

@@ -14,6 +14,15 @@ TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", "postgresql
 # Programs of the system, data sets that are not ours to ship, another operating system, an experiment of scikit-learn's.
 ALLOWED = re.compile(r"make system-packages|INTARSIA_DATA|sys\.platform|reads the process's highest memory|SCIPY_ARRAY_API")
 
+# Begun first, so that two workers end together: files with few long tests that wait for processes of their own, each beside
+# one that computes.
+LONG = ("test_network.py", "test_joint.py", "test_live.py", "test_jax_backend.py", "test_network_audit.py", "test_docs.py",
+        "test_demo.py")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 def may_be_missing(reason: str) -> bool:
     """Whether a test may be skipped for this reason where all tested extras are installed."""

@@ -61,6 +61,7 @@ def test_a_point_of_a_sampling_curve(what: str) -> None:
     assert found["sweeps"] >= 9 * found["every"]  # four rounds of warm-up, five timed
 
 
+@pytest.mark.slow
 def test_curves_comparison_and_pictures_at_toy_size(tmp_path: Path) -> None:
     """The whole command but for its sizes and for NUTS, which takes long to compile; in this process."""
     lines: list[str] = []

@@ -28,10 +28,9 @@ def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp
     first = sample(*problem, draws=50, progress=seen.append, checkpoint=tmp_path, **asked)
     assert (first.C.shape, first.Sigma.shape, first.tau.shape) == ((3, 50, 20, 2), (3, 50, 2, 2), (3, 50, 2))
     assert seen[-1].sweeps == [200] * 3
-    longer = sample(*problem, draws=100, checkpoint=tmp_path, **asked)
-    more = sample(*problem, draws=500, **asked)
+    more = sample(*problem, draws=500, checkpoint=tmp_path, **asked)
     for name in ("C", "Sigma", "tau"):
-        np.testing.assert_array_equal(getattr(longer, name), getattr(more, name)[:, :100])
+        np.testing.assert_array_equal(getattr(first, name), getattr(more, name)[:, :50])
     assert not np.array_equal(more.C[0], more.C[1])
     assert more.info["backend"] == "jax"
     there = sample(*problem, draws=500, warmup=100, chains=3, thin=2, seed=1)
@@ -50,7 +49,7 @@ def test_stretches_divide_the_whole_where_they_can():
 
 
 def test_on_a_device_blocks_are_large_and_visited_in_turn():
-    X, Y = np.broadcast_to(0.0, (1000, 1_000_000)), np.broadcast_to(0.0, (1000, 10))
+    X, Y = np.broadcast_to(0.0, (100, 1_000_000)), np.broadcast_to(0.0, (100, 10))
     plan = make_plan(Model(), X, Y)
     assert device.on_device(plan, "cpu: cpu") == plan
     large = device.on_device(plan, "gpu: any")

@@ -91,6 +91,7 @@ def with_python() -> list[Path]:
     [
         "README.md",
         "tutorial-python.md",
+        "choosing-m.md",
         "selection.md",
         "covariates.md",
         "criticism.md",
@@ -134,7 +135,7 @@ def test_no_page_with_python_is_left_out():
     """The how-to pages run as a whole, commands and all, in tests/e2e/test_howto.py."""
     howto = {path.name for path in (ROOT / "docs").glob("howto-*.md")}
     assert len(howto) == 3
-    assert {path.name for path in with_python()} == {"README.md", "tutorial-python.md", *GIVEN, *howto}
+    assert {path.name for path in with_python()} == {"README.md", "tutorial-python.md", "choosing-m.md", *GIVEN, *howto}
 
 
 def commands() -> list[tuple[str, str]]:

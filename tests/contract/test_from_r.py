@@ -24,7 +24,7 @@ def r(folder: Path, script: str) -> str:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     if shutil.which("Rscript") is None:
-        pytest.skip("Rscript is not installed: make system-packages")
+        pytest.skip("Rscript is not installed: make system-packages R_PACKAGES=r-base-core")
     folder = tmp_path_factory.mktemp("r")
     posterior, _, C = made_up(P=12, Q=2, active=3)
     posterior.save(folder / "posterior.nc")

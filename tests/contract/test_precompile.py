@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from intarsia.server.sampler import kernels
 from intarsia.server.sampler.precompile import precompile
@@ -23,6 +24,7 @@ print(hashlib.sha256(draws.C.tobytes()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_bits_whether_compiled_now_or_before_and_whatever_ran_first(tmp_path):
     def fit(*local):
         return subprocess.run(

@@ -74,7 +74,9 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
 LARGE, SMALL = (FULL, LIGHT, SHORT), (DEEP, LIGHT, PLAIN)
 
 
-@pytest.mark.parametrize(("costly", "kinds"), [(0, LARGE), (2e7, SMALL)], ids=["large", "small"])
+@pytest.mark.parametrize(
+    ("costly", "kinds"), [(0, LARGE), pytest.param(2e7, SMALL, marks=pytest.mark.slow)], ids=["large", "small"]
+)
 def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, kinds):
     """A round of full, light and shorter sweeps that share G where they can, against NumPy's with the same random numbers."""
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", costly)

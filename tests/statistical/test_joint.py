@@ -152,6 +152,7 @@ def test_a_planted_bug_is_caught(bug, monkeypatch):
     assert smallest(setting, replicates=2500 if light else 1000, sweeps=8) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_trade_that_forgets_the_local_scales_is_caught(monkeypatch):
     right = trade.Target.__call__
 
@@ -159,7 +160,7 @@ def test_a_trade_that_forgets_the_local_scales_is_caught(monkeypatch):
         return right(self._replace(counts=np.zeros_like(self.counts)), x, at)
 
     monkeypatch.setattr(trade.Target, "__call__", wrong)
-    assert smallest(Setting(kinds=TRADE), replicates=500, sweeps=8) < 1e-6
+    assert smallest(Setting(kinds=TRADE), replicates=1000, sweeps=8) < 1e-6
 
 
 def test_prior_draws_are_what_the_laws_say():

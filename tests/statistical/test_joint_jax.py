@@ -50,11 +50,12 @@ def in_blocks(**options):
     return setting
 
 
-@pytest.mark.parametrize("local", ["row", "element"])
+@pytest.mark.parametrize("local", ["row", pytest.param("element", marks=pytest.mark.slow)])
 def test_the_sweep_on_jax_keeps_the_joint_law(local):
     assert smallest(in_blocks(local=local), sweeps=1) > FAILURE
 
 
+@pytest.mark.slow
 def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
     setting = in_blocks()
