@@ -44,7 +44,9 @@ def one(task: tuple[str, str, int]) -> dict[str, Any]:
     mean, sd = model.predict(new, return_std=True)
     seed = int(check_random_state(fold).randint(2**31 - 1))  # the estimator's own, so that both see one sketch
     seen = Prepared.of(X, Y, np.empty((len(X), 0)), m, seed)
-    ridge = RidgeCV(np.logspace(-3, 6, 40) * len(seen.X) / 100, fit_intercept=False, alpha_per_target=True).fit(seen.X, seen.Y)
+    # Rows of raw data are centred, so that a row left out follows from the others unless the intercept is left out with it.
+    ridge = RidgeCV(np.logspace(-3, 6, 40) * len(seen.X) / 100, fit_intercept=m is None, alpha_per_target=True)
+    ridge.fit(seen.X, seen.Y)
     penalised = seen.x.standardise(new) @ ridge.coef_.T * seen.y.scale + Y.mean(axis=0)
 
     def r2(predicted: Any) -> float:

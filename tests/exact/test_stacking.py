@@ -40,6 +40,16 @@ def test_the_ridge_of_a_response_of_noughts_is_nought() -> None:
     assert np.array_equal(ridge(X, np.zeros((20, 1))), np.zeros((5, 1)))
 
 
+def test_centred_rows_are_one_observation_fewer() -> None:
+    """With more features than rows the fit of n centred rows is that of the n − 1 rows they are worth."""
+    rng = np.random.default_rng(9)
+    X, Y = rng.standard_normal((20, 60)), rng.standard_normal((20, 2))
+    Y += 0.3 * X[:, :2]
+    X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    contrast = np.linalg.qr(np.c_[np.ones(20), np.eye(20)[:, :19]])[0][:, 1:].T
+    assert np.allclose(ridge(X, Y), ridge(contrast @ X, contrast @ Y), atol=1e-5)
+
+
 def test_units_of_the_features_do_not_matter() -> None:
     rng = np.random.default_rng(2)
     X, Y = rng.standard_normal((25, 40)), rng.standard_normal((25, 1))

@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 
 Array = NDArray[np.float64]
 
+_NOUGHT = 1e-12  # of the largest
 # log k is searched in overlapping brackets: the evidence may have a local maximum at either end.
 _BRACKETS = [(low, low + 6.0) for low in np.arange(-22.0, 6.0, 4.0)]
 
@@ -21,6 +22,9 @@ def ridge(X: Array, Y: Array) -> Array:
     values, vectors = np.linalg.eigh(X @ X.T)
     values = np.maximum(values, 0.0)
     projected = vectors.T @ Y
+    # Centred rows have a direction in which X and Y are nought: no observation, and counted as one it would favour overfitting.
+    told = (values > _NOUGHT * values.max()) | (np.square(projected) > _NOUGHT * np.square(Y).sum(axis=0)).any(axis=1)
+    values, vectors, projected = values[told], vectors[:, told], projected[told]
     out = np.empty((X.shape[1], Y.shape[1]))
     for q in range(Y.shape[1]):
         k = np.exp(_best_log_k(values, np.square(projected[:, q])))
