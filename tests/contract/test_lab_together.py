@@ -63,6 +63,7 @@ def test_rows_are_those_of_the_ordinary_runner(in_turn, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_resumes_and_makes_the_centralized_fit_it_needs(in_turn, tmp_path):
     runner.run("sim1", "smoke", tmp_path, Part(methods=["centralized"]), workers=1, side_by_side=60)
     path = runner.run("sim1", "smoke", tmp_path, Part(methods=["intarsia"]), workers=1, side_by_side=1)

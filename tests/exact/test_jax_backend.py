@@ -27,7 +27,8 @@ def readable(**options):
 
 # Laws and shapes whose steps other cases make too: each costs a compilation.
 ALSO = {"row, student", "row, jeffreys", "row, one feature", "row, some blocks", "element, student", "element, independent noise"}
-ALSO |= {"row, independent noise, P < m", "element, P < m"}
+ALSO |= {"row, independent noise, P < m", "element, P < m", "row, fractional", "row, group lasso", "row, small tau"}
+ALSO |= {"row, rank 2", "row, independent noise", "element, lasso"}
 assert set(CASES) > ALSO
 
 

@@ -67,6 +67,7 @@ def test_row_scales_are_calibrated():
     assert smallest(ranks(Setting(), 40)) > FAILURE
 
 
+@pytest.mark.slow
 def test_the_papers_tau_step_is_not_calibrated(monkeypatch):
     """It drives tau to infinity until a factorisation breaks: both ways of failing count."""
     monkeypatch.setattr(kernels, "given_B", kernels.given_B.py_func)

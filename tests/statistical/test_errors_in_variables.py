@@ -153,6 +153,7 @@ def test_joint_distribution():
 # --- does it do what it is for? ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_corrects_what_plain_fitting_shrinks():
     plain, aware = [], []
     for seed in range(12):
