@@ -75,7 +75,7 @@ format: $(VENV)/.tested  ## let ruff mend what it can
 
 # `make test` installs nothing outside of .venv; a test that misses one of these is skipped and names this target.
 SYSTEM_PACKAGES := chromium chromium-driver postgresql strace $(R_PACKAGES)
-system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root); with R: R_PACKAGES=r-base-core
+system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests drive (as root); R_PACKAGES names R's
 	@[ "$$(id -u)" = 0 ] || { echo "installing system packages needs root: sudo make system-packages"; exit 1; }
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what Debian calls $(SYSTEM_PACKAGES)"; exit 1; }
 	apt-get update -qq

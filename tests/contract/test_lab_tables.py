@@ -94,6 +94,7 @@ def test_plain_and_markdown_hold_the_same_cells():
     assert lines[-1] == "note"
 
 
+@pytest.mark.slow
 def test_figures_two_to_five_are_drawn(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("intarsia.lab.realdata.available", lambda data=None: [])
     made, missing = draw_all(folder, "quick", tmp_path)

@@ -65,6 +65,7 @@ def test_again_replaces_its_own_folder_only(demo, tmp_path, capsys):
     assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "keep"
 
 
+@pytest.mark.slow
 def test_json_is_only_json(tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path / "d"), "--json", *SMALL]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -105,6 +105,7 @@ def test_a_gram_study_over_the_network(network: Network) -> None:
     assert np.array_equal(gram.joint(StudyFolder.open(network.folder(s))), gram.joint(folder))
 
 
+@pytest.mark.slow
 def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:
     """Site, server and the fitting process are killed in turn; the study still ends with the same numbers."""
     s = study(run="a" * 32)
