@@ -210,7 +210,7 @@ def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseSta
     if expected is None:
         return 1.0
     share = min(expected / P, 0.5)
-    length = np.sqrt(np.square(X).sum() / P)
+    length = np.sqrt(np.einsum("mp,mp->", X, X) / P)  # without a second X in memory
     level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]) if found is None else np.trace(found.residual) / Y.shape[1])
     return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 

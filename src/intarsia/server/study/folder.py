@@ -26,6 +26,7 @@ import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.server.study import gram
+from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
@@ -272,7 +273,9 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
         ):
             if found != expected:
                 raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
-        _check_columns(study, sender, sketch)
+        check_columns(study, sender, sketch)
+        if not sketch.order_mac and len(study.names) > 1:
+            raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
         if agreed is not None:
             n = agreed.groups[number].n if isinstance(agreed, UnionCohort) else agreed.n
             if sketch.n != n:
@@ -293,22 +296,6 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
                     "subjects in the same order. Align again."
                 )
     write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
-
-
-def _check_columns(study: Study, sender: str, sketch: Sketch) -> None:
-    foreign = study.site(sender).foreign(sketch.features, sketch.responses, sketch.covariates)
-    if foreign is not None:
-        what, labels = foreign
-        raise FederationError(
-            f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
-        )
-    if bool(sketch.response_scales) != (study.deliver.share_scales and bool(sketch.responses)):
-        said = "shares" if study.deliver.share_scales else "does not share"
-        raise FederationError(
-            f"The study {said} the scales of responses ([deliver] share_scales); site {sender!r} did otherwise."
-        )
-    if not sketch.order_mac and len(study.names) > 1:
-        raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
 
 
 def _check_groups(sender: str, parts: Mapping[int, Sketch], agreed: Cohort | UnionCohort) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.server.pseudo_rows import root
+from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, same
 from intarsia.wire.gram import (
     CHECKS,
@@ -36,14 +37,7 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
     block, study = GramBlock.from_bytes(raw), folder.study
     folder.same_hash("Gram block", sender, block.study_hash, block.site)
     check_signed(study, sender, block)
-    foreign = study.site(sender).foreign(block.features, block.responses, block.covariates)
-    if foreign is not None:
-        what, labels = foreign
-        raise FederationError(
-            f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
-        )
-    if bool(block.response_scales) != (study.deliver.share_scales and bool(block.responses)):
-        raise FederationError(f"Site {sender!r} does not keep to [deliver] share_scales of study.toml. Refused.")
+    check_columns(study, sender, block)
     if len(block.commitments) != study.sketch.blocks(block.n) or not fits(block.G):
         raise FederationError(f"The Gram block of site {sender!r} has the wrong number of commitments, or numbers out of range.")
     if not folder.missing("alignment"):
