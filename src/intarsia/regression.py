@@ -31,7 +31,7 @@ from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.verdict import Diagnosis
-from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
 
@@ -55,7 +55,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     rank : number of components R, at most the number of responses; by default that number.
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
-    draws, warmup, chains, thin : length of the run; each chain keeps at most `draws` draws after `warmup`, one in `thin`.
+    draws, warmup, chains, thin : length of the run; each chain keeps at most `draws` draws after `warmup`, one in `thin`;
+        by default 500 and 10, or 240 and 2 with many features (2,000 and more), whose sweeps cost more.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient and noise variance has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples (or what an `intarsia.server.sampler.stopping.Until` says); None:
         `draws` draws in any case.
@@ -104,9 +105,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         law: str = "horseshoe",
         power: float = 1.0,
         draws: int = DRAWS,
-        warmup: int = WARMUP,
+        warmup: int | None = None,
         chains: int = CHAINS,
-        thin: int = THIN,
+        thin: int | None = None,
         until: Any = "converged",
         selection: str = "bfdr",
         n_jobs: int | None = None,
@@ -264,7 +265,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
-            if value is None and name in ("sketch", "rank"):
+            if value is None and name in ("sketch", "rank", "warmup", "thin"):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
@@ -286,7 +287,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Weigh the sparse fit with a ridge by rows left out, for prediction."""
         from intarsia.server.sampler.sample import sample
 
-        short: dict[str, Any] = {"draws": max(4, min(self.draws, REFIT_DRAWS)), "warmup": min(self.warmup, REFIT_WARMUP)}
+        short: dict[str, Any] = {
+            "draws": max(4, min(self.draws, REFIT_DRAWS)),
+            "warmup": REFIT_WARMUP if self.warmup is None else min(self.warmup, REFIT_WARMUP),
+        }
         short |= {"thin": REFIT_THIN, "chains": 1, "seed": seed, "workers": 1}
         return weigh(fitted, lambda X, Y: sample(X, Y, self._model(Y.shape[1]), **short), self.folds)
 

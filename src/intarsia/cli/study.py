@@ -144,7 +144,9 @@ def explain(study: Study) -> list[str]:
     rank = "as many as responses" if f.rank is None else str(f.rank)
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
     budget = "at most " if f.until == "converged" else ""
-    lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {budget}{f.draws}), thinned by {f.thin}, seed {f.seed}.")
+    warmup = "warm-up" if f.warmup is None else f.warmup
+    thinned = "" if f.thin is None else f", thinned by {f.thin}"
+    lines.append(f"Sampler: {f.chains} chains × ({warmup} + {budget}{f.draws} draws){thinned}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
         lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")

@@ -106,7 +106,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
 def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:
     """Fit, deliver, compare with the truth, write the report."""
     f, say = folder.study.fit, options.say
-    say(f"Sampling: {f.chains} chains × ({f.warmup} + {f.draws}) on the sketches alone")
+    say(f"Sampling: {f.chains} chains × ({'warm-up' if f.warmup is None else f.warmup} + {f.draws} draws) on the sketches alone")
     with options.bar or Bar() as live:
         summary = fit(folder, workers=options.workers, progress=live)
     verdict = str(summary["verdict"])

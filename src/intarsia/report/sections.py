@@ -176,14 +176,15 @@ def reproduce(m: Material, command: str | None) -> Html:
         f = s.fit
         rank = "as many as responses" if f.rank is None else str(f.rank)
         budget = "at most " if f.until == "converged" else ""
+        warmup, thin = (m.attrs.get(name, default) for name, default in (("warmup", f.warmup), ("thin", f.thin)))
         rows += [
             ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],
             ["Study hash", el("code", s.hash)],
             ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.power:g}"],
             [
                 "Sampler",
-                f"{f.chains} chains × ({f.warmup} warm-up + {budget}{f.draws} draws), "
-                f"every {_ordinal(f.thin)} kept, seed {f.seed}",
+                f"{f.chains} chains × ({'' if warmup is None else f'{warmup} '}warm-up + {budget}{f.draws} draws), "
+                f"{'' if thin is None else f'every {_ordinal(int(thin))} kept, '}seed {f.seed}",
             ],
             ["Selection", f"{f.select} at {f.fdr:g}"],
             ["Alignment", f"{s.alignment.mode}; ids compared after {', '.join(s.alignment.canonical) or 'nothing'}"],

@@ -1,9 +1,9 @@
 """How long a fit runs unless told otherwise: study files, command line, estimator and samplers read these."""
 
 DRAWS = 1000  # kept per chain
-WARMUP = 500  # sweeps per chain before any is kept
+WARMUP, MANY_WARMUP = 500, 240  # sweeps per chain before any is kept; the second with many features, where each costs more
 CHAINS = 4
-THIN = 10  # sweeps per kept draw
+THIN, MANY_THIN = 10, 2  # sweeps per kept draw; the second with many features
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
 
 # A run ends before its budget of draws when every coefficient and every noise variance has met these.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, ESS, GRAM_ROWS, RHAT, RHAT_FOLDED, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, ESS, GRAM_ROWS, RHAT, RHAT_FOLDED
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import ABOVE_ONE, POSITIVE, PROBABILITY, Checker, Range, check_name
 
@@ -79,9 +79,9 @@ class Fit:
     power: float = 1.0
     expected_features: float | None = None
     draws: int = DRAWS
-    warmup: int = WARMUP
+    warmup: int | None = None  # None: as the number of features asks for (`wire.defaults`)
     chains: int = CHAINS
-    thin: int = THIN
+    thin: int | None = None
     until: str = "converged"
     rhat: float = RHAT
     rhat_folded: float = RHAT_FOLDED
@@ -416,9 +416,9 @@ def _fit(content: dict[str, Any], check: Checker) -> Fit:
         power=check.number(table, at, "power", default=d.power, within=POSITIVE),
         expected_features=check.number(table, at, "expected_features", within=POSITIVE) if "expected_features" in table else None,
         draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
-        warmup=check.integer(table, at, "warmup", default=d.warmup, low=0, high=10**7),
+        warmup=check.integer(table, at, "warmup", low=0, high=10**7) if "warmup" in table else None,
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
-        thin=check.integer(table, at, "thin", default=d.thin, low=1, high=10**5),
+        thin=check.integer(table, at, "thin", low=1, high=10**5) if "thin" in table else None,
         until=check.choice(table, at, "until", ("converged", "draws"), d.until),
         rhat=check.number(table, at, "rhat", default=d.rhat, within=ABOVE_ONE),
         rhat_folded=check.number(table, at, "rhat_folded", default=d.rhat_folded, within=ABOVE_ONE),

@@ -12,6 +12,9 @@ from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
 
 LEAST = 1e-3  # added to that variance, so that every feature has its chance
+FLOOR = 0.1  # of the mean probability to be in, added to each feature's
+SHARE = 0.4  # of the borderline move's places, for features that are in, and as many again for those that are out
+SCORES = 40  # sweeps after which older scores fade
 POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 
 
@@ -20,12 +23,14 @@ class Memory(NamedTuple):
 
     strength: Any  # mean
     spread: Any  # variance
-    floor: Any  # below which no feature's spread is taken to be: what a start knows of features in doubt
+    likely: Any  # how likely the feature is to be in, where there are many
+    scored: Any  # sweeps that `likely` is over
 
 
-def start(plan: Plan, doubt: Any = 0.0) -> Memory:
-    """Before the warm-up; `doubt` (P) from 0 to 1 says which features a start is not sure of."""
-    return Memory(np.zeros(plan.P), np.zeros(plan.P), np.maximum(LEAST, np.broadcast_to(doubt, (plan.P,))))
+def start(plan: Plan) -> Memory:
+    """Before the warm-up."""
+    zero = np.zeros(plan.P)
+    return Memory(zero, zero, zero, np.zeros(()))
 
 
 class Seen(NamedTuple):
@@ -59,11 +64,21 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     memory = Memory(
         xp.where(begun, memory.strength + 0.05 * away, memory.strength),
         xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
-        memory.floor,
+        memory.likely,
+        memory.scored,
     )
+    if kind.many:
+        number = xp.minimum(memory.scored + 1, SCORES)
+        likely = memory.likely + (stats.scored.likely - memory.likely) / number
+        memory = memory._replace(likely=likely, scored=number)
+        tuning = tuning._replace(limit=tuning.limit + (stats.scored.limit - tuning.limit) / number)
 
     def weights(tuning: Tuning) -> Tuning:
-        return tuning._replace(doubt=POWER * xp.log(memory.spread + memory.floor))
+        if plan.searches:
+            likely = memory.likely + FLOOR * memory.likely.mean()
+            often = SHARE * plan.borderline / xp.maximum(likely.sum(), 1e-300)
+            return tuning._replace(doubt=xp.log(xp.clip(often * likely, 1e-12, 1.0)), rate=xp.log(xp.minimum(often, 1.0)))
+        return tuning._replace(doubt=POWER * xp.log(memory.spread + LEAST))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))
     return be.branch(due, weights, lambda tuning: tuning, tuning), memory

@@ -11,7 +11,7 @@ from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, expected_features, plan, with_start
+from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, plan, with_start
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Data, State, Tuning, prepare
@@ -33,13 +33,12 @@ def from_words(rng: np.random.Generator, stored: Any) -> None:
 
 
 class Problem(NamedTuple):
-    """What all chains of a process share: plan, data, the sparse solution they start from, which features are in doubt."""
+    """What all chains of a process share: plan, data, the sparse solution they start from."""
 
     plan: Plan
     data: Data
     gaps: Gaps | None
     found: SparseStart | None
-    doubt: Any
 
 
 def problem(asked: Asked) -> Problem:
@@ -48,10 +47,7 @@ def problem(asked: Asked) -> Problem:
     level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
     made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
     data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees)
-    if found is None:
-        return Problem(made, data, gaps, None, 0.0)
-    doubt = found.doubt(X, Y, expected_features(model, made.m, made.P) or 1.0)
-    return Problem(with_start(made, X, level, found), data, gaps, found, doubt)
+    return Problem(made if found is None else with_start(made, X, level, found), data, gaps, found)
 
 
 class Chain:
@@ -62,14 +58,14 @@ class Chain:
     def __init__(self, asked: Asked, k: int) -> None:
         self.asked, self.name, self.chains, self.sweeps = asked, str(k), range(k, k + 1), 0
         self.be = backends.get("numpy")
-        self.plan, self.data, self.gaps, found, doubt = asked.shared(problem)
+        self.plan, self.data, self.gaps, found = asked.shared(problem)
         self.record = asked.record(self.chains, self.plan.R)
         self.rng = generator(asked.seed, k)
         self.state = initial(self.plan, self.data, self.rng, found)
-        self.memory = adapt.start(self.plan, doubt)
-        self.tuning = initial_tuning(self.plan, None if found is None else self.memory.floor)
+        self.memory, self.tuning = adapt.start(self.plan), initial_tuning(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
+        self.gram: Any = None  # X diag(lam²) Xᵀ at the present local scales, where the last sweep knew it
 
     def advance(self, total: int) -> None:
         """One sweep."""
@@ -78,10 +74,11 @@ class Chain:
         if self.gaps is not None:
             self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
-        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, self._factor(kind)), self.state)
+        factor = self._factor(kind)
+        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, factor, self.gram), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(f"Chain {self.chains.start + 1}, sweep {self.sweeps + 1}: it {LEFT_RANGE}")
-        self.state = state
+        self.state, self.gram = state, stats.gram
         if self.sweeps < warmup:
             seen = adapt.Seen(self.sweeps, warmup, kind, stats, strength(self.be, self.plan, self.data, state))
             self.tuning, self.memory = adapt.adapt(self.be, self.plan, self.tuning, self.memory, seen)
@@ -92,7 +89,7 @@ class Chain:
 
     def _factor(self, kind: Kind) -> Any:
         """The system of B for a light sweep, made anew when the local scales have moved."""
-        if (kind.collapse and not kind.search) or self.plan.element or self.plan.hold == 1:
+        if kind.collapse or self.plan.element or self.plan.hold == 1:
             return None
         self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan
@@ -108,6 +105,7 @@ class Chain:
         for part in ("state", "tuning", "memory"):
             out |= {f"{part}.{name}": value for name, value in getattr(self, part)._asdict().items()}
         held = self.factor is not None and self.factor.lam is self.state.lam
+        out["gram"] = np.zeros((0, 0)) if self.gram is None else self.gram
         return out | {"top": np.array(self.factor.top if held else math.nan)}
 
     def restore(self, stored: dict[str, Any]) -> None:
@@ -116,4 +114,5 @@ class Chain:
 
         self.state, self.tuning, self.memory = part(State, "state"), part(Tuning, "tuning"), part(adapt.Memory, "memory")
         self.top = float(stored["top"])
+        self.gram = stored["gram"] if stored["gram"].size else None
         from_words(self.rng, stored["generator"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, kernels, trade
+from intarsia.server.sampler import conditionals, inclusion, kernels, trade
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -21,14 +21,13 @@ FEW = 80  # rows up to which half a product is not worth a call of its own
 
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep."""
-    _, plan, data, tuning, noise, kind, _ = now
+    plan, data, tuning, noise, kind = now.plan, now.data, now.tuning, now.noise, now.kind
     correlated = plan.model.noise == "correlated" and plan.Q > 1
-    laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale
+    laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach
     stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
-        B, F, lam, tau, view, accepted = _without_B(now, state, view, laws)
-        stats = stats._replace(steps=accepted)
+        B, F, lam, tau, view, stats = _without_B(now, state, view, laws, stats)
     else:
         B, F = _given_scales(now, state, view)
         lam, tau = state.lam, state.tau
@@ -61,7 +60,7 @@ def _three(noise: dict[str, Array], name: str) -> tuple[Array, Array, Array]:
 
 def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Array, Array]:
     """`sweep.draw_B`."""
-    be, plan, data, _, noise, _, factor = now
+    be, plan, data, noise, factor = now.be, now.plan, now.data, now.noise, now.factor
     X, (_, D, Y, A) = data.X, view
     s = np.sqrt(D / plan.model.power)
     if factor is None and plan.hold == 1:
@@ -77,30 +76,39 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     return B, be.times(X, B)
 
 
-def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted."""
-    be, plan, data, tuning, noise, _, _ = now
+def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...], stats: Stats) -> tuple[Any, ...]:
+    """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted and known."""
+    be, plan, data, tuning, noise, kind, _, gram = now
     X, Z = data.X, noise["Z"]
-    if now.kind.trade:
-        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
-        state, G, XZ = trade.trade(be, data, state, prior, noise)
-        view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
+    if gram is not None:
+        G, XZ = gram, be.times(X, state.lam[:, None] * Z)
     else:
         small = X.shape[0] <= FEW and X.size <= 8 * CACHED
         G, XZ = kernels.weigh(X.T, state.lam, Z) if small else be.weigh(X, state.lam, Z)
+    if kind.many:
+        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
+        state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
+        view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
     lam, (U, D, _, A) = state.lam, view
     top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
     factor = Tridiagonal(G, X, lam, 1e1 * top)
-    chosen = be.largest(tuning.doubt - np.log(-np.log(noise["border.take"])), plan.borderline)
+    if kind.many:
+        stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
+    border = inclusion.choose(be, plan, data, tuning, lam, noise["border.take"])
+    chosen = border.features
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
     steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     U, D, tau, accepted, new, W, Vt = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
         (noise["steps.v"], steps, noise["steps.u"]),
         (Z[chosen], lam[chosen], noise["border.value"], noise["border.mix"], noise["border.pick"]),
+        (border.taken, border.edge, border.out),
     )  # fmt: skip
     if np.isnan(new).any():
         raise ConvergenceError(NOT_POSITIVE)
+    if plan.searches and not kind.scales:
+        columns = X[:, chosen]
+        stats = stats._replace(gram=G + (columns * (new**2 - lam[chosen] ** 2)) @ columns.T)
     lam = be.put(lam, chosen, new)
     W = np.ascontiguousarray(factor.unrotate(W))
     if plan.hold == 1:
@@ -108,4 +116,4 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     else:
         B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
         F = be.times(X, B)
-    return B, F, lam, tau, (U, D, data.Y @ U), accepted
+    return B, F, lam, tau, (U, D, data.Y @ U), stats._replace(steps=accepted)

@@ -126,36 +126,38 @@ class Runner:
             data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
         cycle = [plan.kind(i) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
-        light = [not plan.element and plan.mixing and (not kind.collapse or kind.search) for kind in cycle]
+        uses = [plan.searches or (not plan.element and plan.mixing and not kind.collapse) for kind in cycle]
 
-        def one_sweep(kind: Kind, shares: bool, chains: Chains, G: Array, number: Array) -> Chains:
+        def one_sweep(kind: Kind, chains: Chains, G: Array, number: Array) -> tuple[Chains, Array]:
             state, tuning, memory, words = chains
             words, noise = be.draw_noise(plan, words, kind)
-            factor = be.factor(G, data.X, state.lam, None) if shares else None
-            state, stats = sweep(Sweep(be, plan, data, tuning, noise, kind, factor), state)
+            factor = be.factor(G, data.X, state.lam, None) if any(uses) and not kind.collapse else None
+            gram = G if plan.searches else None
+            state, stats = sweep(Sweep(be, plan, data, tuning, noise, kind, factor, gram), state)
             if warmup is not None:
                 seen = adapt.Seen(number, warmup, kind, stats, strength(be, plan, data, state))
                 tuning, memory = adapt.adapt(be, plan, tuning, memory, seen)
-            return Chains(state, tuning, memory, words)
+            return Chains(state, tuning, memory, words), G if stats.gram is None else stats.gram
 
         which = xp.asarray([kinds.index(kind) for kind in cycle])
-        if not any(light):
+        branches = [partial(one_sweep, kind) for kind in kinds]
+        if not any(uses):
 
             def alone(chains: Chains, G: Array, number: Array, begins: Array) -> tuple[Chains, Array]:
-                branches = [partial(one_sweep, kind, False) for kind in kinds]
-                return be.switch(which[number % plan.every], branches, chains, G, number), G
+                done: tuple[Chains, Array] = be.switch(which[number % plan.every], branches, chains, G, number)
+                return done
 
             return xp.zeros(()), alone
-        wants = xp.asarray(light)
-        moved = xp.asarray([wanted and cycle[i - 1].scales for i, wanted in enumerate(light)])
+        wants = xp.asarray(uses)
+        moved = xp.asarray([wanted and cycle[i - 1].scales for i, wanted in enumerate(uses)])
         nothing = xp.zeros((plan.P, 0))
 
         def step(chains: Chains, G: Array, number: Array, begins: Array) -> tuple[Chains, Array]:
             place = number % plan.every
             anew = moved[place] | (wants[place] & begins)
             G = be.branch(anew, lambda G: be.weigh(data.X, chains.state.lam, nothing)[0], lambda G: G, G)
-            branches = [partial(one_sweep, kind, light[cycle.index(kind)]) for kind in kinds]
-            return be.switch(which[place], branches, chains, G, number), G
+            done: tuple[Chains, Array] = be.switch(which[place], branches, chains, G, number)
+            return done
 
         return xp.zeros((plan.rows, plan.rows)), step
 
@@ -203,14 +205,15 @@ class Runner:
 
 def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
+    # Borderline features are taken one after the other, which a device does slowly: fewer.
+    few = min(128 if plan.searches else 16, plan.P)
     if device.startswith("cpu"):
-        return replace(plan, compiled=False)
+        return replace(plan, borderline=min(few, plan.borderline), compiled=False)
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
     visits = max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
-    # Borderline features are taken one after the other, which a device does slowly: a third as many.
-    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=min(16, plan.P), compiled=False)
+    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few, compiled=False)
 
 
 def _data_axes(own_data: bool) -> Any:

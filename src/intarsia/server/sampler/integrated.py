@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
+from intarsia.server.sampler.inclusion import Border
 from intarsia.server.sampler.priors import HalfCauchy, Law
 
 _PRIOR = HalfCauchy()
@@ -66,15 +67,21 @@ def collapsed_scales(
 
 
 def collapsed_local(
-    be: Backend, inverse: Array, projected: Array, d: Array, lam: Array, law: Law, candidates: dict[str, Array]
+    be: Backend,
+    systems: tuple[Array, Array, Array],
+    lam: Array,
+    border: Border,
+    law: Law,
+    candidates: dict[str, Array],
 ) -> Array:
     """New local scales of a few borderline features, one after the other, with all of B integrated out.
 
-    `inverse` (R, K, K) holds X_KᵀM_j⁻¹X_K and `projected` (R, K) X_KᵀM_j⁻¹y_j for M_j = I + d_j² G. Each feature picks
+    `systems` are X_KᵀM_j⁻¹X_K (R, K, K), X_KᵀM_j⁻¹y_j (R, K) for M_j = I + d_j² G, and d. Each feature picks
     among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
     importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
     """
     xp = be.xp
+    inverse, projected, d = systems
     d2 = d**2
     value = candidates["value"]
     prior_t = xp.log(xp.tan(xp.pi / 2 * value))
@@ -83,11 +90,11 @@ def collapsed_local(
 
     def one(carry: Any, x: Any) -> Any:
         a, z, i = carry
-        lam_i, prior_i, logistic_i, mix_i, u_i = x
+        lam_i, prior_i, logistic_i, mix_i, u_i, taken_i, edge_i, out_i = x
         column = a[:, :, i]
         a_ii = column[:, i]
         keep = 1 - d2 * lam_i**2 * a_ii
-        usable = keep.min() > 1e-8
+        usable = (keep.min() > 1e-8) & taken_i
         keep = xp.maximum(keep, 1e-8)
         da = d2 * a_ii / keep  # with the feature itself taken out
         zz = z[:, i] ** 2 / xp.maximum(a_ii * keep, 1e-300)
@@ -99,6 +106,7 @@ def collapsed_local(
         base = _PRIOR.log_density(xp, t)
         proposal = xp.logaddexp(base - LOG_HALF_PI, -v - 2 * xp.log1p(xp.exp(-v)))
         weight = fit + (base if isinstance(law, HalfCauchy) else law.log_density(xp, t)) - proposal
+        weight = weight + xp.where(xp.exp(t) > edge_i, 0.0, xp.log(out_i))
         # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
         weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
         total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
@@ -111,12 +119,23 @@ def collapsed_local(
         z = z - z[:, i, None] * scaled
         return (a, z, i + 1), new
 
-    _, new = be.scan(one, (inverse, projected, 0), (lam, prior_t, logistic, from_prior, candidates["pick"]))
+    _, new = be.scan(
+        one,
+        (inverse, projected, 0),
+        (lam, prior_t, logistic, from_prior, candidates["pick"], border.taken, border.edge, border.out),
+    )
     return new
 
 
 def borderline(
-    be: Backend, systems: "Systems", Xk: Array, Zk: Array, lam: Array, law: Law, candidates: dict[str, Array]
+    be: Backend,
+    systems: "Systems",
+    Xk: Array,
+    Zk: Array,
+    lam: Array,
+    border: Border,
+    law: Law,
+    candidates: dict[str, Array],
 ) -> tuple[Array, Array]:
     """New scales of the features Xk, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then.
 
@@ -129,7 +148,7 @@ def borderline(
     solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
     W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
     inverse = Xk.T @ S
-    new = collapsed_local(be, inverse, solved[:, :, 1] @ Xk, d, lam, law, candidates)
+    new = collapsed_local(be, (inverse, solved[:, :, 1] @ Xk, d), lam, border, law, candidates)
     # The same systems after the scales have moved (Woodbury, size K).
     W = W - d[:, None] * (S @ ((new - lam)[:, None] * Zk).T[:, :, None])[:, :, 0]
     change = d[:, None] ** 2 * (new**2 - lam**2)

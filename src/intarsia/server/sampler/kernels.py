@@ -89,10 +89,13 @@ def _pick(
     value: Array,
     mix: Array,
     u: float,
+    edge: float,
+    out: float,
     room: Array,
 ) -> float:
     """One local scale among fresh candidates and the present one, by importance weight; `room` (3, T + 1) is to work in.
 
+    Scales up to `edge` count `out` times (`integrated.Border`).
     With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
     """
     T = value.size
@@ -121,6 +124,8 @@ def _pick(
         if not (largest < 1e8 and square < 1e300):
             continue
         weight[k] = 1 / (math.sqrt(product) * (2 / math.pi + (1 + square) / (c * (1 + x[k] / c) ** 2)))
+        if not x[k] > edge:
+            weight[k] *= out
         log_weight[k] = 0.5 * fit
         top = max(top, log_weight[k])
     total = 0.0
@@ -164,6 +169,7 @@ def borderline(
     value: Array,
     mix: Array,
     pick: Array,
+    border: tuple[Array, Array, Array],
 ) -> tuple[Array, Array]:
     """`integrated.borderline`: the new scales, and the solved systems after they have moved; NaN where one is indefinite.
 
@@ -203,8 +209,8 @@ def borderline(
             zz[r] = z**2 / max(a_ii * keep, 1e-300)
             most = max(most, da[r])
             own[r] = a_ii
-        if least > 1e-8:
-            new[i] = _pick(da, zz, most, lam[i], value[i], mix[i], pick[i], room)
+        if least > 1e-8 and border[0][i]:
+            new[i] = _pick(da, zz, most, lam[i], value[i], mix[i], pick[i], border[1][i], border[2][i], room)
         for r in range(R):
             change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
             pivot[r, i] = 1 + change[r, i] * own[r]
@@ -455,6 +461,12 @@ def _log_half_cauchy(t: float, log_s: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
+def _log_tau(t: float, s: float, reach: float) -> float:
+    """`priors.HalfCauchy.log_density` with a reach."""
+    return _log_half_cauchy(t, math.log(s)) - 0.5 * (math.exp(t) / (s * reach)) ** 2
+
+
+@njit(cache=True, error_model="numpy")
 def _log_covariance(K: Array, log_det: float, scale: Array, correlated: bool) -> float:
     """`covariance.….log_density`; log_det is that of Sigma."""
     Q, value = scale.size, 0.0
@@ -476,7 +488,7 @@ def _collapsed(
 ) -> float:
     """`integrated.Collapsed` at Sigma⁻¹ = KᵀK and at tau."""
     diag, off, Yrot, rss0 = systems
-    rows, power, correlated, tau_scale, scale = laws
+    rows, power, correlated, tau_scale, scale, reach = laws
     root = K * math.sqrt(power)
     M = np.dot(root, A)
     for q in range(M.shape[0]):
@@ -484,7 +496,7 @@ def _collapsed(
             M[q, r] *= tau[r]
     value = -0.5 * _evidence(diag, off, M, np.dot(Yrot, root.T)) - 0.5 * (np.dot(root, rss0) * root).sum()
     for r in range(tau.size):
-        value += _log_half_cauchy(math.log(tau[r]), math.log(tau_scale))
+        value += _log_tau(math.log(tau[r]), tau_scale, reach)
     return value - 0.5 * power * rows * log_det + _log_covariance(K, log_det, scale, correlated)
 
 
@@ -517,12 +529,13 @@ def integrated(
     laws: tuple[Any, ...],
     walk: tuple[Array, Array, Array],
     border: tuple[Array, Array, Array, Array, Array],
+    chosen: tuple[Array, Array, Array],
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W and Vᵀ.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
     features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
-    `border` the features' rows of Z, their scales and the candidates' numbers.
+    `border` the features' rows of Z, their scales and the candidates' numbers, `chosen` what `integrated.Border` has of them.
     """
     diag, off, packed, rss0 = systems
     power, correlated = laws[1], laws[2]
@@ -561,13 +574,14 @@ def integrated(
             rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + R + r] - packed[i, Q + r]
         for k in range(number):
             Xk[i, k] = packed[i, Q + 2 * R + k]
-    lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4])
+    lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4], chosen)
     return U, D, tau, accepted, lam, d * W, Vt
 
 
 @njit(cache=True, error_model="numpy")
-def _half_cauchy(eta: float, k: float, mu: float, s: float, low: float, u: float, v: float) -> float:
-    """`priors.HalfCauchy.draw` of one precision; `low` is not looked at when k ≤ 1."""
+def _half_cauchy(eta: float, k: float, mu: float, s: float, reach: float, noise: tuple[float, float, float]) -> float:
+    """`priors.HalfCauchy.draw` of one precision; `noise` is (low, u, v), and low is not looked at when k ≤ 1."""
+    low, u, v = noise
     s2 = s * s
     rate = max(mu, 2 * priors.LOW) / 2
     if k <= 1:
@@ -579,6 +593,7 @@ def _half_cauchy(eta: float, k: float, mu: float, s: float, low: float, u: float
     ratio = (1 + s2 * eta) / (1 + s2 * new)
     if large:
         ratio *= new / eta
+    ratio *= math.exp(min(0.5 * (1 / eta - 1 / new) / (s2 * reach * reach), 600.0))
     return new if u < ratio else eta
 
 
@@ -592,12 +607,12 @@ def draw_lam(lam: Array, B: Array, tau: Array, noise: tuple[Array, Array, Array]
         mu = 0.0
         for r in range(R):
             mu += (B[p, r] * inverse[r]) ** 2
-        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, low[p], u[p], v[p]))
+        out[p] = 1 / math.sqrt(_half_cauchy(1 / lam[p] ** 2, float(R), mu, 1.0, np.inf, (low[p], u[p], v[p])))
     return out
 
 
 @njit(cache=True, error_model="numpy")
-def draw_tau(tau: Array, B: Array, lam: Array, scale: float, noise: tuple[Array, Array, Array]) -> Array:
+def draw_tau(tau: Array, B: Array, lam: Array, scale: float, reach: float, noise: tuple[Array, Array, Array]) -> Array:
     """`conditionals.draw_tau` for row scales under C⁺(0, scale)."""
     P, R = B.shape
     low, u, v = noise
@@ -607,7 +622,7 @@ def draw_tau(tau: Array, B: Array, lam: Array, scale: float, noise: tuple[Array,
         for r in range(R):
             mu[r] += (B[p, r] * inverse) ** 2
     for r in range(R):
-        new = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], scale, low[r], u[r], v[r]))
+        new = 1 / math.sqrt(_half_cauchy(1 / tau[r] ** 2, float(P), mu[r], scale, reach, (low[r], u[r], v[r])))
         out[r] = min(max(new, 1e-15), 1e15)
     return out
 
@@ -622,7 +637,7 @@ def draw_Sigma(
     if not correlated:
         low, u, v = noise
         for q in range(Q):
-            eta = _half_cauchy(1 / D[q], rows, scatter[q, q], scale[q], low[q], u[q], v[q])
+            eta = _half_cauchy(1 / D[q], rows, scatter[q, q], scale[q], np.inf, (low[q], u[q], v[q]))
             Sigma[q, q] = max(1 / eta, LEAST * scale[q] ** 2)
         return Sigma
     a, normal, chi = noise
@@ -654,19 +669,21 @@ def draw_Sigma(
 
 
 @njit(cache=True, error_model="numpy")
-def rescale_columns(A: Array, B: Array, tau: Array, scale: float, noise: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+def rescale_columns(
+    A: Array, B: Array, tau: Array, scale: float, reach: float, noise: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
     """`moves.rescale_columns` under C⁺(0, scale)."""
     (Q, R), P = A.shape, B.shape[0]
     g, u = noise
     shape = (Q - 1) / 2 if Q > 1 else 0.5
-    c, log_s = np.ones(R), math.log(scale)
+    c = np.ones(R)
     for r in range(R):
         square = 0.0
         for q in range(Q):
             square += A[q, r] ** 2
         a = min(max(2 * g[r] / max(square, 1e-30), 1e-20), 1e20)
         t, log_a = math.log(tau[r]), math.log(a)
-        ratio = _log_half_cauchy(t - log_a / 2, log_s) - _log_half_cauchy(t, log_s) + (Q / 2 - shape) * log_a
+        ratio = _log_tau(t - log_a / 2, scale, reach) - _log_tau(t, scale, reach) + (Q / 2 - shape) * log_a
         if math.log(u[r]) < ratio:
             c[r] = 1 / math.sqrt(a)
     scaled = np.empty((P, R))
@@ -692,7 +709,7 @@ def given_B(
     the residual.
     """
     Y, rss0 = data
-    rows, power, correlated, tau_scale, scale = laws
+    rows, power, correlated, tau_scale, scale, reach = laws
     U, D, Yr = view
     B, lam, tau = state
     z_A, z_Sigma, z_columns, z_tau, z_lam = noise
@@ -700,10 +717,10 @@ def given_B(
     residual = Y - np.dot(F, A.T)
     scatter = power * (np.dot(residual.T, residual) + rss0)
     Sigma = draw_Sigma(U, D, scatter, power * rows, scale, correlated, z_Sigma)
-    A, B, tau = rescale_columns(A, B, tau, tau_scale, z_columns)
+    A, B, tau = rescale_columns(A, B, tau, tau_scale, reach, z_columns)
     if scales:
         lam = draw_lam(lam, B, tau, z_lam)
-    tau = draw_tau(tau, B, lam, tau_scale, z_tau)
+    tau = draw_tau(tau, B, lam, tau_scale, reach, z_tau)
     return A, B, lam, tau, Sigma, residual
 
 

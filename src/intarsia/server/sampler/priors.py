@@ -5,6 +5,7 @@ precision eta = 1/scale² given k normal values with scaled sum of squares mu, t
 eta^(k/2) exp(-eta mu/2) p(eta). Randomness is passed in; `noise(k)` says what is needed.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +25,19 @@ def _clip(xp: Any, eta: Array) -> Array:
 
 @dataclass(frozen=True)
 class HalfCauchy:
-    """scale ~ C⁺(0, s): the horseshoe's law, for local and global scales and for noise."""
+    """scale ~ C⁺(0, s): the horseshoe's law, for local and global scales and for noise.
+
+    With a `reach` its tail ends like a normal one, at that many times s: the density is multiplied by exp(-(scale/(s reach))²/2).
+    """
 
     s: float | Array = 1.0
+    reach: float = math.inf
 
     def log_density(self, xp: Any, t: Array) -> Array:
         """Log density of t = log scale, up to a constant: -log(2 cosh(t - log s))."""
         v = xp.abs(t - xp.log(xp.asarray(self.s)))
-        return -v - xp.log1p(xp.exp(-2 * v))
+        body = -v - xp.log1p(xp.exp(-2 * v))
+        return body if self.reach == math.inf else body - 0.5 * (xp.exp(t) / (self.s * self.reach)) ** 2
 
     def noise(self, k: float) -> Spec:
         needs: Spec = {"u": ("uniform", 0.0), "v": ("uniform", 0.0)}
@@ -47,6 +53,8 @@ class HalfCauchy:
         s2 = self.s**2
         rate = xp.maximum(mu, 2 * LOW) / 2
         if k <= 1:
+            if self.reach < math.inf:
+                raise InputError("A half-Cauchy law with a reach is for a scale of two values or more.")
             u = noise["u"] / (1 + s2 * eta)
             bound = xp.minimum((1 - u) / xp.maximum(u, LOW) / s2, HIGH)
             return _clip(xp, -xp.log1p(noise["v"] * xp.expm1(-rate * bound)) / rate)
@@ -54,6 +62,8 @@ class HalfCauchy:
         new = _clip(xp, (noise["low"] - xp.where(large, 0.0, xp.log(noise["v"]))) / rate)
         ratio = (1 + s2 * eta) / (1 + s2 * new)
         ratio = xp.where(large, ratio * (new / eta), ratio)
+        if self.reach < math.inf:
+            ratio = ratio * xp.exp(xp.minimum(0.5 * (1 / eta - 1 / new) / (s2 * self.reach**2), 600.0))
         return xp.where(noise["u"] < ratio, new, eta)
 
 

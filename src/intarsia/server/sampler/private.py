@@ -25,9 +25,9 @@ def sample(
     response_noise: Any = None,
     model: Model | None = None,
     draws: int = DRAWS,
-    warmup: int = WARMUP,
+    warmup: int | None = None,
     chains: int = CHAINS,
-    thin: int = THIN,
+    thin: int | None = None,
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -43,6 +43,7 @@ def sample(
     model = model or Model()
     s = setting(X, Y, np.square(np.asarray(feature_noise, float)) / n, model)
     loud = check_signal(s.Z, s.d, n)
+    warmup, thin = WARMUP if warmup is None else warmup, THIN if thin is None else thin
     asked = {
         "engine": "private", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains, "seed": int(seed),
         "mixing": True, "backend": "numpy", "shape": [*s.Z.shape, s.Y.shape[1]],

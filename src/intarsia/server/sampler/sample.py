@@ -24,7 +24,7 @@ from intarsia.server.sampler.schedule import plan
 from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.state import check
 from intarsia.server.sampler.stopping import Until
-from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, MANY_THIN, MANY_WARMUP, THIN, WARMUP
 
 IN_MEMORY_BYTES = 2 * 2**30  # draws of C above this stay on disk
 CHECKPOINT_SECONDS = 20.0
@@ -36,9 +36,9 @@ def sample(
     model: Model | None = None,
     *,
     draws: int = DRAWS,
-    warmup: int = WARMUP,
+    warmup: int | None = None,
     chains: int = CHAINS,
-    thin: int = THIN,
+    thin: int | None = None,
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -56,7 +56,8 @@ def sample(
     `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
     other rows with the same products. The draws are the same as from the rows themselves.
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default; with many
+    features, whose sweeps cost more and mix faster, 240 and 2); with a target `until` it ends
     before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
     a checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
@@ -79,6 +80,9 @@ def sample(
             "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
+    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
+    warmup = (MANY_WARMUP if searches else WARMUP) if warmup is None else warmup
+    thin = (MANY_THIN if searches else THIN) if thin is None else thin
     asked = {
         "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
@@ -87,7 +91,6 @@ def sample(
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
-    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
     way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
     job = Job(asked, {"X": X, "Y": Y}, draws, until, memory, searches)
     return carry_out(job, way, checkpoint)

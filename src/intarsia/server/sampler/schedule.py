@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors, search, trade
+from intarsia.server.sampler import priors, trade
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -18,6 +18,8 @@ from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
+MANY_BORDERLINE = 256  # of those that features are taken for where there are many (`inclusion`)
+REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
@@ -32,11 +34,11 @@ class Kind(NamedTuple):
     collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
-    search: bool = False  # births and deaths of features, by their score on what is left; before all else
-    trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
+    many: bool = False  # what many features need: their scores, and the small coefficients' share traded against the noise's
 
 
-FULL, DEEP, SEARCHING = Kind(True, True, True), Kind(True, True, False), Kind(True, True, True, True, True)
+FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
+WIDE, NARROW = Kind(True, True, True, True), Kind(True, False, False)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -55,7 +57,8 @@ class Plan:
     mixing: bool = True
     block: int = BLOCK
     visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
-    tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale)
+    tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale),
+    tau_reach: float = math.inf  # whose tail ends about so many times its scale
     compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
 
     @cached_property
@@ -65,7 +68,7 @@ class Plan:
     @cached_property
     def laws(self) -> Laws:
         local = priors.local_law(self.model.law, 1 if self.element else self.R)
-        return Laws(local, priors.HalfCauchy(self.tau_scale))
+        return Laws(local, priors.HalfCauchy(self.tau_scale, self.tau_reach))
 
     def covariance(self, scale: Array) -> Covariance:
         """The prior of Sigma; `scale` (Q) are the root mean squares of the responses."""
@@ -78,7 +81,7 @@ class Plan:
 
     @cached_property
     def searches(self) -> bool:
-        """Do full sweeps look for missing features? They need the factored system of a sweep that left the local scales alone."""
+        """Are features scored, so that those which are likely to be in are looked at most (`inclusion`)?"""
         return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
 
     @cached_property
@@ -86,7 +89,7 @@ class Plan:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return 6 if self.searches else 7
+        return 4 if self.searches else 7
 
     def kind(self, sweep: int) -> Kind:
         """What sweep number `sweep` (from 0) is."""
@@ -97,8 +100,10 @@ class Plan:
             return PLAIN if place % 2 else FULL
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
+        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one of four
+            return NARROW if place else WIDE
         if place == 0:
-            return SEARCHING if self.searches else FULL
+            return FULL
         return LIGHT if place % self.hold == 0 else SHORT
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
@@ -143,9 +148,7 @@ class Plan:
                 "border.mix": ("uniform", (K, T), 0.0),
                 "border.pick": ("uniform", (K,), 0.0),
             }
-        if kind.search:
-            spec |= search.needs()
-        if kind.trade:
+        if kind.many:
             spec |= trade.needs()
         return spec
 
@@ -175,10 +178,12 @@ def plan(
     visits = 0 if visits >= -(-P // block) or every_block else max(1, visits)
     known = model.local == "row" and model.law == "horseshoe" and model.noise != "jeffreys" and mixing
     known = known and not visits and has_gram(P, block)
-    return Plan(
+    made = Plan(
         model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
-        tau_scale=tau_scale(model, X, Y, R, m), compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
+        tau_scale=tau_scale(model, X, Y, R, m), tau_reach=REACH if _many(m, P) else math.inf,
+        compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+    return replace(made, borderline=MANY_BORDERLINE) if made.searches else made
 
 
 def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:
@@ -191,11 +196,16 @@ def expected_features(model: Model, m: int, P: int) -> float | None:
 
     Unless the user says: with many features per row the small coefficients together are hard to tell from noise, and a law of
     tau that expects nothing lets them take a third of it. Then m/(2 log P) are expected, about as many as m rows can tell from
-    the best of P features that do not matter. The law is a half-Cauchy: several times as many are found all the same.
+    the best of P features that do not matter. The law's tail ends about there (`REACH`); it is the law of the small coefficients,
+    each feature that the data ask for has a scale of its own.
     """
-    if model.expected_features is not None or max(SEARCHED, PER_ROW * m) > P:
+    if model.expected_features is not None or not _many(m, P):
         return model.expected_features
     return m / (2 * math.log(P))
+
+
+def _many(m: int, P: int) -> bool:
+    return max(SEARCHED, PER_ROW * m) <= P
 
 
 def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseStart | None = None) -> float:
@@ -225,6 +235,7 @@ class Sweep(NamedTuple):
     noise: dict[str, Array]
     kind: Kind = FULL  # which moves are made; `Plan.kind` has the schedule
     factor: Any = None  # of B's system, where it is known
+    gram: Any = None  # X diag(lam²) Xᵀ, where it is known
 
 
 def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:

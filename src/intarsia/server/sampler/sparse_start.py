@@ -43,23 +43,6 @@ class SparseStart:
         with np.load(file, allow_pickle=False) as stored:
             return cls(stored["features"], stored["C"], stored["residual"])
 
-    def doubt(self, X: Array, Y: Array, expected: float) -> Array:
-        """(P) how likely each feature is to be in doubt, from 0 to 1: by its score on what the solution leaves.
-
-        The odds that a feature matters, `expected` of P beforehand, at the scale that fits it best; the solution's own features
-        are in doubt by half.
-        """
-        P, Q = X.shape[1], Y.shape[1]
-        left = Y - X[:, self.features] @ self.C
-        U, variances, _ = np.linalg.svd(self.residual)
-        white = left @ U / np.sqrt(np.maximum(variances, 1e-12 * max(variances[0], 1e-300)))
-        score = np.square(X.T @ white).sum(axis=1) / np.maximum(np.einsum("mp,mp->p", X, X), 1e-300)
-        score = np.maximum(score, Q)
-        odds = expected / P * np.exp(np.minimum(0.5 * (score - Q - Q * np.log(score / Q)), 50.0))
-        out: Array = np.minimum(odds, 1.0)
-        out[self.features] = np.maximum(out[self.features], 0.5)
-        return out
-
 
 def sparse_start(X: Array, Y: Array, degrees: int | None = None) -> SparseStart:
     """The solution on the lasso's path that the Bayesian information criterion likes best, fitted again by least squares.

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.schedule import Plan
 from intarsia.server.sampler.sparse_start import SparseStart, disperse
 from intarsia.server.sampler.state import Data, State, Tuning
@@ -47,11 +46,13 @@ def from_sparse(plan: Plan, data: Data, rng: np.random.Generator, found: SparseS
     return State(A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
 
 
-def initial_tuning(plan: Plan, doubt: Array | None = None) -> Tuning:
-    """Before the warm-up; `doubt` (P) are the weights of the borderline move, all the same unless they are given."""
+def initial_tuning(plan: Plan) -> Tuning:
+    """Before the warm-up."""
     shape = (plan.P, plan.R) if plan.element else (plan.P,)
     return Tuning(
         theta=np.full(shape, np.pi / 2),
-        doubt=np.zeros(plan.P) if doubt is None else np.log(doubt),
+        doubt=np.zeros(plan.P),
         log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
+        limit=np.zeros(()),
+        rate=np.zeros(()),
     )

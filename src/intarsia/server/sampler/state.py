@@ -45,15 +45,19 @@ class Tuning(NamedTuple):
     """Step sizes and feature lists, adapted in the warm-up and fixed after it."""
 
     theta: Array  # rotation of the single-site proposals, shaped as lam
-    doubt: Array  # (P) log weights with which features are taken for the borderline move
+    doubt: Array  # (P) log weights with which features are taken for the borderline move; of many features, log probabilities
     log_steps: Array  # (2) proposals of a log noise variance and of tau's common log scale, B integrated out
+    limit: Array  # log lam ‖x‖ above which a feature is in, where there are many features
+    rate: Array  # log probability with which a feature that is in is taken for the borderline move, where there are many features
 
 
 class Stats(NamedTuple):
-    """What the moves accepted."""
+    """What the moves accepted; of many features their scores (`inclusion.Scored`) and X diag(lam²) Xᵀ where known."""
 
     single: Array
     steps: Array
+    scored: Any = None
+    gram: Any = None
 
 
 def check(X: Any, Y: Any) -> None:

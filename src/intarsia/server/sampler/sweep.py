@@ -8,7 +8,7 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves, search, trade
+from intarsia.server.sampler import compiled, conditionals, inclusion, integrated, moves, trade
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
@@ -18,8 +18,6 @@ from intarsia.server.sampler.state import Data, State, Stats
 
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     """One draw of everything (paper, Algorithm 1, with the moves of `moves` and `integrated`)."""
-    if now.kind.search:
-        state = find_missing(now, state)
     way = compiled.sweep if now.plan.compiled else readable
     return way(now, state)
 
@@ -61,19 +59,6 @@ def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     return state, stats
 
 
-def find_missing(now: Sweep, state: State) -> State:
-    """Births and deaths of features at the system of the sweep before; B is out of date after it, and drawn next."""
-    be, plan, noise = now.be, now.plan, now.noise
-    view = rotated(now, state)
-    s = view.deviation(plan.model.power)
-    U, d, _ = conditionals.whiten(be, view.A, state.tau, s)
-    assert now.factor is not None
-    Yr = now.factor.rotate((view.Y / s) @ U)
-    systems = search.Systems(now.factor, now.data.X, now.data.norm2, d, Yr, plan.laws.local)
-    lam, _ = search.search(be, systems, state.lam, search.Numbers(**part(noise, "search")))
-    return state._replace(lam=lam)
-
-
 def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
     """B given all else, over-relaxed; and XB."""
     be, plan, X, noise = now.be, now.plan, now.data.X, now.noise
@@ -94,17 +79,21 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     be, plan, data, noise = now.be, now.plan, now.data, now.noise
     xp, power, (Q, R), X = be.xp, plan.model.power, (plan.Q, plan.R), data.X
     law, Z = plan.covariance(data.noise_scale), noise["Z"]
-    if now.kind.trade:
-        state, G, XZ = trade.trade(be, data, state, (plan.laws, law, power), noise)
+    if now.gram is not None:
+        G, XZ = now.gram, be.times(X, state.lam[:, None] * Z)
     else:
         G, XZ = be.weigh(X, state.lam, Z)
+    if now.kind.many:
+        state, G, XZ = trade.trade(be, data, state, (G, XZ), (plan.laws, law, power), noise)
     lam, rotation = state.lam, law.rotation(be, state.Sigma)
     root = rotation.root()
     # Ten times as much as the present d_j² leaves the proposals room.
     top = power * ((root.K @ state.A * state.tau) ** 2).sum()
     factor = be.factor(G, X, lam, 1e1 * top, many=True)
-    # K features without replacement, weighted by doubt (Gumbel keys): the choice depends on noise alone.
-    chosen = be.largest(now.tuning.doubt - xp.log(-xp.log(noise["border.take"])), plan.borderline)
+    if now.kind.many:
+        stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
+    border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
+    chosen = border.features
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
@@ -118,7 +107,9 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     U, d, Vt = conditionals.whiten(be, view.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
-    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, plan.laws.local, part(noise, "border"))
+    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, border, plan.laws.local, part(noise, "border"))
+    if plan.searches and not now.kind.scales:
+        stats = stats._replace(gram=G + (columns * (new**2 - old**2)) @ columns.T)
     lam = be.put(lam, chosen, new)
     W = factor.unrotate(W) * d
     B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
@@ -169,7 +160,7 @@ def draw_tau(now: Sweep, state: State) -> State:
 
 def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:
     """Every local scale on its own, with B/lam held."""
-    be, plan, data, tuning, noise, _, _ = now
+    be, plan, data, tuning, noise = now.be, now.plan, now.data, now.tuning, now.noise
     xp, lam = be.xp, state.lam
     view = rotated(now, state)
     s = view.deviation(plan.model.power)
@@ -185,7 +176,7 @@ def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[
 
 def sites_element(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:
     """Element scales: the single-site move column by column."""
-    be, plan, data, tuning, noise, _, _ = now
+    be, plan, data, tuning, noise = now.be, now.plan, now.data, now.tuning, now.noise
     xp, lam = be.xp, state.lam
     view = rotated(now, state)
     s = view.deviation(plan.model.power)

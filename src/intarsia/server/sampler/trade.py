@@ -105,15 +105,25 @@ class Traded(NamedTuple):
     XZ: Array
 
 
-def trade(be: Backend, data: Data, state: State, prior: tuple[Laws, Covariance, float], noise: dict[str, Array]) -> Traded:
-    """A walk along x and Sigma. `prior` holds the scales' laws, Sigma's and the likelihood's power; `noise` also has Z."""
+def trade(
+    be: Backend,
+    data: Data,
+    state: State,
+    known: tuple[Array, Array],
+    prior: tuple[Laws, Covariance, float],
+    noise: dict[str, Array],
+) -> Traded:
+    """A walk along x and Sigma.
+
+    `known` are X diag(lam²) Xᵀ and X diag(lam) Z, `prior` the scales' laws, Sigma's and the likelihood's power; `noise` has Z.
+    """
     xp = be.xp
     laws, law, power = prior
     X, lam, Z = data.X, state.lam, noise["Z"]
     found = inside(be, data, state, law)
     own = lam[found.chosen]
-    G, XZ = be.weigh(X, be.put(lam, found.chosen, xp.where(found.counts, 0.0, own)), Z)
     columns = X[:, found.chosen] * xp.where(found.counts, own, 0.0)
+    G, XZ = known[0] - columns @ columns.T, known[1] - columns @ Z[found.chosen]
     root = law.rotation(be, state.Sigma).root()
     top = 1e2 * power * ((root.K @ state.A * state.tau) ** 2).sum()
     factor = be.factor(G, X, be.put(lam, found.chosen, xp.where(found.counts, 0.0, own)), top, many=True)

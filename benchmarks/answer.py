@@ -1,0 +1,119 @@
+"""Time from sketches to a converged, right answer: `make bench-answer`, or `python -m benchmarks.answer CASE … --seeds 1 2`.
+
+Coefficients N(0, .5²), noise 1; features independent, or correlated with their neighbours (AR(1) .9), or in blocks of ten at .9.
+The clock runs from the joined sketches in memory to the selection: start, sampling to the stopping rule, R̂ of every coefficient,
+findings. One JSON object per row, kept in benchmarks/results/answer.json. A finding is right when it holds a true feature.
+"""
+
+import argparse
+import json
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.child import high_mb
+
+RESULT = Path(__file__).parent / "results" / "answer.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    P: int
+    m: int
+    Q: int
+    s: int
+    design: str = "independent"
+    backend: str = "numpy"
+
+
+CASES = {
+    "20000": Case(20_000, 300, 5, 25),
+    "20000-ar1": Case(20_000, 300, 5, 25, "ar1"),
+    "20000-blocks": Case(20_000, 300, 5, 25, "blocks"),
+    "100000": Case(100_000, 500, 5, 40),
+    "100000-gpu": Case(100_000, 500, 5, 40, backend="jax"),
+    "1000000-gpu": Case(1_000_000, 1000, 10, 100, backend="jax"),
+}
+TWO_CORES = ("20000", "20000-ar1", "20000-blocks")
+
+
+def data(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """X, Y, C, centred."""
+    rng = np.random.default_rng([seed, case.P])
+    X = rng.standard_normal((case.m, case.P))
+    if case.design == "ar1":
+        for p in range(1, case.P):
+            X[:, p] = 0.9 * X[:, p - 1] + np.sqrt(1 - 0.81) * X[:, p]
+    if case.design == "blocks":
+        X = np.sqrt(0.9) * np.repeat(rng.standard_normal((case.m, case.P // 10)), 10, axis=1) + np.sqrt(0.1) * X
+    C = np.zeros((case.P, case.Q))
+    C[rng.choice(case.P, case.s, replace=False)] = 0.5 * rng.standard_normal((case.s, case.Q))
+    Y = X @ C + rng.standard_normal((case.m, case.Q))
+    X -= X.mean(axis=0)
+    return X, Y - Y.mean(axis=0), C
+
+
+def answer(case: Case, seed: int, workers: int) -> dict[str, Any]:
+    from intarsia.server.results.diagnostics import entries
+    from intarsia.server.results.selection import select
+    from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler.stopping import Until
+
+    X, Y, C = data(case, seed)
+    before, first, last = high_mb(), [], [0]
+
+    def progress(now: Any) -> None:
+        if not first and now.remaining:
+            first.append(now.remaining)
+        last[0] = now.sweeps
+
+    began = time.perf_counter()
+    draws = sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=progress)
+    sampled = time.perf_counter() - began
+    found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers)
+    chosen = select(draws, X=X)
+    seconds = time.perf_counter() - began
+    true = np.flatnonzero(C.any(axis=1))
+    lower, upper = np.quantile(draws.C[:, :, true].reshape(-1, len(true), case.Q), [0.025, 0.975], axis=0)
+    hit = {int(p) for finding in chosen.findings for p in finding}
+    wrong = sum(not set(map(int, finding)) & set(map(int, true)) for finding in chosen.findings)
+    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
+    return {
+        "P": case.P, "m": case.m, "Q": case.Q, "s": case.s, "design": case.design, "seed": seed,
+        "device": draws.info["device"], "machine": platform.machine(), "workers": workers,
+        "seconds_to_answer": round(seconds, 1), "seconds_sampling": round(sampled, 1), "draws": int(draws.C.shape[1]),
+        "sweeps": draws.info["sweeps"], "ms_per_sweep": round(float(np.mean(draws.info["ms_per_sweep"])), 1),
+        "estimate_at_start": round(first[0], 1) if first else None,
+        "rhat_max": round(float(np.nanmax(found["rhat"])), 4), "rhat_folded_max": round(float(np.nanmax(found["rhat_folded"])), 4),
+        "rhat_over": int((found["rhat"] > 1.01).sum()), "folded_over": int((found["rhat_folded"] > 1.02).sum()),
+        "ess_min": round(float(np.nanmin(ess))), "ess_under": int((ess < 400).sum()),
+        "power": round(len(hit & set(map(int, true))) / len(true), 3), "fdr": round(wrong / max(1, len(chosen.findings)), 3),
+        "findings": len(chosen.findings),
+        "coverage_nz": round(float(((lower <= C[true]) & (C[true] <= upper)).mean()), 3),
+        "noise_variances": np.diagonal(draws.Sigma, axis1=2, axis2=3).mean(axis=(0, 1)).round(2).tolist(),
+        "peak_host_gb": round((high_mb() - before) / 1024, 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(TWO_CORES), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    args = parser.parse_args()
+    rows = json.loads(args.out.read_text()) if args.out.exists() else []
+    for name in args.cases:
+        for seed in args.seeds:
+            row = {"case": name, **answer(CASES[name], seed, args.workers)}
+            rows = [old for old in rows if (old["case"], old["seed"]) != (name, seed)] + [row]
+            args.out.write_text("[\n" + ",\n".join(json.dumps(one) for one in rows) + "\n]\n")
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
