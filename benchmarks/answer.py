@@ -64,15 +64,10 @@ def answer(case: Case, seed: int, workers: int) -> dict[str, Any]:
     from intarsia.server.sampler.stopping import Until
 
     X, Y, C = data(case, seed)
-    before, first, last = high_mb(), [], [0]
-
-    def progress(now: Any) -> None:
-        if not first and now.remaining:
-            first.append(now.remaining)
-        last[0] = now.sweeps
-
+    before = high_mb()
+    told: list[Any] = []
     began = time.perf_counter()
-    draws = sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=progress)
+    draws = sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=told.append)
     sampled = time.perf_counter() - began
     found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers)
     chosen = select(draws, X=X)
@@ -87,7 +82,7 @@ def answer(case: Case, seed: int, workers: int) -> dict[str, Any]:
         "device": draws.info["device"], "machine": platform.machine(), "workers": workers,
         "seconds_to_answer": round(seconds, 1), "seconds_sampling": round(sampled, 1), "draws": int(draws.C.shape[1]),
         "sweeps": draws.info["sweeps"], "ms_per_sweep": round(float(np.mean(draws.info["ms_per_sweep"])), 1),
-        "estimate_at_start": round(first[0], 1) if first else None,
+        "estimate_at_start": round(told[0].seconds_left, 1),
         "rhat_max": round(float(np.nanmax(found["rhat"])), 4), "rhat_folded_max": round(float(np.nanmax(found["rhat_folded"])), 4),
         "rhat_over": int((found["rhat"] > 1.01).sum()), "folded_over": int((found["rhat_folded"] > 1.02).sum()),
         "ess_min": round(float(np.nanmin(ess))), "ess_under": int((ess < 400).sum()),
