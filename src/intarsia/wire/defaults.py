@@ -4,6 +4,7 @@ DRAWS = 1000  # kept per chain
 WARMUP = 500  # sweeps per chain before any is kept
 CHAINS = 4
 THIN = 10  # sweeps per kept draw
+MEMORY = 2 * 2**30  # bytes of draws of C above which some are kept and the rest is summed up on the way
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
 
 # A run ends before its budget of draws when every coefficient and every noise variance has met these.
