@@ -100,14 +100,31 @@ def test_its_diagnostics_say_what_those_of_all_draws_say(both):
     assert 0.6 < np.median(known.ess_bulk / exact["ess_bulk"]) < 1.5
 
 
-def test_on_a_device_too(tmp_path):
+ON_A_DEVICE = {**RUN, "chains": 2, "draws": 80, "warmup": 0, "backend": "jax"}
+
+
+def test_on_a_device_too():
+    """Every draw is kept whole, in single precision, so that one compilation is enough to see what was summed up."""
     pytest.importorskip("jax")
-    few, run = X[:12, :250], {**RUN, "chains": 2, "draws": 80, "warmup": 0, "backend": "jax"}
-    full, memory = sample(few, Y[:12], **run), 4 * 2 * 250 * Q * 10
-    sample(few, Y[:12], **{**run, "draws": 40}, memory=memory, checkpoint=tmp_path)
-    bounded = sample(few, Y[:12], **run, memory=memory, checkpoint=tmp_path)
+    found = sample(X[:12, :250], Y[:12], **ON_A_DEVICE, memory=5 * 2 * 80 * 250 * Q)
+    known, whole = found.summaries, found.summaries.whole.astype(float)
+    assert (found.C.shape, whole.shape) == ((2, 80, 220, Q), (2, 80, 250, Q))
+    np.testing.assert_allclose(found.C, whole[:, :, known.features], rtol=1e-6, atol=1e-6)
+    flat = whole.reshape(-1, 250, Q)
+    np.testing.assert_allclose(known.mean, flat.mean(axis=0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(known.sd, flat.std(axis=0, ddof=1), rtol=1e-5)
+    for name, values in summed_up(whole).items():
+        np.testing.assert_allclose(getattr(known, name), values, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_a_device_agrees_with_itself_and_goes_on(tmp_path):
+    pytest.importorskip("jax")
+    few, memory = (X[:12, :250], Y[:12]), 4 * 2 * 250 * Q * 10
+    sample(*few, **{**ON_A_DEVICE, "draws": 40}, memory=memory, checkpoint=tmp_path)
+    bounded = sample(*few, **ON_A_DEVICE, memory=memory, checkpoint=tmp_path)
     assert len(bounded.summaries.at) < 20
-    agrees(full, bounded)
+    agrees(sample(*few, **ON_A_DEVICE), bounded)
 
 
 @pytest.mark.parametrize("bug", ["batches", "halfway", "mean"])
