@@ -19,10 +19,11 @@ from intarsia.server.sampler.running import Mark, Running, add, blank
 from intarsia.server.sampler.schedule import Kind, Plan, Sweep
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import Blocks, Data, State, Tuning
+from intarsia.server.sampler.state import Blocks, Data, State, Tuning, has_gram, prepare
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
 STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
+SENT_BYTES = 2**28  # of the design at once
 WARMUP_SWEEPS = 50  # per compiled stretch
 LONGEST_STRETCH = 50  # kept draws
 
@@ -245,6 +246,19 @@ def on_device(plan: Plan, device: str) -> Plan:
     visits = max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
     # Borderline features are taken one after the other, which a device does slowly: a third as many.
     return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=min(16, plan.P), compiled=False)
+
+
+def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: int | None = None) -> Data:
+    """`state.prepare`, but a large design is sent part by part and is on the device once: the host needs no second copy of it."""
+    P, k = plan.P, plan.block
+    if plan.rows < len(X) or P % k or has_gram(P, k):
+        return prepare(be, X, Y, block=k, degrees=degrees)
+    few = -(-len(X) // k) * k  # at least as many features as rows, so that nothing is rotated
+    small = prepare(be, X[:, :few], Y, block=k, degrees=degrees)  # for all but the design
+    step = max(1, SENT_BYTES // (8 * k * len(X))) * k
+    parts = [be.asarray(np.ascontiguousarray(X[:, i : i + step].T)).reshape(-1, k, len(X)) for i in range(0, P, step)]
+    norm2 = be.xp.concatenate([(part**2).sum(axis=2).reshape(-1) for part in parts])
+    return small._replace(X=None, norm2=norm2, blocks=Blocks(be.xp.concatenate(parts), None))
 
 
 def _data_axes(own_data: bool) -> Any:

@@ -13,7 +13,7 @@ from intarsia.server.sampler.record import BoundedRecord
 from intarsia.server.sampler.run import Asked
 from intarsia.server.sampler.running import marks
 from intarsia.server.sampler.schedule import plan, with_start
-from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.state import State, Tuning
 
 DEVICE_SHARE = 0.6  # of its memory that the chains may take
 
@@ -37,7 +37,7 @@ class DeviceChains:
             slots = max(1, device.STRETCH_BYTES // (4 * asked.chains * self.plan.P * self.plan.Q))
             keep_C = device.Part(self.record.keeping.features, min(slots, device.LONGEST_STRETCH))
         with be.precision():
-            data = prepare(be, X, Y, block=self.plan.block, degrees=asked.degrees)
+            data = device.prepare_on_device(be, self.plan, X, Y, asked.degrees)
             self.runner = device.Runner(self.plan, data, keep_C=keep_C, be=be)
         self.groups = self._groups(X.size)
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
@@ -107,6 +107,7 @@ class DeviceChains:
 
     def settle(self) -> None:
         """Bring what was summed up on the device into the record."""
+        self.record.running = None  # before there is a second one
         summary = self._joined(self.summaries)
         self.record.kappa, self.record.running = summary.kappa, summary.running
 

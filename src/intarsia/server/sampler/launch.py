@@ -136,6 +136,7 @@ class Launcher:
         asked = Asked(self.where, self.place.arrays)
         runs = [opened(asked, k, self.place.passing) for k in range(1 if self.together else self.chains)]
         for draws in at:
+            self._left = None
             for run in runs:
                 if not run.go(draws, every=self.way.every, report=lambda: self._tell(total)):
                     return draws
