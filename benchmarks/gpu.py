@@ -102,7 +102,7 @@ def measure(name: str, case: Case) -> dict[str, Any]:
         chains, summary, _ = runner.draw(chains, summary, case.sweeps, 1)
         times.append((time.perf_counter() - begin) / case.sweeps)
     alone = full_sweeps(plan, data, case, be) if case.full else None
-    finite = bool(np.isfinite(np.asarray(summary.mean[..., :10, :])).all())
+    finite = bool(np.isfinite(np.asarray(summary.kappa)).all())
     nb = -(-case.P // plan.block)
     return {
         "case": name, "P": case.P, "m": case.m, "Q": case.Q, "local": case.local, "chains": case.chains,

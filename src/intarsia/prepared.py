@@ -86,8 +86,12 @@ class Prepared:
         if p.all() and q.all():
             return draws, Gamma
         at = np.flatnonzero(q)
-        C = np.zeros((*draws.C.shape[:2], len(p), len(q)))
-        C[:, :, np.flatnonzero(p)[:, None], at] = draws.C
+        known = draws.summaries
+        if known is not None:
+            known = known.spread_out(p, q, draws.chains * draws.draws)
+        here = np.flatnonzero(p) if known is None else np.arange(draws.C.shape[2])
+        C = np.zeros((*draws.C.shape[:2], len(p) if known is None else len(here), len(q)))
+        C[:, :, here[:, None], at] = draws.C
         Sigma = np.zeros((*C.shape[:2], len(q), len(q)))
         Sigma[:, :, at[:, None], at] = draws.Sigma
         shrinkage = None
@@ -98,16 +102,19 @@ class Prepared:
             whole = np.zeros((*Gamma.shape[:3], len(q)))
             whole[..., at] = Gamma
             Gamma = whole
-        return Draws(C, Sigma, draws.tau, shrinkage, draws.info), Gamma
+        return Draws(C, Sigma, draws.tau, shrinkage, draws.info, known), Gamma
 
     def own_units(self, draws: Draws, Gamma: Array | None) -> tuple[Draws, Array | None]:
         """The draws of all columns in the data's units."""
         y = self.y.scale
         C = draws.C if draws.C.flags.writeable else np.array(draws.C)
-        C *= y / np.where(self.x.kept, self.x.scale, 1.0)[:, None]  # in place: the draws may be the largest thing in memory
+        factor, known = y / self.x.or_one()[:, None], draws.summaries
+        C *= factor if known is None else factor[known.features]  # in place: the draws may be the largest thing in memory
+        if known is not None:
+            known = known.scaled(factor)
         if Gamma is not None:
             Gamma = Gamma * (y / self.z.scale[:, None])
-        return Draws(C, draws.Sigma * np.outer(y, y), draws.tau, draws.shrinkage, draws.info), Gamma
+        return Draws(C, draws.Sigma * np.outer(y, y), draws.tau, draws.shrinkage, draws.info, known), Gamma
 
     def mean_units(self, C: Array, Gamma: Array) -> tuple[Array, Array]:
         """Coefficients (kept features, kept responses) and covariates' effects of all columns, in the data's units."""
@@ -123,10 +130,10 @@ class Prepared:
 
     def intercept(self, draws: Draws, Gamma: Array | None, rng: np.random.Generator) -> Array:
         """Under a flat prior the intercept given C, Γ and Σ is N(ȳ − x̄C − z̄Γ, Σ/n)."""
-        centre = self.y.mean - np.einsum("p,cdpq->cdq", self.x.mean, draws.C, optimize=True)
+        centre = self.y.mean - np.einsum("p,cdpq->cdq", self.x.mean, draws.whole, optimize=True)
         if Gamma is not None:
             centre = centre - np.einsum("j,cdjq->cdq", self.z.mean, Gamma, optimize=True)
-        noise = square_root(draws.Sigma / self.n) @ rng.standard_normal((*centre.shape, 1))
+        noise = square_root(draws.Sigma[:, draws.whole_at] / self.n) @ rng.standard_normal((*centre.shape, 1))
         return np.asarray(centre + noise[..., 0])
 
 

@@ -31,7 +31,7 @@ from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.verdict import Diagnosis
-from intarsia.wire.defaults import CHAINS, DRAWS
+from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
 
@@ -65,6 +65,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
         time, with False nothing.
     backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
+    memory : bytes of draws of the coefficients above which not all are kept: those of the features that matter, some whole
+        draws, and of every coefficient its moments and diagnostics.
     folds : in how many parts rows are left out in turn to judge and weigh predictions; 0: not at all.
 
     Attributes
@@ -113,6 +115,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         n_jobs: int | None = None,
         progress: Callable[..., Any] | bool | None = None,
         backend: str = "numpy",
+        memory: int = MEMORY,
         folds: int = FOLDS,
     ) -> None:
         self.sketch = sketch
@@ -134,6 +137,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.progress = progress
         self.backend = backend
+        self.memory = memory
         self.folds = folds
 
     def fit(self, X: Any, y: Any) -> "ReducedRankHorseshoe":
@@ -281,7 +285,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
-            return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend)
+            return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend, memory=self.memory)
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
         """Weigh the sparse fit with a ridge by rows left out, for prediction."""

@@ -143,12 +143,6 @@ def test_an_impossible_target_is_refused():
         Until(rhat=1.0)
 
 
-def test_draws_beyond_the_memory_stay_on_disk(tmp_path):
-    mapped = sample(X, Y, **SHORT, checkpoint=tmp_path / "run", memory=0)
-    assert isinstance(mapped.C, np.memmap)
-    np.testing.assert_array_equal(mapped.C, sample(X, Y, **SHORT).C)
-
-
 def test_the_improper_posterior_is_warned_of():
     with pytest.warns(UserWarning, match="improper"):
         sample(X, Y, Model(noise="jeffreys"), draws=4, warmup=4, chains=1)

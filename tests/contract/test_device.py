@@ -1,6 +1,7 @@
 """`sample(backend="jax")`: shapes, summaries and agreement with NumPy; interrupted runs; errors."""
 
 import builtins
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,24 @@ def test_on_a_device_blocks_are_large_and_visited_in_turn():
     assert 1 <= large.visits < 1000
     small = device.on_device(make_plan(Model(), X[:, :300], Y), "gpu: any")
     assert (small.block, small.visits) == (300, 0)
+
+
+def test_a_large_design_is_sent_in_parts_and_is_there_once(monkeypatch):
+    from intarsia.server.sampler import backends
+    from intarsia.server.sampler.state import prepare
+
+    monkeypatch.setattr("intarsia.server.sampler.state.GRAM_BYTES", 0)
+    monkeypatch.setattr(device, "SENT_BYTES", 8 * 10 * 7 * 2)
+    rng = np.random.default_rng(0)
+    X, Y, be = rng.standard_normal((7, 50)), rng.standard_normal((7, 2)), backends.on_device()
+    plan = replace(make_plan(Model(), X, Y, compiled=False), block=10)
+    with be.precision():
+        whole, sent = prepare(be, X, Y, block=10), device.prepare_on_device(be, plan, X, Y)
+    assert sent.X is None
+    np.testing.assert_array_equal(sent.blocks.Xt, whole.blocks.Xt)
+    np.testing.assert_allclose(sent.norm2, whole.norm2)
+    for name in ("Y", "rss0", "m", "noise_scale"):
+        np.testing.assert_array_equal(getattr(sent, name), getattr(whole, name))
 
 
 def test_unknown_backends_and_missing_jax_say_so(problem, monkeypatch):

@@ -40,7 +40,7 @@ class Checks:
 
 def check(posterior: Any, rows: Rows, probability: float, rng: np.random.Generator) -> Checks:
     """Replicate the sketched responses from thinned draws, jointly, and compare."""
-    C, Sigma, Gamma = posterior.C.values, posterior.Sigma.values, posterior.Gamma
+    C, Sigma, Gamma = posterior.whole, posterior.whole_Sigma, posterior.Gamma
     X, Y = rows.X, rows.Y
     chains, draws, P, Q = C.shape
     m = len(Y)

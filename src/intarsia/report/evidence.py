@@ -239,11 +239,11 @@ def traces(m: Material) -> Html:
     """Trace and rank plots of the entries furthest from their limits, and of the worst noise level."""
     names = {name: i for i, name in enumerate(m.features)}
     at_q = {name: i for i, name in enumerate(m.responses)}
-    C, panels = m.posterior.C.values, []
+    panels = []
     for row in m.diagnosis.worst(TRACES - 1):
         p, q = names[str(row["feature"])], at_q[str(row["response"])]
         title = f"{short(m.features[p], 22)} → {short(m.responses[q], 16)}"
-        panels.append(_trace(np.asarray(C[:, :, p, q]), title, row))
+        panels.append(_trace(m.posterior.draws_of(np.array([p]))[:, :, 0, q], title, row))
     if m.diagnosis.noise is not None:
         row = m.diagnosis.noise.worst(1)[0]
         q = int(row["response"])

@@ -23,7 +23,6 @@ Array = NDArray[np.float64]
 
 MOST_ROWS = 500  # features in the table, whatever P
 NEXT = 15  # features listed after the selected ones
-_CHUNK = 8_000_000
 
 
 @dataclass
@@ -159,7 +158,6 @@ def gather(
     beside = beside or Beside()
     study, joined, card = beside.study, beside.joined, beside.card
     fit = getattr(study, "fit", None)
-    C = posterior.C
     rows = rows_of(posterior, joined)
     judgement = beside.judgement or kept(posterior)
     if judgement is None:
@@ -176,11 +174,11 @@ def gather(
     shown = order[: min(max(count + NEXT, 25), top, len(order))]
     p = probability or (study.deliver.interval if study is not None else 0.95)
     P, Q = mean.shape
-    coords = C.coords
+    coords = posterior.columns
     return Material(
         title=title or (study.title or study.id if study is not None else posterior.tree.attrs.get("study", "posterior")),
         posterior=posterior, judgement=judgement, residuals=checked, mean=mean, sd=sd, shown=shown,
-        quantiles=_quantiles(C.values, shown, p), probability=p,
+        quantiles=_quantiles(posterior, shown, p), probability=p,
         features=posterior.features, responses=posterior.responses,
         feature_sites=[str(s) for s in coords["site"].values] if "site" in coords else ["data"] * P,
         response_sites=[str(s) for s in coords["response_site"].values] if "response_site" in coords else ["data"] * Q,
@@ -264,15 +262,9 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     return events
 
 
-def _quantiles(C: NDArray[Any], shown: NDArray[np.intp], probability: float) -> Array:
+def _quantiles(posterior: Any, shown: NDArray[np.intp], probability: float) -> Array:
     ends = [(1 - probability) / 2, 0.25, 0.5, 0.75, (1 + probability) / 2]
-    chains, draws, _P, Q = C.shape
-    out = np.empty((5, len(shown), Q))
-    step = max(1, _CHUNK // (chains * draws * Q))
-    for start in range(0, len(shown), step):
-        part = shown[start : start + step]
-        out[:, start : start + step] = np.quantile(C[:, :, part].reshape(chains * draws, len(part), Q), ends, axis=0)
-    return out
+    return np.stack(posterior.quantile(ends, shown))
 
 
 def _unpack(value: Any) -> Any:

@@ -95,13 +95,14 @@ class Adjusted:
         return len(self.R)
 
     def draw_effects(self, draws: Draws, rng: np.random.Generator, power: float = 1.0) -> Array:
-        """One draw of Γ (chain, draw, c, Q) for every draw of C and Σ; `power` is the likelihood's."""
-        noise = rng.standard_normal((draws.chains, draws.draws, self.c, draws.Q))
-        root = square_root(draws.Sigma / power)
+        """One draw of Γ (chain, draw, c, Q) for every draw of Σ and all of C; `power` is the likelihood's."""
+        C = draws.whole
+        noise = rng.standard_normal((*C.shape[:2], self.c, draws.Q))
+        root = square_root(draws.Sigma[:, draws.whole_at] / power)
         out = np.empty(noise.shape)
-        for chain in range(draws.chains):
-            for draw in range(draws.draws):
-                centre = self.Y_taken - self.X_taken @ draws.C[chain, draw]
+        for chain in range(C.shape[0]):
+            for draw in range(C.shape[1]):
+                centre = self.Y_taken - self.X_taken @ C[chain, draw]
                 out[chain, draw] = linalg.solve_triangular(self.R, centre + noise[chain, draw] @ root[chain, draw])
         return out
 

@@ -23,9 +23,9 @@ def weigh(fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = F
 
     def again(X: Array, Y: Array) -> Refit:
         draws = refit(X, Y)
-        return Refit(draws.C[0], draws.Sigma[0].mean(axis=0))
+        return Refit(draws.whole[0], draws.Sigma[0].mean(axis=0))
 
-    stacked = stack(X, Y, fitted.draws.C.mean(axis=(0, 1)), again, folds)
+    stacked = stack(X, Y, fitted.draws.mean(), again, folds)
     if stacked is None:
         return None
     left = fitted.share_left()

@@ -4,6 +4,7 @@ DRAWS = 1000  # kept per chain
 WARMUP, MANY_WARMUP = 500, 240  # sweeps per chain before any is kept; the second with many features, where each costs more
 CHAINS = 4
 THIN, MANY_THIN = 10, 2  # sweeps per kept draw; the second with many features
+MEMORY = 2 * 2**30  # bytes of draws of C above which some are kept and the rest is summed up on the way
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
 
 # A run ends before its budget of draws when every coefficient and every noise variance has met these.

@@ -18,6 +18,7 @@ from scipy import fft, special
 
 from intarsia.errors import InputError
 from intarsia.server.results import compiled_diagnostics
+from intarsia.server.results.summaries import Summaries
 from intarsia.server.results.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -30,37 +31,38 @@ _FLAT = 1e-15  # a spread below this counts as constant
 def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
     """Diagnose draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`.
 
-    With a `Draws` or a `Posterior`, the noise variances are diagnosed too, as `.noise`. `workers` are threads.
+    With a `Draws` or a `Posterior`, the noise variances are diagnosed too, as `.noise`. `workers` are threads. Where the
+    draws of some features alone were kept, the others have the diagnostics that were summed up on the way, and no error of
+    their sd (NaN).
     """
     workers = workers or min(8, os.cpu_count() or 1)
     noise = None
-    sigma2 = getattr(draws, "sigma2", None)
+    sigma2, known = getattr(draws, "sigma2", None), getattr(draws, "summaries", None)
     C = np.asanyarray(getattr(draws, "C", draws))
-    if isinstance(getattr(draws, "C", None), np.ndarray):
-        features: list[str] | None = None
-        responses: list[str] | None = None
-    else:
-        features, responses = _labels(draws)
     if C.ndim != 4:
         raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
     if sigma2 is not None:
         noise = Diagnosis(**entries(np.asarray(sigma2), workers=1), chains=C.shape[0], draws=C.shape[1])
+    found = entries(C, workers=workers)
     return Diagnosis(
-        **entries(C, workers=workers),
+        **(found if known is None else _filled(found, known)),
         chains=C.shape[0],
         draws=C.shape[1],
-        features=features,
-        responses=responses,
+        features=getattr(draws, "features", None),
+        responses=getattr(draws, "responses", None),
         noise=noise,
     )
 
 
-def _labels(draws: Any) -> tuple[list[str] | None, list[str] | None]:
-    C = getattr(draws, "C", draws)
-    coords = getattr(C, "coords", {})
-    if "feature" in coords and "response" in coords:
-        return [str(f) for f in coords["feature"].values], [str(r) for r in coords["response"].values]
-    return None, None
+def _filled(found: dict[str, Any], known: Summaries) -> dict[str, Any]:
+    """Diagnostics of all features from those whose draws are kept and from the summaries of the others."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rough = {"mcse": known.sd / np.sqrt(known.ess_bulk), "mcse_sd": np.full(known.sd.shape, np.nan)}
+    out = {}
+    for name, exact in found.items():
+        out[name] = np.array(rough[name] if name in rough else getattr(known, name))
+        out[name][known.features] = exact
+    return out
 
 
 def entries(draws: NDArray[Any], *, workers: int = 1) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """What a sampler run leaves: draws of C, Σ and τ, in memory or memory-mapped from a folder.
 
+Where all draws of C would be too large, C has those of some features, and `summaries` what is known of all.
+
 The folder holds one .npy file per array and `draws.json`. The .npy files are plain little-endian arrays without objects,
 so opening them never runs code, and a posterior larger than the memory can be summarised in chunks from disk.
 """
@@ -16,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
+from intarsia.server.results.summaries import PER_FEATURE, Summaries
 
 FORMAT = 2
 _JSON = "draws.json"
 _ARRAYS = {"C": 4, "Sigma": 4, "tau": 3, "shrinkage": 1}  # name -> number of dimensions
+_SUMMARIES = dict.fromkeys(PER_FEATURE, 2) | {"features": 1, "whole": 4, "at": 1}
+_DIMENSIONS = _ARRAYS | {f"summaries.{name}": number for name, number in _SUMMARIES.items()}
+_TYPES = {"positive": "<i8", "features": "<i8", "at": "<i8", "whole": "<f4"}  # the others are "<f8"
 
 
 @dataclass
@@ -28,7 +34,7 @@ class Draws:
 
     C (chain, draw, P, Q), Sigma (chain, draw, Q, Q) the noise's covariance, tau (chain, draw, R); `shrinkage` (P,) is the
     posterior mean of each feature's shrinkage factor kappa, or None; `info` says how the run went (seconds, warmup, thin,
-    seed, model, …).
+    seed, model, …). With `summaries` C has their `features` alone.
     """
 
     C: NDArray[np.float64]
@@ -36,9 +42,10 @@ class Draws:
     tau: NDArray[np.float64]
     shrinkage: NDArray[np.float64] | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    summaries: Summaries | None = None
 
     def __post_init__(self) -> None:
-        _check(self.C, self.Sigma, self.tau, self.shrinkage, InputError)
+        _check(self)
 
     @property
     def sigma2(self) -> NDArray[np.float64]:
@@ -56,25 +63,40 @@ class Draws:
 
     @property
     def P(self) -> int:
-        return self.C.shape[2]
+        """Features, with draws in C or without."""
+        return self.C.shape[2] if self.summaries is None else len(self.summaries.mean)
 
     @property
     def Q(self) -> int:
         return self.C.shape[3]
 
+    def mean(self) -> NDArray[np.float64]:
+        """Posterior mean of C (P, Q)."""
+        return self.C.mean(axis=(0, 1)) if self.summaries is None else self.summaries.mean
+
+    @property
+    def whole(self) -> NDArray[Any]:
+        """Draws of all of C (chain, t, P, Q), those number `whole_at`: every draw, or those that a large run kept whole."""
+        return self.C if self.summaries is None else self.summaries.whole
+
+    @property
+    def whole_at(self) -> NDArray[np.int64]:
+        return np.arange(self.draws) if self.summaries is None else self.summaries.at
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the folder, array by array; `draws.json` last, so that a half-written folder is recognised as such."""
         where = Path(folder)
         where.mkdir(parents=True, exist_ok=True)
-        names = [name for name in _ARRAYS if getattr(self, name) is not None]
-        for name in names:
+        arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        if self.summaries is not None:
+            arrays |= {f"summaries.{name}": getattr(self.summaries, name) for name in _SUMMARIES}
+        for name, source in arrays.items():
             target = where / f"{name}.npy"
-            source = getattr(self, name)
             if isinstance(source, np.memmap) and target.exists() and os.path.samefile(str(source.filename), target):
                 source.flush()
                 continue
-            np.save(target, np.asarray(source, dtype="<f8"), allow_pickle=False)
-        write_header(where, self.info, names)
+            np.save(target, np.asarray(source, dtype=_type(name)), allow_pickle=False)
+        write_header(where, self.info, list(arrays))
         return where
 
     @classmethod
@@ -84,12 +106,16 @@ class Draws:
         header = _header(where)
         arrays: dict[str, NDArray[np.float64]] = {}
         for name in header["arrays"]:
-            arrays[name] = _array(where / f"{name}.npy", name, mmap=mmap and name == "C")
+            arrays[name] = _array(where / f"{name}.npy", name, mmap=mmap and name in ("C", "summaries.whole"))
         missing = {"C", "Sigma", "tau"} - set(arrays)
         if missing:
             raise MessageError(f"The draws folder lacks {', '.join(sorted(missing))}; expected C, Sigma and tau. Save it again.")
-        _check(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), MessageError)
-        return cls(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), header["info"])
+        known: dict[str, Any] = {name: arrays[f"summaries.{name}"] for name in _SUMMARIES if f"summaries.{name}" in arrays}
+        try:
+            summaries = Summaries(**known) if known else None
+            return cls(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), header["info"], summaries)
+        except (TypeError, InputError) as error:
+            raise MessageError(f"The arrays of the draws folder do not go together: {error}") from None
 
 
 def diagonal(sigma2: NDArray[Any]) -> NDArray[np.float64]:
@@ -127,7 +153,7 @@ def _header(where: Path) -> dict[str, Any]:
         found = header.get("format") if isinstance(header, dict) else None
         raise MessageError(f"Draws format {found!r} in {where}; this version reads format {FORMAT}.")
     names, info = header.get("arrays"), header.get("info")
-    if not isinstance(names, list) or any(name not in _ARRAYS for name in names) or not isinstance(info, dict):
+    if not isinstance(names, list) or any(name not in _DIMENSIONS for name in names) or not isinstance(info, dict):
         raise MessageError(f"{_JSON} in {where} names arrays this version does not know; expected {', '.join(_ARRAYS)}.")
     return header
 
@@ -137,27 +163,31 @@ def _array(path: Path, name: str, *, mmap: bool) -> NDArray[np.float64]:
         array = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise MessageError(f"{path.name} is missing, truncated or not a plain .npy array.") from None
-    if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != _ARRAYS[name]:
-        raise MessageError(f"{path.name} must be a float64 array of {_ARRAYS[name]} dimensions.")
+    if not isinstance(array, np.ndarray) or array.dtype != _type(name) or array.ndim != _DIMENSIONS[name]:
+        raise MessageError(f"{path.name} must be a {_type(name)} array of {_DIMENSIONS[name]} dimensions.")
     return array
 
 
-def _check(
-    C: NDArray[np.float64],
-    Sigma: NDArray[np.float64],
-    tau: NDArray[np.float64],
-    shrinkage: NDArray[np.float64] | None,
-    error: type[Exception],
-) -> None:
+def _type(name: str) -> np.dtype[Any]:
+    return np.dtype(_TYPES.get(name.removeprefix("summaries."), "<f8"))
+
+
+def _check(found: Draws) -> None:
+    C, Sigma, tau, shrinkage, known = found.C, found.Sigma, found.tau, found.shrinkage, found.summaries
     if C.ndim != 4:
-        raise error(f"C has {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-    chains, draws, P, Q = C.shape
+        raise InputError(f"C has {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
+    chains, draws, features, Q = C.shape
     if Sigma.shape != (chains, draws, Q, Q):
-        raise error(f"Sigma has shape {Sigma.shape}; expected {(chains, draws, Q, Q)} to go with C {C.shape}.")
+        raise InputError(f"Sigma has shape {Sigma.shape}; expected {(chains, draws, Q, Q)} to go with C {C.shape}.")
     if tau.ndim != 3 or tau.shape[:2] != (chains, draws):
-        raise error(f"tau has shape {tau.shape}; expected ({chains}, {draws}, R) to go with C {C.shape}.")
-    if shrinkage is not None and shrinkage.shape != (P,):
-        raise error(f"shrinkage has shape {shrinkage.shape}; expected {(P,)}, one per feature.")
+        raise InputError(f"tau has shape {tau.shape}; expected ({chains}, {draws}, R) to go with C {C.shape}.")
+    if shrinkage is not None and shrinkage.shape != (found.P,):
+        raise InputError(f"shrinkage has shape {shrinkage.shape}; expected {(found.P,)}, one per feature.")
+    if known is not None:
+        expected = (features,), (found.P, Q), (chains, len(known.at), found.P, Q)
+        shapes = known.features.shape, known.sd.shape, known.whole.shape
+        if shapes != expected:
+            raise InputError(f"The summaries have shapes {shapes}; expected {expected} to go with C {C.shape}.")
 
 
 def plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The coefficients of a posterior, ready for the table of results."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
     common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": Scales(known)}
     features = Effects(
         posterior.features,
-        _sites(posterior.C, "site", len(posterior.features)),
+        _sites(posterior.columns, "site", len(posterior.features)),
         mean=posterior.mean().values,
         sd=posterior.sd().values,
         lower=lower.values,
@@ -28,7 +29,7 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
         **common,
     )
     covariates = posterior.covariates
-    sites = _sites(posterior.Gamma, "covariate_site", len(covariates))
+    sites = _sites({} if posterior.Gamma is None else posterior.Gamma.coords, "covariate_site", len(covariates))
     adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
     return [features, Effects(covariates, sites, **adjusted, **common)]
 
@@ -41,7 +42,5 @@ def evidence_of(posterior: Posterior, judgement: Judgement) -> Evidence:
     return Evidence(chosen.local_fdr_by_response, by_response, chosen.local_fdr, selected, groups)
 
 
-def _sites(array: Any, name: str, count: int) -> list[str]:
-    if array is None or name not in array.coords:
-        return [""] * count
-    return [str(site) for site in array.coords[name].values]
+def _sites(coords: Mapping[Any, Any], name: str, count: int) -> list[str]:
+    return [str(site) for site in coords[name].values] if name in coords else [""] * count

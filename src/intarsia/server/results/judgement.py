@@ -93,7 +93,7 @@ def judge(
     """
     return Judgement(
         diagnose(posterior),
-        select(posterior.C.values, method=method, fdr=fdr, X=X),
+        select(posterior, method=method, fdr=fdr, X=X),
         None if rows is None else leave_one_out(posterior, rows),
     )
 
@@ -123,7 +123,7 @@ def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
     if judgement.weighed is not None:
         words["weighed_weight"] = judgement.weighed.weight
     child = posterior.tree.children.get("constant_data")
-    before = xr.Dataset(coords={"feature": posterior.C.coords["feature"].values}) if child is None else child.to_dataset()
+    before = xr.Dataset(coords={"feature": posterior.columns["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
     posterior.tree["constant_data"] = xr.DataTree(before.assign(data).assign_attrs(**(before.attrs | words)))
     return judgement

@@ -103,7 +103,7 @@ class LeaveOneOut:
 
 def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) -> tuple[Array, Array]:
     """log p(yᵢ | C, Γ, Σ) of every row, (chain, draw, row), and the fitted values (chain, draw, row, response)."""
-    chains, draws, P, Q = posterior.C.shape
+    chains, draws, P, Q = posterior.whole.shape
     m = len(rows.Y)
     thin = thin or thinning(chains, draws, m, P, Q)
     kept = len(range(0, draws, thin))
@@ -112,7 +112,7 @@ def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) ->
         fitted[chain, place] = (rows.X @ block).reshape(m, -1, Q).swapaxes(0, 1)
     if posterior.Gamma is not None:
         fitted += np.einsum("ij,cdjq->cdiq", rows.Z, posterior.Gamma.values[:, ::thin], optimize=True)
-    return normal_log_density(rows.Y - fitted, np.asarray(posterior.Sigma.values[:, ::thin])), fitted
+    return normal_log_density(rows.Y - fitted, posterior.whole_Sigma[:, ::thin]), fitted
 
 
 def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
@@ -124,7 +124,7 @@ def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
 
 def _blocks(posterior: Posterior, thin: int, P: int) -> Iterator[tuple[int, slice, Array]]:
     """Draws of C side by side, (P, draws × Q): one product with X for many draws."""
-    C = posterior.C.values
+    C = posterior.whole
     kept, Q = len(range(0, C.shape[1], thin)), C.shape[3]
     step = max(1, int(8e6 // max(P * Q, 1)))
     for chain in range(len(C)):
@@ -183,7 +183,7 @@ def out_of_sample(Y: Array, predicted: Array) -> tuple[Array, Array]:
 
 def attach(posterior: Posterior, each: Array) -> None:
     """Put the rows' log-likelihoods where ArviZ's `loo` and `compare` look for them."""
-    draws = posterior.C.coords["draw"].values
+    draws = posterior.whole_at
     thin = -(-len(draws) // each.shape[1])
     coords = {"chain": posterior.C.coords["chain"].values, "draw": draws[::thin], "row": np.arange(each.shape[2])}
     posterior.tree["log_likelihood"] = xr.DataTree(xr.Dataset({"Y": (("chain", "draw", "row"), each)}, coords=coords))

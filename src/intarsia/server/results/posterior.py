@@ -2,12 +2,16 @@
 
 Summaries and predictions are computed in chunks and never copy the draws, so a posterior whose draws are memory-mapped
 from disk costs no more memory than one that is small.
+
+A run too large for all its draws leaves those of some features in C, and of all features summaries and some whole draws (group
+`every_feature`). Everything here but `C` speaks of all features either way.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,13 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
 from intarsia.server.results.draws import Draws, plain
+from intarsia.server.results.summaries import ARRAYS, PER_FEATURE, Summaries
 
 Array = NDArray[np.float64]
 
 FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
+_EVERY = "every_feature"
 
 
 @dataclass(frozen=True)
@@ -72,19 +78,23 @@ class Posterior:
         names = names or Names()
         features = _names(names.features, draws.P, "feature", "x")
         responses = _names(names.responses, draws.Q, "response", "y")
-        coords: dict[str, Any] = {
-            "chain": np.arange(draws.chains),
-            "draw": np.arange(draws.draws),
+        known = draws.summaries
+        every: dict[str, Any] = {
             "feature": np.asarray(features, dtype=object),
             "response": np.asarray(responses, dtype=object),
-            "response2": np.asarray(responses, dtype=object),
-            "component": np.arange(draws.tau.shape[2]),
         }
         of_columns = (("site", "feature", names.feature_sites), ("response_site", "response", names.response_sites))
         for name, dim, sites in of_columns:
             if sites is not None:
-                labels = _names(sites, len(coords[dim]), name, "", unique=False)
-                coords[name] = (dim, np.asarray(labels, dtype=object))
+                labels = _names(sites, len(every[dim]), name, "", unique=False)
+                every[name] = (dim, np.asarray(labels, dtype=object))
+        coords: dict[str, Any] = {
+            "chain": np.arange(draws.chains),
+            "draw": np.arange(draws.draws),
+            "response2": every["response"],
+            "component": np.arange(draws.tau.shape[2]),
+            **(every if known is None else _of(every, known.features)),
+        }
         posterior = xr.Dataset(
             {
                 "C": (("chain", "draw", "feature", "response"), draws.C),
@@ -94,26 +104,30 @@ class Posterior:
             },
             coords=coords,
         )
+        joint = "draw" if known is None else "whole"  # draws of what needs the whole of C
+        if known is not None:
+            posterior.coords["whole"] = known.at
         if intercept is not None:
-            posterior["intercept"] = (("chain", "draw", "response"), intercept)
+            posterior["intercept"] = (("chain", joint, "response"), intercept)
         if effects is not None and effects.names:
             posterior.coords["covariate"] = np.asarray(effects.names, dtype=object)
             if effects.sites is not None:
                 posterior.coords["covariate_site"] = ("covariate", np.asarray(effects.sites, dtype=object))
-            posterior["Gamma"] = (("chain", "draw", "covariate", "response"), effects.Gamma)
-        values = singular_values(draws.C)
-        index = {name: coords[name] for name in ("chain", "draw")}
+            posterior["Gamma"] = (("chain", joint, "covariate", "response"), effects.Gamma)
+        values = singular_values(draws.whole)
         stats = xr.Dataset(
             {
                 "effective_rank": (("chain", "draw"), effective_rank(values)),
                 "singular_value": (("chain", "draw", "component"), values),
             },
-            coords={**index, "component": np.arange(values.shape[2])},
+            coords={"chain": coords["chain"], "draw": draws.whole_at, "component": np.arange(values.shape[2])},
         )
         groups = {"/posterior": posterior, "/sample_stats": stats}
+        if known is not None:
+            groups[f"/{_EVERY}"] = _every_feature(known, every)
         if draws.shrinkage is not None:
             groups["/constant_data"] = xr.Dataset(
-                {"shrinkage": ("feature", draws.shrinkage)}, coords={"feature": coords["feature"]}
+                {"shrinkage": ("feature", draws.shrinkage)}, coords={"feature": every["feature"]}
             )
         tree = xr.DataTree.from_dict(groups)
         info = plain({**draws.info, **(attrs or {})})
@@ -122,7 +136,45 @@ class Posterior:
 
     @property
     def C(self) -> xr.DataArray:
+        """Draws of the coefficients (chain, draw, feature, response): of every feature, or of those whose draws were kept."""
         return self._group("posterior")["C"]
+
+    @cached_property
+    def summaries(self) -> Summaries | None:
+        """What is known of every feature where C has some of them; None where it has all."""
+        group = self.tree.children.get(_EVERY)
+        if group is None:
+            return None
+        return Summaries(
+            **{name: group.dataset[name].values for name in ARRAYS if name != "at"}, at=group.dataset["whole_at"].values
+        )
+
+    @property
+    def with_draws(self) -> NDArray[np.int64]:
+        """Places of the features that C has."""
+        return np.arange(self.C.shape[2]) if self.summaries is None else self.summaries.features
+
+    @property
+    def whole(self) -> NDArray[Any]:
+        """Draws of all of C (chain, t, feature, response): every draw, or those that a large run kept whole."""
+        return self.C.values if self.summaries is None else self.summaries.whole
+
+    @property
+    def whole_at(self) -> NDArray[np.int64]:
+        """Which draws those are (t,)."""
+        return np.arange(self.C.shape[1]) if self.summaries is None else self.summaries.at
+
+    @property
+    def whole_Sigma(self) -> Array:
+        """Covariance of the noise in the same draws (chain, t, response, response)."""
+        Sigma = np.asarray(self.Sigma.values)
+        return Sigma if self.summaries is None else Sigma[:, self.summaries.at]
+
+    def draws_of(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Draws (chain, draw, place, response) of features: all of them, or the whole draws where one's own were not kept."""
+        if not np.isin(places, self.with_draws).all():
+            return np.asarray(self.whole[:, :, places], dtype=np.float64)
+        return np.asarray(self.C.values[:, :, np.searchsorted(self.with_draws, places)])
 
     @property
     def Sigma(self) -> xr.DataArray:
@@ -144,11 +196,16 @@ class Posterior:
 
     @property
     def features(self) -> list[str]:
-        return [str(name) for name in self.C.coords["feature"].values]
+        return [str(name) for name in self.columns["feature"].values]
 
     @property
     def responses(self) -> list[str]:
-        return [str(name) for name in self.C.coords["response"].values]
+        return [str(name) for name in self.columns["response"].values]
+
+    @property
+    def columns(self) -> Mapping[Any, xr.DataArray]:
+        """The coordinates feature and response, and site and response_site where there are sites."""
+        return self._one().coords
 
     @property
     def covariates(self) -> list[str]:
@@ -175,23 +232,40 @@ class Posterior:
 
     def mean(self) -> xr.DataArray:
         """Posterior mean of C (feature, response)."""
-        return self._like([x.mean(axis=0) for _part, x in self._chunks()])
+        if self.summaries is not None:
+            return self._like(self.summaries.mean)
+        return self._like(np.concatenate([x.mean(axis=0) for _part, x in self._chunks()]))
 
     def sd(self) -> xr.DataArray:
         """Posterior standard deviation of C (feature, response)."""
-        return self._like([x.std(axis=0, ddof=1 if len(x) > 1 else 0) for _part, x in self._chunks()])
+        if self.summaries is not None:
+            return self._like(self.summaries.sd)
+        return self._like(np.concatenate([x.std(axis=0, ddof=1 if len(x) > 1 else 0) for _part, x in self._chunks()]))
 
     def interval(self, probability: float) -> tuple[xr.DataArray, xr.DataArray]:
-        """Equal-tailed credible interval of every coefficient; exact quantiles of all draws."""
+        """Equal-tailed credible interval of every coefficient (see `quantile`)."""
         lower, upper = self.quantile([(1 - _probability(probability)) / 2, (1 + probability) / 2])
         for side in (lower, upper):
             side.attrs["probability"] = probability
         return lower, upper
 
-    def quantile(self, q: Sequence[float]) -> list[xr.DataArray]:
-        """The named quantiles of every coefficient."""
-        parts = [np.quantile(x, list(q), axis=0) for _part, x in self._chunks()]
-        return [self._like([part[i] for part in parts]) for i in range(len(q))]
+    def quantile(self, q: Sequence[float], places: NDArray[Any] | None = None) -> list[xr.DataArray]:
+        """The named quantiles of every coefficient, or of those of the features at some `places`.
+
+        Quantiles of all draws; of features whose draws were not kept, those of the whole draws brought to the mean and sd of all.
+        """
+        one, known = self._one(), self.summaries
+        places = np.arange(len(one)) if places is None else np.asarray(places)
+        out = np.empty((len(q), len(places), one.shape[1]))
+        step = max(1, _CHUNK // (self.C.shape[0] * self.C.shape[1] * one.shape[1]))
+        for start in range(0, len(places), step):
+            part = places[start : start + step]
+            here = np.isin(part, self.with_draws)
+            x = self.draws_of(part[here])
+            out[:, start : start + step][:, here] = np.quantile(x.reshape(-1, *x.shape[2:]), list(q), axis=0)
+            if known is not None and not here.all():
+                out[:, start : start + step][:, ~here] = known.quantiles(part[~here], list(q))
+        return [one[places].copy(data=values) for values in out]
 
     def rank_summary(self, probability: float = 0.95) -> dict[str, Any]:
         """The effective rank of C, and each singular value's mean and interval."""
@@ -223,7 +297,7 @@ class Posterior:
         estimator's posterior. The draws are joint over the responses. Every `thin`-th draw is used.
         """
         X, Z = self._rows(X, Z)
-        C = self.C.values[:, ::thin]
+        C = self.whole[:, ::thin]
         out = np.empty((*C.shape[:2], len(X), C.shape[3]))
         for chain in range(C.shape[0]):
             for draw in range(C.shape[1]):
@@ -233,15 +307,15 @@ class Posterior:
         out += self.intercept()[:, ::thin, None, :]
         if noise:
             rng = np.random.default_rng() if rng is None else rng
-            root = square_root(self.Sigma.values[:, ::thin])
+            root = square_root(self.whole_Sigma[:, ::thin])
             out += rng.standard_normal(out.shape) @ root
-        coords = {"chain": self.C.coords["chain"], "draw": self.C.coords["draw"][::thin], "response": self.responses}
+        coords = {"chain": self.C.coords["chain"], "draw": self.whole_at[::thin], "response": self.responses}
         return xr.DataArray(out, dims=("chain", "draw", "row", "response"), coords=coords, name="Y")
 
     def predict(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> tuple[Array, Array]:
         """Mean and standard deviation (row, response) of the responses at new rows, noise included."""
         X, Z = self._rows(X, Z)
-        chains, draws, _P, Q = self.C.shape
+        chains, draws, _P, Q = self.whole.shape
         noise = self.sigma2.values.mean(axis=(0, 1))
         intercept = self.intercept().reshape(chains * draws, 1, Q)
         mean = np.empty((len(X), Q))
@@ -249,7 +323,7 @@ class Posterior:
         step = max(1, _CHUNK // (chains * draws * Q))
         for start in range(0, len(X), step):
             rows = X[start : start + step]
-            block = np.concatenate([rows @ chain for chain in self.C.values]) + intercept
+            block = np.concatenate([rows @ chain for chain in self.whole]) + intercept
             if self.Gamma is not None:
                 block += np.concatenate([Z[start : start + step] @ chain for chain in self.Gamma.values])
             mean[start : start + step] = block.mean(axis=0)
@@ -308,21 +382,26 @@ class Posterior:
             part = slice(start, min(P, start + step))
             yield part, np.asarray(C[:, :, part]).reshape(chains * draws, -1, Q)
 
-    def _like(self, parts: list[Array]) -> xr.DataArray:
-        one = self.C.isel(chain=0, draw=0, drop=True)
-        return xr.DataArray(np.concatenate(parts), dims=one.dims, coords=one.coords)
+    def _one(self) -> xr.DataArray:
+        """Some number for every coefficient (feature, response), with its labels."""
+        known = self.tree.children.get(_EVERY)
+        return self.C.isel(chain=0, draw=0, drop=True) if known is None else known.dataset["mean"]
+
+    def _like(self, values: Array) -> xr.DataArray:
+        one = self._one()
+        return xr.DataArray(values, dims=one.dims, coords=one.coords)
 
     def intercept(self) -> Array:
         """Draws of the intercept (chain, draw, response); zero for a sketch, which has none."""
         posterior = self._group("posterior")
         if "intercept" in posterior:
             return np.asarray(posterior["intercept"].values)
-        return np.zeros(self.sigma2.shape)
+        return np.zeros((self.C.shape[0], len(self.whole_at), len(self.responses)))
 
     def _rows(self, X: NDArray[Any], Z: NDArray[Any] | None) -> tuple[Array, Array]:
         X = np.asarray(X, dtype=np.float64)
-        if X.ndim != 2 or X.shape[1] != self.C.shape[2]:
-            raise InputError(f"X has shape {X.shape}; expected (rows, {self.C.shape[2]}), one column per feature.")
+        if X.ndim != 2 or X.shape[1] != self.whole.shape[2]:
+            raise InputError(f"X has shape {X.shape}; expected (rows, {self.whole.shape[2]}), one column per feature.")
         c = len(self.covariates)
         Z = np.empty((len(X), 0)) if Z is None else np.asarray(Z, dtype=np.float64)
         if Z.shape != (len(X), c):
@@ -331,6 +410,19 @@ class Posterior:
                 f"{', '.join(self.covariates[:8]) or 'none'}."
             )
         return X, Z
+
+
+def _of(every: dict[str, Any], features: NDArray[Any]) -> dict[str, Any]:
+    """The coordinates of some of the features."""
+    some = {name: (dim[0], dim[1][features]) for name, dim in every.items() if isinstance(dim, tuple) and dim[0] == "feature"}
+    return every | {"feature": every["feature"][features]} | some
+
+
+def _every_feature(known: Summaries, coords: dict[str, Any]) -> xr.Dataset:
+    dims: dict[str, Any] = dict.fromkeys(PER_FEATURE, ("feature", "response"))
+    dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response")}
+    data = {name: (of, getattr(known, name)) for name, of in dims.items()}
+    return xr.Dataset(data | {"whole_at": (("whole_draw",), known.at)}, coords=coords)
 
 
 def square_root(Sigma: NDArray[Any]) -> Array:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.server.results.groups import Group, find_groups
-from intarsia.server.results.shares import calibrate, row_share, sign_share
+from intarsia.server.results.shares import calibrate, row_share, sign_share, sign_share_of
+from intarsia.server.results.summaries import Summaries
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -31,6 +32,7 @@ COVARIANCES = {
     "VVV": "full",
 }  # mclust's letters -> scikit-learn's name
 _CHUNK = 8_000_000  # numbers in memory at once
+NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,14 @@ def select(
         raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
     if not 0 < fdr < 1:
         raise InputError(f"fdr is {fdr}; expected a rate between 0 and 1, such as 0.05.")
+    known = getattr(draws, "summaries", None)
     if method == "bfdr":
-        found = _bfdr(C, fdr, max_local_fdr)
-        return found if X is None else _with_groups(found, C, X)
+        shares = _shares(C) if known is None else _shares_of_all(C, known)
+        found = _bfdr(shares, fdr, max_local_fdr)
+        return found if X is None else _with_groups(found, C, X, np.arange(C.shape[2]) if known is None else known.features)
     if method == "mixture":
-        return _mixture(C, fdr, covariance, seed)
+        mean = np.concatenate([x.mean(axis=2) for _part, x in _features(C)]) if known is None else known.mean
+        return _mixture(mean, fdr, covariance, seed)
     raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
 
 
@@ -125,24 +130,57 @@ def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = 1.0) -> Bool:
     return chosen
 
 
-def _bfdr(C: NDArray[Any], fdr: float, max_local_fdr: float) -> Selection:
+@dataclass(frozen=True)
+class _Shares:
+    """How far zero lies outside the posterior of each feature's row (P,) and of each coefficient (P, Q); posterior means."""
+
+    row: Array
+    entry: Array
+    mean: Array
+
+
+def _shares(C: NDArray[Any]) -> _Shares:
     _chains, _n, P, Q = C.shape
-    row = np.empty(P)
-    entry = np.empty((P, Q))
-    mean = np.empty((P, Q))
+    out = _Shares(np.empty(P), np.empty((P, Q)), np.empty((P, Q)))
     for part, x in _features(C):
-        mean[part] = x.mean(axis=2)
-        entry[part] = sign_share(x)
-        row[part] = row_share(x, entry[part])
-    by_entry = row[:, None] + (1 - row[:, None]) * calibrate(entry)
+        out.mean[part] = x.mean(axis=2)
+        out.entry[part] = sign_share(x)
+        out.row[part] = row_share(x, out.entry[part])
+    return out
+
+
+def _shares_of_all(C: NDArray[Any], known: Summaries) -> _Shares:
+    """Those of features without draws of their own: each coefficient's from counts over all draws, the row's joint share from the
+    whole draws.
+    """
+    if not np.isfinite(known.mean).all():
+        raise InputError(NOT_FINITE)
+    total = C.shape[0] * C.shape[1]
+    entry = sign_share_of(known.positive, known.mean, known.sd, total)
+    row, others = np.empty(len(entry)), known.others()
+    step = max(1, _CHUNK // (known.whole.shape[0] * known.whole.shape[1] * C.shape[3]))
+    for start in range(0, len(others), step):
+        part = others[start : start + step]
+        x = np.asarray(known.whole[:, :, part], dtype=np.float64).transpose(2, 3, 0, 1)
+        row[part] = row_share(np.ascontiguousarray(x).reshape(len(part), C.shape[3], -1), entry[part])
+    exact = _shares(C)
+    row[known.features], entry[known.features] = exact.row, exact.entry
+    return _Shares(row, entry, known.mean)
+
+
+def _bfdr(shares: _Shares, fdr: float, max_local_fdr: float) -> Selection:
+    row = shares.row
+    by_entry = row[:, None] + (1 - row[:, None]) * calibrate(shares.entry)
     selected = bayesian_fdr(row, fdr, max_local_fdr)
-    by_response = np.column_stack([bayesian_fdr(by_entry[:, q], fdr, max_local_fdr) for q in range(Q)])
-    return _selection(selected, by_response, row, by_entry, mean, "bfdr", fdr)
+    by_response = np.column_stack([bayesian_fdr(column, fdr, max_local_fdr) for column in by_entry.T])
+    return _selection(selected, by_response, row, by_entry, shares.mean, "bfdr", fdr)
 
 
-def _with_groups(found: Selection, C: NDArray[Any], X: Array) -> Selection:
-    """Add the sets; a doubtful single feature inside one of them is named by its set alone."""
-    groups = find_groups(C, X, found.local_fdr, found.selected, found.fdr)
+def _with_groups(found: Selection, C: NDArray[Any], X: Array, places: NDArray[Any]) -> Selection:
+    """Add the sets of features at `places`, those with draws; a doubtful single feature inside one is named by its set alone."""
+    every = len(places) == X.shape[1]
+    groups = find_groups(C, X if every else X[:, places], found.local_fdr[places], found.selected[places], found.fdr)
+    groups = [replace(group, members=places[group.members]) for group in groups]
     selected = found.selected.copy()
     for group in groups:
         selected[group.members] = False
@@ -159,12 +197,11 @@ def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
         part = slice(start, min(P, start + step))
         x = np.ascontiguousarray(C[:, :, part].transpose(2, 3, 0, 1), dtype=np.float64)
         if not np.isfinite(x).all():
-            raise InputError("Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis.")
+            raise InputError(NOT_FINITE)
         yield part, x.reshape(x.shape[0], Q, chains * n)
 
 
-def _mixture(C: NDArray[Any], fdr: float, covariance: str, seed: int) -> Selection:
-    mean = np.concatenate([x.mean(axis=2) for _part, x in _features(C)])
+def _mixture(mean: Array, fdr: float, covariance: str, seed: int) -> Selection:
     size = np.abs(mean)
     row = low_component(size, covariance, seed)
     entry = np.column_stack([low_component(size[:, q : q + 1], covariance, seed) for q in range(size.shape[1])])

@@ -97,8 +97,11 @@ class Chain:
 
     def _keep(self, at: int) -> None:
         state, kappa = self.state, self.record.kappa
-        self.record.add(at, (state.B @ state.A.T)[None, None], state.Sigma[None, None], state.tau[None, None])
+        self.record.keep(at, state.B @ state.A.T, state.Sigma, state.tau)
         kappa += (shrinkage(self.be, self.plan, self.data, state) - kappa) / (at + 1)
+
+    def settle(self) -> None:
+        """Everything is in the record."""
 
     def arrays(self) -> dict[str, Any]:
         out: dict[str, Any] = {"generator": words(self.rng)}

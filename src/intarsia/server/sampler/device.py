@@ -15,14 +15,17 @@ import numpy as np
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
+from intarsia.server.sampler.running import Mark, Running, add, blank
 from intarsia.server.sampler.schedule import Kind, Plan, Sweep
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import Blocks, Data, State, Tuning
+from intarsia.server.sampler.state import Blocks, Data, State, Tuning, has_gram, prepare
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
 STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
+SENT_BYTES = 2**28  # of the design at once
 WARMUP_SWEEPS = 50  # per compiled stretch
+LONGEST_STRETCH = 50  # kept draws
 
 
 class Chains(NamedTuple):
@@ -35,27 +38,42 @@ class Chains(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Running moments of the kept draws, accumulated on the device."""
+    """What is summed up over the kept draws on the device."""
 
     count: Array
-    mean: Array  # of C
-    square: Array  # sum of squared deviations of C
     kappa: Array  # mean shrinkage of each feature
+    running: Running | None  # of every coefficient, where not all draws are kept
 
 
 class Kept(NamedTuple):
-    """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted."""
+    """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted; `whole` are the draws of
+    all of C that the stretch was asked for, (chain, slot, P, Q) in single precision, in order.
+    """
 
     C: Array
     Sigma: Array
     tau: Array
+    whole: Array = None
+
+
+class Part(NamedTuple):
+    """What of C leaves the device where not all does: the draws of these features, and up to `slots` whole draws per stretch."""
+
+    features: Array
+    slots: int
 
 
 class Runner:
     """Compiled chains of one plan. `data` may have a leading axis too: one data set per chain (`own_data`)."""
 
     def __init__(
-        self, plan: Plan, data: Data, *, own_data: bool = False, keep_C: bool = True, be: DeviceBackend | None = None
+        self,
+        plan: Plan,
+        data: Data,
+        *,
+        own_data: bool = False,
+        keep_C: bool | Part = True,
+        be: DeviceBackend | None = None,
     ) -> None:
         self.be = be or backends.on_device()
         self.plan, self.data, self.keep_C = plan, data, keep_C
@@ -81,9 +99,12 @@ class Runner:
             return Chains(stacked, be.tree_map(repeat, tuning), be.tree_map(repeat, memory), be.keys(seed, chains))
 
     def blank(self, chains: int) -> Summary:
-        xp, P, Q = self.be.xp, self.plan.P, self.plan.Q
-        with self.be.precision():
-            return Summary(xp.zeros(chains), xp.zeros((chains, P, Q)), xp.zeros((chains, P, Q)), xp.zeros((chains, P)))
+        be, xp, P, Q = self.be, self.be.xp, self.plan.P, self.plan.Q
+        with be.precision():
+            running = None
+            if isinstance(self.keep_C, Part):
+                running = be.tree_map(lambda x: xp.zeros((chains, *x.shape), x.dtype), blank(xp, (P, Q)))
+            return Summary(xp.zeros(chains), xp.zeros((chains, P)), running)
 
     def warm_up(self, chains: Chains, first: int, last: int, warmup: int) -> Chains:
         """Warm-up sweeps number first … last-1 of `warmup`."""
@@ -91,10 +112,17 @@ class Runner:
             chains = self._get("warm", last - first, warmup)(self.data, chains, self.be.xp.asarray(first))
             return self._checked(chains)
 
-    def draw(self, chains: Chains, summary: Summary, draws: int, thin: int, first: int = 0) -> tuple[Chains, Summary, Kept]:
-        """Keep `draws` draws, one in `thin` sweeps, from sweep number `first` on."""
+    def draw(
+        self, chains: Chains, summary: Summary, draws: int, thin: int, first: int = 0, notes: tuple[Mark, Array] | None = None
+    ) -> tuple[Chains, Summary, Kept]:
+        """Keep `draws` draws, one in `thin` sweeps, from sweep number `first` on.
+
+        `notes` say of each draw what `running` must know, and into which slot of `whole` it goes (the last one is thrown away).
+        """
         with self.be.precision():
-            chains, summary, kept = self._get("draw", draws, thin)(self.data, chains, summary, self.be.xp.asarray(first))
+            notes = self.be.tree_map(self.be.xp.asarray, notes)
+            run = self._get("draw", draws, thin)
+            chains, summary, kept = run(self.data, chains, summary, self.be.xp.asarray(first), notes)
             chains = self._checked(chains)
             return chains, summary, Kept(*(None if x is None else np.asarray(x) for x in kept))
 
@@ -109,7 +137,7 @@ class Runner:
         key = kind, length, other
         if key not in self._compiled:
             one = self._warm(length, other) if kind == "warm" else self._draw(length, other)
-            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0, None)
+            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0, None, None)
             # The chains are given up to the call: their memory is used for the result.
             self._compiled[key] = self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
         return self._compiled[key]
@@ -175,13 +203,16 @@ class Runner:
         return run
 
     def _draw(self, draws: int, thin: int) -> Callable[..., Any]:
-        be, xp = self.be, self.be.xp
+        be, xp, part = self.be, self.be.xp, self.keep_C
 
-        def run(data: Data, chains: Chains, summary: Summary, first: Array) -> Any:
+        def run(data: Data, chains: Chains, summary: Summary, first: Array, notes: Any) -> Any:
             G, step = self._stepper(data, None)
+            whole = None
+            if isinstance(part, Part):
+                whole = xp.zeros((part.slots + 1, self.plan.P, self.plan.Q), dtype=xp.float32)
 
             def keep(carry: Any, x: Any) -> Any:
-                chains, G, summary = carry
+                chains, G, summary, whole = carry
                 done = x[0] * thin
 
                 def next_sweep(carry: tuple[Chains, Array], y: Any) -> tuple[tuple[Chains, Array], None]:
@@ -191,14 +222,18 @@ class Runner:
                 state = chains.state
                 C = state.B @ state.A.T
                 kappa = shrinkage(be, self.plan, data, state)
-                n = summary.count + 1
-                mean = summary.mean + (C - summary.mean) / n
-                square = summary.square + (C - summary.mean) * (C - mean)
-                summary = Summary(n, mean, square, summary.kappa + (kappa - summary.kappa) / n)
-                return (chains, G, summary), Kept(C if self.keep_C else None, state.Sigma, state.tau)
+                n, running = summary.count + 1, summary.running
+                if isinstance(part, Part):
+                    mark, slot = x[1]
+                    running = add(be, running, C, mark)
+                    whole = be.put(whole, slot, C.astype(xp.float32))
+                    C = C[part.features]
+                summary = Summary(n, summary.kappa + (kappa - summary.kappa) / n, running)
+                return (chains, G, summary, whole), Kept(C if self.keep_C else None, state.Sigma, state.tau)
 
-            (chains, _, summary), kept = be.scan(keep, (chains, G, summary), (xp.arange(draws),))
-            return chains, summary, kept
+            carry, kept = be.scan(keep, (chains, G, summary, whole), (xp.arange(draws), notes))
+            chains, _, summary, whole = carry
+            return chains, summary, kept._replace(whole=None if whole is None else whole[:-1])
 
         return run
 
@@ -216,6 +251,19 @@ def on_device(plan: Plan, device: str) -> Plan:
     return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few, compiled=False)
 
 
+def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: int | None = None) -> Data:
+    """`state.prepare`, but a large design is sent part by part and is on the device once: the host needs no second copy of it."""
+    P, k = plan.P, plan.block
+    if plan.rows < len(X) or P % k or has_gram(P, k):
+        return prepare(be, X, Y, block=k, degrees=degrees)
+    few = -(-len(X) // k) * k  # at least as many features as rows, so that nothing is rotated
+    small = prepare(be, X[:, :few], Y, block=k, degrees=degrees)  # for all but the design
+    step = max(1, SENT_BYTES // (8 * k * len(X))) * k
+    parts = [be.asarray(np.ascontiguousarray(X[:, i : i + step].T)).reshape(-1, k, len(X)) for i in range(0, P, step)]
+    norm2 = be.xp.concatenate([(part**2).sum(axis=2).reshape(-1) for part in parts])
+    return small._replace(X=None, norm2=norm2, blocks=Blocks(be.xp.concatenate(parts), None))
+
+
 def _data_axes(own_data: bool) -> Any:
     if not own_data:
         return None
@@ -228,9 +276,9 @@ def stretches(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield first, min(total, first + size)
 
 
-def stretch_length(plan: Plan, chains: int, draws: int) -> int:
-    """Kept draws per stretch, so that those on the device stay within bounds."""
-    return even(draws, max(1, min(50, STRETCH_BYTES // (8 * chains * plan.P * plan.Q))))
+def stretch_length(numbers: int) -> int:
+    """Kept draws per stretch, of so many numbers each, so that those on the device stay within bounds."""
+    return max(1, min(LONGEST_STRETCH, STRETCH_BYTES // (8 * numbers)))
 
 
 def even(total: int, limit: int) -> int:
@@ -257,7 +305,7 @@ def run(
             report(last, total)
     summary = runner.blank(number)
     began = time.perf_counter()
-    for first, last in stretches(draws, stretch_length(runner.plan, number, draws)):
+    for first, last in stretches(draws, even(draws, stretch_length(number * runner.plan.P * runner.plan.Q))):
         chains, summary, kept = runner.draw(chains, summary, last - first, thin, warmup + first * thin)
         take(first, kept)
         if report is not None:

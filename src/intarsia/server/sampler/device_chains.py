@@ -9,9 +9,11 @@ import numpy as np
 
 from intarsia.server.sampler import adapt, backends, device
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.record import BoundedRecord
 from intarsia.server.sampler.run import Asked
+from intarsia.server.sampler.running import marks
 from intarsia.server.sampler.schedule import plan, with_start
-from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.state import State, Tuning
 
 DEVICE_SHARE = 0.6  # of its memory that the chains may take
 
@@ -29,9 +31,14 @@ class DeviceChains:
         found = asked.start()
         whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
         self.plan = device.on_device(whole if found is None else with_start(whole, X, Y, found), self.device)
-        with be.precision():
-            self.runner = device.Runner(self.plan, prepare(be, X, Y, block=self.plan.block, degrees=asked.degrees), be=be)
         self.record = asked.record(self.chains, self.plan.R)
+        keep_C: bool | device.Part = True
+        if isinstance(self.record, BoundedRecord):
+            slots = max(1, device.STRETCH_BYTES // (4 * asked.chains * self.plan.P * self.plan.Q))
+            keep_C = device.Part(self.record.keeping.features, min(slots, device.LONGEST_STRETCH))
+        with be.precision():
+            data = device.prepare_on_device(be, self.plan, X, Y, asked.degrees)
+            self.runner = device.Runner(self.plan, data, keep_C=keep_C, be=be)
         self.groups = self._groups(X.size)
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
@@ -41,6 +48,8 @@ class DeviceChains:
         """Chains that fit on the device together: a scaled copy of the design, twice over, and some thirty arrays like B."""
         p, number = self.plan, self.asked.chains
         need = 16.0 * p.rows * p.P + 240.0 * p.P * p.Q
+        if isinstance(self.runner.keep_C, device.Part):
+            need += (60.0 + 4.0 * self.runner.keep_C.slots) * p.P * p.Q
         if p.element:
             need += 8.0 * (3 * (p.rows * p.Q) ** 2 + p.R * p.rows**2)
         together = int(max(1, min(number, (self.be.memory() * DEVICE_SHARE - 8.0 * size) // need)))
@@ -62,23 +71,52 @@ class DeviceChains:
             self.sweeps = last
             return
         draws, at = (total - warmup) // thin, self.asked.kept(self.sweeps)
-        length = min(draws - at, device.stretch_length(self.plan, self.groups[0].stop, draws))
+        length = min(draws - at, device.even(draws, self._longest()))
+        notes, slots = self._notes(at, at + length)
         parts = []
         for i in range(len(self.groups)):
             self.states[i], self.summaries[i], kept = self.runner.draw(
-                self.states[i], self.summaries[i], length, thin, self.sweeps
+                self.states[i], self.summaries[i], length, thin, self.sweeps, notes
             )
             parts.append(kept)
-        self.record.add(at, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-        self.record.kappa = np.asarray(self._joined(self.summaries).kappa)
+        C, Sigma, tau = (np.concatenate([getattr(kept, name) for kept in parts]) for name in ("C", "Sigma", "tau"))
+        self.record.add(at, C, Sigma, tau)
+        if isinstance(self.record, BoundedRecord):
+            for i, slot in enumerate(slots):
+                self.record.whole[:, slot] = np.concatenate([kept.whole[:, i] for kept in parts])
         self.sweeps += length * thin
 
+    def _longest(self) -> int:
+        """Draws per stretch, so that those that leave the device stay within bounds."""
+        of_one = self.groups[0].stop * self.plan.Q
+        if not isinstance(self.record, BoundedRecord):
+            return device.stretch_length(of_one * self.plan.P)
+        assert isinstance(self.runner.keep_C, device.Part)
+        longest = device.stretch_length(of_one * len(self.record.keeping.features))
+        return next(n for n in range(longest, 0, -1) if self.record.keeping.most_within(n) <= self.runner.keep_C.slots)
+
+    def _notes(self, first: int, last: int) -> tuple[Any, Any]:
+        """What the loop must know of draws number first … last − 1 where not all are kept, and the whole draws among them."""
+        if not isinstance(self.record, BoundedRecord):
+            return None, ()
+        slots, part = self.record.slots(first, last), self.runner.keep_C
+        assert isinstance(part, device.Part)
+        where = np.full(last - first, part.slots)
+        where[self.record.keeping.whole[slots] - first] = np.arange(len(slots))
+        return (marks(first, last), where), slots
+
+    def settle(self) -> None:
+        """Bring what was summed up on the device into the record."""
+        self.record.running = None  # before there is a second one
+        summary = self._joined(self.summaries)
+        self.record.kappa, self.record.running = summary.kappa, summary.running
+
     def arrays(self) -> dict[str, Any]:
-        chains, summary = self._joined(self.states), self._joined(self.summaries)
-        out: dict[str, Any] = {"words": chains.words}
+        chains = self._joined(self.states)
+        out: dict[str, Any] = {"words": chains.words, "count": np.concatenate([np.asarray(s.count) for s in self.summaries])}
         for part in ("state", "tuning", "memory"):
             out |= {f"{part}.{key}": value for key, value in getattr(chains, part)._asdict().items()}
-        return out | {f"summary.{key}": value for key, value in summary._asdict().items()}
+        return out
 
     def restore(self, stored: dict[str, Any]) -> None:
         def tree(kind: Any, name: str) -> Any:
@@ -87,6 +125,7 @@ class DeviceChains:
         with self.be.precision():
             parts = tree(State, "state"), tree(Tuning, "tuning"), tree(adapt.Memory, "memory")
             chains = device.Chains(*parts, self.be.xp.asarray(stored["words"]))
-            summary = tree(device.Summary, "summary")
+            count, kappa = self.be.xp.asarray(stored["count"]), self.be.xp.asarray(self.record.kappa)
+            summary = device.Summary(count, kappa, self.be.tree_map(self.be.xp.asarray, self.record.running))
         self.states = [self._part(chains, group) for group in self.groups]
         self.summaries = [self._part(summary, group) for group in self.groups]

@@ -33,7 +33,10 @@ class LatentChain:
         past = self.sweeps - self.asked.warmup
         if past > 0 and past % self.asked.thin == 0:
             at = past // self.asked.thin - 1
-            self.record.add(at, state.C[None, None], state.Sigma[None, None], state.tau[None, None])
+            self.record.keep(at, state.C, state.Sigma, state.tau)
+
+    def settle(self) -> None:
+        """Everything is in the record."""
 
     def arrays(self) -> dict[str, Any]:
         return {"generator": words(self.rng)} | {f"state.{name}": np.asarray(value) for name, value in asdict(self.state).items()}

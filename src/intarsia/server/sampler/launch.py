@@ -24,8 +24,10 @@ import numpy as np
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import rhat_from_moments
 from intarsia.server.results.draws import create
-from intarsia.server.sampler.run import STOP, Asked, left, opened
-from intarsia.server.sampler.stopping import Standing, Until, looks, standing
+from intarsia.server.sampler.keeping import Keeping
+from intarsia.server.sampler.run import STOP, Asked, Left, left, opened, running_after
+from intarsia.server.sampler.running import Running, together
+from intarsia.server.sampler.stopping import Look, Standing, Until, looks, standing
 
 SMALL_SECONDS = 3.0  # of estimated work under which starting processes does not pay
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -56,12 +58,22 @@ class Way:
     sweep_seconds: float
 
 
+@dataclass(frozen=True)
+class Place:
+    """A run's folder, whether it goes with this process, and the arrays the run works on."""
+
+    folder: Path
+    passing: bool
+    arrays: dict[str, Any]
+
+
 class Launcher:
     """Runs every chain of a folder to a budget of kept draws, or to the first look at which a target is met."""
 
-    def __init__(self, where: Path, asked: dict[str, Any], way: Way, until: Until | None = None) -> None:
-        self.where, self.way, self.until = where, way, until
+    def __init__(self, place: Place, asked: dict[str, Any], way: Way, until: Until | None = None) -> None:
+        self.place, self.where, self.way, self.until = place, place.folder, way, until
         self.standing: Standing | None = None
+        self._left: list[Left] | None = None  # by chains of this process
         self.chains, self.warmup, self.thin = asked["chains"], asked["warmup"], asked["thin"]
         self.together = asked["engine"] == "jax"  # one stepper makes all chains
 
@@ -88,22 +100,47 @@ class Launcher:
 
     def _enough(self, draws: int) -> bool:
         """Is the target met by the first draws?"""
-        if self.until is None:
+        look = None if self.until is None else self._look(draws)
+        if look is None or self.until is None:
             return False
-        self.standing = standing(self.where, draws, self.until)
-        return self.standing.meets(self.until)
+        self.standing = standing(look, self.until)
+        met = self.standing.meets(self.until)
+        if not met:
+            for file in self.where.glob(f"running-*-{draws}.npz"):
+                file.unlink()
+        return met
+
+    def left(self) -> list[Left]:
+        """What every stepper has left, in the order of its chains."""
+        return self._left if self._left is not None else left(self.where)
+
+    def running(self, draws: int) -> Running | None:
+        """What is known of every coefficient after so many draws, where that is kept."""
+        found = self.left()
+        exact = [each.running for each in found if each.running is not None and each.Sigma.shape[1] == draws]
+        return together(exact) if len(exact) == len(found) else running_after(self.where, self.chains, draws)
+
+    def _look(self, draws: int) -> Look | None:
+        """What the first draws say; None where a run that keeps only some of them has gone past them unlooked at."""
+        known = self.running(draws)
+        if known is None and Keeping.load(self.where) is not None:
+            return None
+        C = np.load(self.where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :draws]
+        return Look(draws, C, np.concatenate([each.Sigma[:, :draws] for each in self.left()]), known)
 
     def _tell(self, total: int, final: bool = False) -> None:
         if self.way.progress is not None:
             self.way.progress(self._progress(total, final))
 
     def _here(self, at: list[int], total: int) -> int:
-        asked = Asked(self.where)
-        runs = [opened(asked, k) for k in range(1 if self.together else self.chains)]
+        asked = Asked(self.where, self.place.arrays)
+        runs = [opened(asked, k, self.place.passing) for k in range(1 if self.together else self.chains)]
         for draws in at:
+            self._left = None
             for run in runs:
                 if not run.go(draws, every=self.way.every, report=lambda: self._tell(total)):
                     return draws
+            self._left = [run.left() for run in runs]
             if draws == at[-1] or self._enough(draws):
                 return draws
         raise AssertionError("there is a last look")
@@ -112,6 +149,9 @@ class Launcher:
         """Each process makes some of the chains, all of them to one look before any to the next, and does not wait for it: what
         chains make beyond the look at which the run stops is not used.
         """
+        for name, array in self.place.arrays.items():
+            if not (self.where / f"{name}.npy").exists():
+                np.save(self.where / f"{name}.npy", array, allow_pickle=False)
         environment = os.environ | dict.fromkeys(THREADS, "1")
         command = [sys.executable, "-m", "intarsia.server.sampler.run", str(self.where)]
         running, failed = dict[int, subprocess.Popen[bytes]](), list[int]()
@@ -150,7 +190,7 @@ class Launcher:
 
     def _first_met(self, at: list[int]) -> int:
         """The look at which the run stops; the chains may all have come to their end before the last looks were taken."""
-        made = min((each.Sigma.shape[1] for each in left(self.where)), default=0)
+        made = min((each.Sigma.shape[1] for each in self.left()), default=0)
         return next((draws for draws in at[:-1] if made < draws or self._enough(draws)), at[-1])
 
     def _ready(self, draws: int) -> bool:
@@ -225,34 +265,54 @@ def run_folder(checkpoint: str | os.PathLike[str] | None) -> Iterator[Path]:
         shutil.rmtree(where, ignore_errors=True)  # mapped draws live on until they are closed
 
 
-def open_folder(where: Path, asked: dict[str, Any], arrays: dict[str, Any], capacity: int) -> int:
+def open_folder(where: Path, asked: dict[str, Any]) -> None:
     """Start the folder, or check that it holds the same run."""
     header = where / "run.json"
-    if header.exists():
-        try:
-            found = json.loads(header.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InputError(f"{header} cannot be read; remove the checkpoint folder to start anew.") from None
-        if {k: found.get(k) for k in asked} != asked:
-            changed = ", ".join(sorted(k for k in asked if found.get(k) != asked[k]))
-            raise InputError(
-                f"The checkpoint holds another run ({changed} differ). Use another folder, or remove it to start anew."
-            )
-        old = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)
-        if old.shape[1] >= capacity:
-            return int(old.shape[1])
-        grown = create(where / "grown", old.shape[0], capacity, *old.shape[2:])
-        for k in range(old.shape[0]):
-            grown[k, : old.shape[1]] = old[k]
-        grown.flush()
-        del grown, old
-        os.replace(where / "grown" / "C.npy", where / "C.npy")
-        (where / "grown").rmdir()
-        return capacity
-    for name, array in arrays.items():
-        np.save(where / f"{name}.npy", array, allow_pickle=False)
-    create(where, asked["chains"], capacity, *asked["shape"][1:]).flush()
-    part = where / "run.part"
-    part.write_text(json.dumps(asked, indent=1), encoding="utf-8")
-    os.replace(part, header)
-    return capacity
+    if not header.exists():
+        part = where / "run.part"
+        part.write_text(json.dumps(asked, indent=1), encoding="utf-8")
+        os.replace(part, header)
+        return
+    try:
+        found = json.loads(header.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(f"{header} cannot be read; remove the checkpoint folder to start anew.") from None
+    if {k: found.get(k) for k in asked} != asked:
+        changed = ", ".join(sorted(k for k in asked if found.get(k) != asked[k]))
+        raise InputError(f"The checkpoint holds another run ({changed} differ). Use another folder, or remove it to start anew.")
+
+
+def make_room(where: Path, shape: tuple[int, int, int, int], keep: Callable[[], Keeping | None]) -> None:
+    """Files for the draws of C (chain, draw, P, Q), or longer ones where a longer run is asked for; `keep` says what is kept."""
+    chains, draws, P, Q = shape
+    file = where / "C.npy"
+    if not file.exists():
+        keeping = keep()
+        if keeping is not None:
+            keeping.save(where)
+            whole = chains, len(keeping.whole), P, Q
+            np.lib.format.open_memmap(where / "whole.npy", mode="w+", dtype="<f4", shape=whole).flush()
+        create(where, chains, draws, P if keeping is None else len(keeping.features), Q).flush()
+        return
+    if np.load(file, mmap_mode="r", allow_pickle=False).shape[1] >= draws:
+        return
+    keeping = Keeping.load(where)
+    if keeping is not None:
+        keeping = keeping.longer(draws)
+        _grow(where / "whole.npy", len(keeping.whole))
+        keeping.save(where)
+    _grow(file, draws)
+
+
+def _grow(file: Path, length: int) -> None:
+    """The same array with a longer second axis."""
+    old = np.load(file, mmap_mode="r", allow_pickle=False)
+    if old.shape[1] >= length:
+        return
+    part = file.with_suffix(".part")
+    new = np.lib.format.open_memmap(part, mode="w+", dtype=old.dtype, shape=(old.shape[0], length, *old.shape[2:]))
+    for k in range(old.shape[0]):
+        new[k, : old.shape[1]] = old[k]
+    new.flush()
+    del new, old
+    os.replace(part, file)

@@ -1,10 +1,12 @@
 """One run: it steps, saves, resumes and reports, whatever makes the sweeps (a chain on the CPU, all chains on an accelerator, a
 chain with latent features).
 
-A run lives in a folder: `run.json` (what is asked), X.npy and Y.npy (the sketches), one C.npy for all chains, per stepper
-`state-….npz` (everything a continuation needs, the generator's state included), and per chain `progress-k.json`; `start.npz`
-where chains start from a sparse solution, `shrinkage-k-n.npy` the features' mean shrinkage over the first n draws. A continued
-chain gives the same bits as one that was never stopped: draws after the last checkpoint are simply made again.
+A run lives in a folder: `run.json` (what is asked), one C.npy for all chains, per stepper `state-….npz` (everything a
+continuation needs, the generator's state included), and per chain `progress-k.json`; `start.npz` where chains start from a
+sparse solution, `shrinkage-k-n.npy` the features' mean shrinkage over the first n draws; X.npy and Y.npy (the sketches) where
+chains run in processes of their own. Where not all draws are kept: `keeping.npz` (which are), `whole.npy` (whole draws of all
+chains), `running-k-n.npz` (what is known of every coefficient after n draws). A continued chain gives the same bits as one that
+was never stopped: draws after the last checkpoint are simply made again.
 """
 
 import json
@@ -19,12 +21,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler.record import Record
+from intarsia.server.sampler.keeping import Keeping
+from intarsia.server.sampler.record import BoundedRecord, Record
+from intarsia.server.sampler.running import Running, as_first, of_chain, together
 from intarsia.server.sampler.sparse_start import SparseStart
 
 STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
 START = "start.npz"
 REPORT_SECONDS = 0.3
+SAVING = 30  # times as long as writing a checkpoint took passes before the next one
 LEFT_RANGE = "left the range of double precision. Standardise the columns, or use noise='correlated'."
 
 
@@ -41,6 +46,10 @@ class Stepper(Protocol):
         """At least one sweep, none beyond number `total`; kept draws are added to the record."""
         ...
 
+    def settle(self) -> None:
+        """Bring into the record what has been summed up elsewhere."""
+        ...
+
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs besides the record."""
         ...
@@ -49,10 +58,10 @@ class Stepper(Protocol):
 
 
 class Asked:
-    """What `run.json` holds, with the arrays beside it."""
+    """What `run.json` holds, with the arrays: those given, or those beside it in the folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, arrays: dict[str, Any] | None = None) -> None:
+        self.folder, self._arrays = folder, arrays
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.engine: str = found["engine"]
         self.model: dict[str, Any] = found["model"]
@@ -62,7 +71,10 @@ class Asked:
         self.degrees: int | None = found.get("degrees")
 
     def array(self, name: str) -> Any:
-        return np.load(self.folder / f"{name}.npy", allow_pickle=False)
+        return self._file(name) if self._arrays is None else self._arrays[name]
+
+    def _file(self, name: str, mode: Any = None) -> Any:
+        return np.load(self.folder / f"{name}.npy", mmap_mode=mode, allow_pickle=False)
 
     def start(self) -> SparseStart | None:
         """The sparse solution that chains start from, where one was stored."""
@@ -76,8 +88,9 @@ class Asked:
         return self._made[make]
 
     def record(self, chains: range, R: int) -> Record:
-        C = np.load(self.folder / "C.npy", mmap_mode="r+", allow_pickle=False)
-        return Record(C[chains.start : chains.stop], R)
+        mine, keeping = slice(chains.start, chains.stop), Keeping.load(self.folder)
+        C = self._file("C", "r+")[mine]
+        return Record(C, R, C.shape[2]) if keeping is None else BoundedRecord(C, R, keeping, self._file("whole", "r+")[mine])
 
     def kept(self, sweeps: int) -> int:
         """Draws kept after so many sweeps."""
@@ -85,10 +98,10 @@ class Asked:
 
 
 class Run:
-    """A stepper in its folder."""
+    """A stepper in its folder; one whose folder goes with the process (`passing`) writes no checkpoint."""
 
-    def __init__(self, asked: Asked, stepper: Stepper) -> None:
-        self.asked, self.stepper, self.seconds = asked, stepper, 0.0
+    def __init__(self, asked: Asked, stepper: Stepper, passing: bool = False) -> None:
+        self.asked, self.stepper, self.passing, self.seconds = asked, stepper, passing, 0.0
         self.file = asked.folder / f"state-{stepper.name}.npz"
         if self.file.exists():
             self._load()
@@ -118,14 +131,33 @@ class Run:
                 if now - saved > every:
                     self.save()
                     saved = time.perf_counter()
+                    every = max(every, SAVING * (saved - now))
         self.save()
-        if self.stepper.sweeps == total:
-            for i, k in enumerate(self.stepper.chains):
-                np.save(self.asked.folder / f"shrinkage-{k}-{draws}.npy", self.stepper.record.kappa[i], allow_pickle=False)
+        if self.stepper.sweeps == total and not self.passing:
+            self._note(draws)
         return True
+
+    def _note(self, draws: int) -> None:
+        """Write what is known after exactly so many draws, for a look at them: the chain itself may go on."""
+        self.stepper.settle()
+        record, folder = self.stepper.record, self.asked.folder
+        for i, k in enumerate(self.stepper.chains):
+            if record.running is not None:
+                np.savez(folder / f"running-{k}-{draws}.npz", **of_chain(record.running, i)._asdict())
+            np.save(folder / f"shrinkage-{k}-{draws}.npy", record.kappa[i], allow_pickle=False)
+
+    def left(self) -> "Left":
+        """What it would leave in its checkpoint now."""
+        self.stepper.settle()
+        record, n = self.stepper.record, self.kept
+        numbers = self.seconds, self.stepper.sweeps, self.stepper.device
+        return Left(record.Sigma[:, :n], record.tau[:, :n], record.kappa, *numbers, record.running)
 
     def save(self) -> None:
         """Write the checkpoint whole or not at all."""
+        if self.passing:
+            return
+        self.stepper.settle()
         arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
         part = self.file.with_suffix(".part")
         with open(part, "wb") as file:
@@ -163,6 +195,19 @@ class Left(NamedTuple):
     seconds: float
     sweeps: int
     device: str
+    running: Running | None = None
+
+
+def running_after(folder: Path, chains: int, draws: int) -> Running | None:
+    """What is known of every coefficient after exactly so many draws of each chain; None where it was not written."""
+    files = [folder / f"running-{k}-{draws}.npz" for k in range(chains)]
+    if not all(file.exists() for file in files):
+        return None
+    each = []
+    for file in files:
+        with np.load(file, allow_pickle=False) as stored:
+            each.append(as_first(Running(*(stored[name] for name in Running._fields))))
+    return together(each)
 
 
 def left(folder: Path) -> list[Left]:
@@ -175,19 +220,19 @@ def left(folder: Path) -> list[Left]:
     return out
 
 
-def opened(asked: Asked, k: int) -> Run:
+def opened(asked: Asked, k: int, passing: bool = False) -> Run:
     """The run that makes chain number k; on an accelerator, all chains."""
     if asked.engine == "jax":
         from intarsia.server.sampler.device_chains import DeviceChains
 
-        return Run(asked, DeviceChains(asked))
+        return Run(asked, DeviceChains(asked), passing)
     if asked.engine == "private":
         from intarsia.server.sampler.latent_chain import LatentChain
 
-        return Run(asked, LatentChain(asked, k))
+        return Run(asked, LatentChain(asked, k), passing)
     from intarsia.server.sampler.chain import Chain
 
-    return Run(asked, Chain(asked, k))
+    return Run(asked, Chain(asked, k), passing)
 
 
 def main(arguments: list[str]) -> int:

@@ -15,18 +15,20 @@ import numpy as np
 import intarsia
 from intarsia.errors import InputError
 from intarsia.server.results.draws import Draws
+from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
-from intarsia.server.sampler.launch import Launcher, Progress, Way, open_folder, run_folder
+from intarsia.server.sampler.keeping import Keeping, Size, choose
+from intarsia.server.sampler.launch import Launcher, Place, Progress, Way, make_room, open_folder, run_folder
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.run import START, left
+from intarsia.server.sampler.run import START
+from intarsia.server.sampler.running import convergence, moments
 from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.sparse_start import sparse_start
+from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
 from intarsia.server.sampler.stopping import Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_THIN, MANY_WARMUP, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, MANY_THIN, MANY_WARMUP, MEMORY, THIN, WARMUP
 
-IN_MEMORY_BYTES = 2 * 2**30  # draws of C above this stay on disk
 CHECKPOINT_SECONDS = 20.0
 
 
@@ -46,7 +48,7 @@ def sample(
     until: Until | None = None,
     mixing: bool = True,
     every: float = CHECKPOINT_SECONDS,
-    memory: int = IN_MEMORY_BYTES,
+    memory: int = MEMORY,
     backend: str = "numpy",
     degrees: int | None = None,
     partly: bool = False,
@@ -60,7 +62,11 @@ def sample(
     features, whose sweeps cost more and mix faster, 240 and 2); with a target `until` it ends
     before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
-    a checkpoint first. Draws of more than `memory` bytes stay on disk and are mapped.
+    a checkpoint first.
+
+    Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept (up to `memory` bytes), some
+    whole draws in single precision (up to `memory` bytes, in a file), and moments and diagnostics of every coefficient
+    (`Draws.summaries`): the memory then grows with P·Q and no longer with the draws.
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
     its own, so the same posterior and other draws; `workers` has no meaning there.
@@ -104,7 +110,7 @@ class Job:
     arrays: dict[str, Any]
     draws: int
     until: Until | None = None
-    memory: int = IN_MEMORY_BYTES
+    memory: int = MEMORY
     searches: bool = False  # do chains start from a sparse solution?
 
 
@@ -117,27 +123,29 @@ def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> 
     ):
         if int(value) != value or value < least:
             raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
-    digest = hashlib.sha256()
-    for array in job.arrays.values():
-        digest.update(array.tobytes())
-    asked = asked | {"digest": digest.hexdigest()}
+    if checkpoint is not None:
+        digest = hashlib.sha256()
+        for array in job.arrays.values():
+            digest.update(array)
+        asked = asked | {"digest": digest.hexdigest()}
+    size = Size(asked["chains"], job.draws, *asked["shape"][1:])
     with run_folder(checkpoint) as where:
-        open_folder(where, asked, job.arrays, job.draws)
+        open_folder(where, asked)
         began = time.perf_counter()
         if job.searches and not (where / START).exists():
             # Responses that are missing count as none at all; the chains draw them.
             sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
-        target = Launcher(where, asked, way, job.until).run(job.draws)
-        C = np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target]
-        if C.nbytes <= job.memory:
-            C = np.array(C)
-        elif checkpoint is None:
-            warnings.warn(
-                f"The draws ({C.nbytes / 2**30:.1f} GiB) stay in a temporary file that goes with this process; "
-                "pass checkpoint= to keep them.",
-                stacklevel=3,
-            )
-        return _collect(where, C, asked, time.perf_counter() - began)
+        make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size))
+        launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, way, job.until)
+        return _collect(launcher, launcher.run(job.draws), asked, began)
+
+
+def _keeping(where: Path, job: Job, size: Size) -> Keeping | None:
+    """What is kept of a run's draws of C; None: all of it."""
+    if size.bytes <= job.memory:
+        return None
+    found = SparseStart.load(where / START) if (where / START).exists() else None
+    return choose(job.arrays["X"], job.arrays["Y"], found, size, job.memory)
 
 
 def _check_gaps(Y: Any, model: Model, backend: str) -> None:
@@ -155,13 +163,13 @@ def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 
 
-def _collect(where: Path, C: Any, asked: dict[str, Any], seconds: float) -> Draws:
-    runs, chains, target = left(where), asked["chains"], C.shape[1]
+def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: float) -> Draws:
+    runs, chains, where = launcher.left(), asked["chains"], launcher.where
     share, each = len(runs) / chains, chains // len(runs)  # chains that ran together took their share of the time each
     info = {
         **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
         "device": runs[0].device,
-        "seconds": seconds,
+        "seconds": time.perf_counter() - began,
         "chain_seconds": [run.seconds * share for run in runs for _ in range(each)],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
@@ -174,4 +182,25 @@ def _collect(where: Path, C: Any, asked: dict[str, Any], seconds: float) -> Draw
         kappa = np.mean([np.load(file, allow_pickle=False) for file in files], axis=0)
     else:  # a longer run stands in the folder: over all its draws
         kappa = np.concatenate([run.kappa for run in runs]).mean(axis=0)
-    return Draws(C, Sigma, tau, kappa, info)
+    C = np.array(np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target])
+    return Draws(C, Sigma, tau, kappa, info, _summaries(launcher, target))
+
+
+def _summaries(launcher: Launcher, target: int) -> Summaries | None:
+    """What is known of every coefficient, where the draws of some features alone were kept."""
+    keeping = Keeping.load(launcher.where)
+    if keeping is None:
+        return None
+    known = launcher.running(target)
+    if known is None:
+        made = min(run.Sigma.shape[1] for run in launcher.left())
+        raise InputError(
+            f"The checkpoint holds {made:,} draws per chain, more than the {target:,} asked for, and a run of this size knows "
+            f"most coefficients over all of them only. Ask for {made:,} draws, or use another folder."
+        )
+    at = keeping.until(target)
+    whole = np.array(np.load(launcher.where / "whole.npy", mmap_mode="r", allow_pickle=False)[:, : len(at)])
+    mean, sd = moments(known, target)
+    # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
+    whole += (mean - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
+    return Summaries(keeping.features, mean, sd, known.positive.sum(axis=0), **convergence(known, target), whole=whole, at=at)

@@ -5,14 +5,17 @@ Whether a run stops at a look depends on its first draws alone, so the same seed
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import entries
-from intarsia.server.sampler.run import left
+from intarsia.server.sampler.running import Running, convergence
 from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
+
+Array = NDArray[np.float64]
 
 FIRST = 100  # draws per chain at the first look
 WITNESSES = 5_000  # entries of C that are looked at before all are
@@ -68,22 +71,33 @@ def looks(budget: int, until: Until | None) -> list[int]:
     return [*out, budget]
 
 
-def standing(folder: Path, draws: int, until: Until) -> Standing:
-    """Where the first draws of a run's folder stand; all entries are looked at where the first ones meet the target."""
-    Sigma = np.concatenate([each.Sigma[:, :draws] for each in left(folder)])
-    found = _worst(draws, np.diagonal(Sigma, axis1=2, axis2=3))
-    C = np.load(folder / "C.npy", mmap_mode="r", allow_pickle=False)[:, :draws]
-    flat = C.reshape(*C.shape[:2], -1)
+@dataclass(frozen=True)
+class Look:
+    """The first draws of a run: C (chain, draw, feature, Q) and Sigma (chain, draw, Q, Q); where C has some features only, what
+    `running` knows of all.
+    """
+
+    draws: int
+    C: Array
+    Sigma: Array
+    running: Running | None = None
+
+
+def standing(look: Look, until: Until) -> Standing:
+    """Where a run stands; all entries are looked at where the first ones meet the target."""
+    found = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
+    flat = look.C.reshape(*look.C.shape[:2], -1)
     some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
-    found = _together(found, _worst(draws, flat[:, :, some]))
+    found = _together(found, _worst(look.draws, entries(flat[:, :, some], workers=2)))
+    if look.running is not None and found.meets(until):
+        found = _together(found, _worst(look.draws, convergence(look.running, look.draws)))
     if some.size == flat.shape[2] or not found.meets(until):
         return found
-    return _together(found, _worst(draws, flat))
+    return _together(found, _worst(look.draws, entries(flat, workers=2)))
 
 
-def _worst(draws: int, x: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Standing:
-    """The worst entries of x (chain, draw, entry); those that never moved do not count, one that is not finite meets nothing."""
-    found = entries(x, workers=2)
+def _worst(draws: int, found: dict[str, Any]) -> Standing:
+    """The worst of the diagnosed entries; those that never moved do not count, one that is not finite meets nothing."""
     ess = np.minimum(found["ess_bulk"], found["ess_tail"])
     if not ess.size:
         return Standing(draws, 1.0, 1.0, np.inf)

@@ -113,11 +113,9 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
 
 def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[dict[str, Coefficients], dict[str, Any]]:
     """Each site's own rows of C, and a summary for the server's operator, the verdict first."""
-    C = posterior.C
-    features = tuple(str(v) for v in C.coords["feature"].values)
-    responses = tuple(str(v) for v in C.coords["response"].values)
-    feature_sites = np.array([str(s) for s in C.coords["site"].values])
-    response_sites = tuple(str(s) for s in C.coords["response_site"].values)
+    features, responses, columns = tuple(posterior.features), tuple(posterior.responses), posterior.columns
+    feature_sites = np.array([str(s) for s in columns["site"].values])
+    response_sites = tuple(str(s) for s in columns["response_site"].values)
     if set(feature_sites.tolist()) - set(study.names) or set(response_sites) - set(study.names):
         raise FederationError("The posterior speaks of sites that are not on the roster.")
     diagnosis, chosen = judgement.diagnosis, judgement.selection
@@ -126,13 +124,10 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
     effects = posterior.covariate_summary(study.deliver.interval)
     covariates = tuple(posterior.covariates)
     covariate_sites = np.array([str(s) for s in posterior.Gamma.coords["covariate_site"].values] if covariates else [], dtype=str)
-    Sigma = posterior.Sigma.values
-    S = C.shape[0] * C.shape[1]
-    keep = np.unique(np.linspace(0, S - 1, min(S, study.deliver.draws)).round().astype(int))
-    flat_C = C.values.reshape(S, *C.shape[2:])
-    flat_Sigma = Sigma.reshape(S, *Sigma.shape[2:])
-    flat_sigma2 = np.diagonal(flat_Sigma, axis1=1, axis2=2)
+    S = posterior.Sigma.shape[0] * posterior.Sigma.shape[1]
+    Sigma = posterior.noise_covariance().values
     with_draws = study.deliver.content == "draws"
+    delivered = _delivered(posterior, study.deliver.draws) if with_draws else None
     messages = {}
     for name in study.names:
         at = np.flatnonzero(feature_sites == name)
@@ -152,12 +147,12 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
             evidence=np.asarray(chosen.evidence, dtype=float)[at],
             selected=np.asarray(chosen.selected)[at],
             by_response=np.asarray(chosen.by_response)[at],
-            sigma2_mean=flat_sigma2[:, own].mean(axis=0),
-            draws=flat_C[keep][:, at] if with_draws else None,
-            sigma2=flat_sigma2[keep][:, own] if with_draws else None,
+            sigma2_mean=np.diagonal(Sigma)[own],
+            draws=None if delivered is None else delivered[0][:, at],
+            sigma2=None if delivered is None else delivered[1][:, own],
             verdict=str(diagnosis.verdict),
             converged=bool(diagnosis.converged),
-            noise_covariance=flat_Sigma.mean(axis=0)[np.ix_(own, own)],
+            noise_covariance=Sigma[np.ix_(own, own)],
             covariates=tuple(covariates[j] for j in here),
             **{f"covariate_{key}": values[here] for key, values in effects.items()},
             **_to_predict(judgement, at, here, own),
@@ -179,6 +174,15 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
         "draws": S,
     }
     return messages, summary
+
+
+def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
+    """Up to so many draws of all of C (draw, P, Q) and of the noise variances (draw, Q), evenly spread over the chains."""
+    C, Sigma = posterior.whole, posterior.whole_Sigma
+    S = C.shape[0] * C.shape[1]
+    keep = np.unique(np.linspace(0, S - 1, min(S, number)).round().astype(int))
+    at = np.divmod(keep, C.shape[1])
+    return np.asarray(C[at], dtype=np.float64), np.diagonal(Sigma, axis1=2, axis2=3)[at]
 
 
 def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dict[str, Any]:

@@ -1,0 +1,332 @@
+"""Runs too large for all their draws: what they keep agrees with the run that keeps everything, on a size where both run."""
+
+import signal
+import threading
+import tracemalloc
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from intarsia import ReducedRankHorseshoe
+from intarsia.errors import InputError
+from intarsia.report import render
+from intarsia.report.gather import gather
+from intarsia.server.results.diagnostics import entries
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.judgement import judge, keep, kept
+from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.not_converged import NotConvergedWarning
+from intarsia.server.results.posterior import Posterior
+from intarsia.server.sampler import backends, running
+from intarsia.server.sampler.keeping import choose_features, whole_draws
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.sparse_start import SparseStart
+from intarsia.server.sampler.stopping import Until
+
+P, M, Q = 400, 100, 3
+RUN = {"draws": 200, "warmup": 60, "chains": 4, "thin": 1, "seed": 3, "workers": 1}
+MEMORY = 4 * 4 * P * Q * 30  # 30 whole draws per chain; the draws of 220 features, the fewest
+
+
+def data():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((M, P))
+    X[:, 9] = X[:, 8] + 0.05 * rng.standard_normal(M)  # twins
+    C = np.zeros((P, Q))
+    C[:9] = rng.normal(0.0, 1.0, (9, Q))
+    return X, X @ C + rng.standard_normal((M, Q))
+
+
+X, Y = data()
+
+
+@pytest.fixture(scope="module")
+def both():
+    return sample(X, Y, **RUN), sample(X, Y, **RUN, memory=MEMORY)
+
+
+@pytest.fixture(scope="module")
+def posteriors(both):
+    out = [Posterior.from_draws(draws) for draws in both]
+    for posterior in out:
+        keep(posterior, judge(posterior, Rows.of(X, Y), X=X))
+    return out
+
+
+def summed_up(C):
+    """What `running` makes of draws at hand (chain, draw, P, Q)."""
+    runs = []
+    for chain in C:
+        now = running.blank(np, C.shape[2:])
+        for i, draw in enumerate(chain):
+            now = running.add(backends.get("numpy"), now, draw, running.Mark(*(v[0] for v in running.marks(i, i + 1))))
+        runs.append(running.as_first(now))
+    return running.convergence(running.together(runs), C.shape[1])
+
+
+def agrees(full, bounded):
+    """Draws bit for bit, moments to rounding, diagnostics to that of single precision."""
+    known = bounded.summaries
+    np.testing.assert_array_equal(bounded.C, full.C[:, :, known.features])
+    np.testing.assert_array_equal(bounded.Sigma, full.Sigma)
+    flat = full.C.reshape(-1, *full.C.shape[2:])
+    np.testing.assert_allclose(known.mean, flat.mean(axis=0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(known.sd, flat.std(axis=0, ddof=1), rtol=1e-9)
+    np.testing.assert_array_equal(known.positive, (flat > 0).sum(axis=0))
+    shift = known.whole - full.C[:, known.at]
+    assert np.ptp(shift, axis=(0, 1)).max() < 1e-5
+    np.testing.assert_allclose(known.whole.mean(axis=(0, 1)), known.mean, atol=1e-6)
+    for name, values in summed_up(full.C).items():
+        np.testing.assert_allclose(getattr(known, name), values, rtol=2e-3 if name.startswith("ess") else 1e-4)
+
+
+def test_a_bounded_run_agrees_with_the_one_that_keeps_everything(both):
+    full, bounded = both
+    assert full.summaries is None
+    assert bounded.C.shape == (4, 200, 220, Q)
+    assert (bounded.P, bounded.summaries.whole.dtype) == (P, np.float32)
+    assert 20 <= len(bounded.summaries.at) <= 30
+    agrees(full, bounded)
+
+
+def test_its_diagnostics_say_what_those_of_all_draws_say(both):
+    exact, known = entries(both[0].C), both[1].summaries
+    for name, least in (("rhat", 0.9), ("rhat_folded", 0.85), ("ess_bulk", 0.4), ("ess_tail", 0.4)):
+        assert np.corrcoef(exact[name].ravel(), getattr(known, name).ravel())[0, 1] > least, name
+    for name in ("rhat", "rhat_folded"):
+        assert np.quantile(np.abs(exact[name] - getattr(known, name)), 0.9) < 0.25 * (np.quantile(exact[name], 0.99) - 1)
+    assert 0.6 < np.median(known.ess_bulk / exact["ess_bulk"]) < 1.5
+
+
+ON_A_DEVICE = {**RUN, "chains": 2, "draws": 80, "warmup": 0, "backend": "jax"}
+
+
+def test_on_a_device_too():
+    """Every draw is kept whole, in single precision, so that one compilation is enough to see what was summed up."""
+    pytest.importorskip("jax")
+    found = sample(X[:12, :250], Y[:12], **ON_A_DEVICE, memory=5 * 2 * 80 * 250 * Q)
+    known, whole = found.summaries, found.summaries.whole.astype(float)
+    assert (found.C.shape, whole.shape) == ((2, 80, 220, Q), (2, 80, 250, Q))
+    np.testing.assert_allclose(found.C, whole[:, :, known.features], rtol=1e-6, atol=1e-6)
+    flat = whole.reshape(-1, 250, Q)
+    np.testing.assert_allclose(known.mean, flat.mean(axis=0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(known.sd, flat.std(axis=0, ddof=1), rtol=1e-5)
+    for name, values in summed_up(whole).items():
+        np.testing.assert_allclose(getattr(known, name), values, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_a_device_agrees_with_itself_and_goes_on(tmp_path):
+    pytest.importorskip("jax")
+    few, memory = (X[:12, :250], Y[:12]), 4 * 2 * 250 * Q * 10
+    sample(*few, **{**ON_A_DEVICE, "draws": 40}, memory=memory, checkpoint=tmp_path)
+    bounded = sample(*few, **ON_A_DEVICE, memory=memory, checkpoint=tmp_path)
+    assert len(bounded.summaries.at) < 20
+    agrees(sample(*few, **ON_A_DEVICE), bounded)
+
+
+@pytest.mark.parametrize("bug", ["batches", "halfway", "mean"])
+def test_planted_bugs_in_the_summing_up_are_found(both, monkeypatch, bug):
+    real = running.add
+
+    def wrong(be, now, C, mark):
+        if bug == "halfway":
+            mark = mark._replace(halfway=mark.number % 10 == 0)
+        out = real(be, now, C, mark)
+        if bug == "batches":
+            return out._replace(batches=out.batches * 1.05)
+        return out._replace(mean=now.mean + (C - now.mean) / (mark.number + 1)) if bug == "mean" else out
+
+    monkeypatch.setattr("intarsia.server.sampler.record.add", wrong)
+    with pytest.raises(AssertionError):
+        agrees(both[0], sample(X, Y, **RUN, memory=MEMORY))
+
+
+def test_selection_groups_and_diagnosis_agree(posteriors):
+    full, bounded = (kept(posterior) for posterior in posteriors)
+    a, b = full.selection, bounded.selection
+    assert a.groups
+    np.testing.assert_array_equal(a.selected, b.selected)
+    np.testing.assert_array_equal(a.by_response, b.by_response)
+    np.testing.assert_array_equal(a.sign_by_response, b.sign_by_response)
+    assert [g.members.tolist() for g in a.groups] == [g.members.tolist() for g in b.groups]
+    assert a.expected_fdr == pytest.approx(b.expected_fdr, abs=1e-12)
+    assert np.abs(a.local_fdr - b.local_fdr).mean() < 0.05
+    some = posteriors[1].with_draws
+    for name in ("rhat", "ess_tail", "mcse_sd"):
+        np.testing.assert_array_equal(getattr(full.diagnosis, name)[some], getattr(bounded.diagnosis, name)[some])
+    assert np.isfinite(bounded.diagnosis.rhat).all()
+    assert np.isfinite(bounded.diagnosis.mcse).all()
+    assert full.diagnosis.converged == bounded.diagnosis.converged
+
+
+def test_a_feature_without_draws_is_selected_all_the_same(both):
+    """Take the draws of a feature that matters away: counts and whole draws still find it."""
+    bounded = both[1]
+    known = bounded.summaries
+    rest = known.features != 0
+    without = Draws(bounded.C[:, :, rest], bounded.Sigma, bounded.tau, None, {}, replace(known, features=known.features[rest]))
+    chosen = judge(Posterior.from_draws(without), X=X).selection
+    assert chosen.selected[0]
+    assert (chosen.selected == judge(Posterior.from_draws(bounded), X=X).selection.selected).all()
+
+
+def test_intervals_of_kept_features_are_exact_and_others_near(posteriors):
+    bounded = posteriors[1]
+    some = bounded.with_draws
+    others = np.setdiff1d(np.arange(P), some)
+    a, b = (np.stack(posterior.interval(0.95)) for posterior in posteriors)
+    np.testing.assert_array_equal(a[:, some], b[:, some])
+    width = a[1, others] - a[0, others]
+    assert np.sqrt(np.square((b - a)[:, others] / width).mean()) < 0.15
+    assert 0.9 < ((b[1] - b[0])[others] / width).mean() < 1.1
+    place = np.array([0, int(others[3]), 7])
+    np.testing.assert_allclose(np.stack(bounded.quantile([0.025, 0.975], place)), b[:, place])
+    assert bounded.draws_of(np.array([0])).shape == (4, 200, 1, Q)
+    assert bounded.draws_of(others[:2]).shape == (4, len(bounded.whole_at), 2, Q)
+
+
+def test_prediction_and_leave_one_out_agree(posteriors):
+    full, bounded = posteriors
+    new = np.random.default_rng(8).standard_normal((20, P))
+    (mean, sd), (near, near_sd) = full.predict(new), bounded.predict(new)
+    assert np.abs(near - mean).max() < 1e-5
+    assert np.abs(near_sd / sd - 1).max() < 0.2
+    assert bounded.predictive_draws(new, rng=np.random.default_rng(0)).shape == (4, len(bounded.whole_at), 20, Q)
+    assert np.abs(kept(full).loo.r2 - kept(bounded).loo.r2).max() < 0.05
+
+
+def test_the_file_holds_kept_draws_under_their_names_and_summaries_of_all(posteriors, tmp_path):
+    bounded = posteriors[1]
+    back = Posterior.load(bounded.save(tmp_path / "posterior.nc"))
+    assert back.features == [f"x{p}" for p in range(P)]
+    assert back.C.coords["feature"].values.tolist() == [f"x{p}" for p in bounded.with_draws]
+    np.testing.assert_array_equal(back.mean(), bounded.mean())
+    np.testing.assert_array_equal(back.interval(0.9)[1], bounded.interval(0.9)[1])
+    np.testing.assert_array_equal(kept(back).selection.local_fdr, kept(bounded).selection.local_fdr)
+    page = render(gather(back))
+    assert "Almost" in page or "Not converged" in page or "The chains agree" in page
+
+
+def test_draws_go_through_a_folder(both, tmp_path):
+    back = Draws.load(both[1].save(tmp_path))
+    agrees(both[0], back)
+
+
+def test_the_draws_do_not_depend_on_workers_or_interruptions(both, tmp_path):
+    full = both[0]
+    agrees(full, sample(X, Y, **{**RUN, "workers": 2}, memory=MEMORY))
+    whole = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path / "one")
+    sample(X, Y, **{**RUN, "draws": 70}, memory=MEMORY, checkpoint=tmp_path / "two")
+    longer = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path / "two")
+    agrees(full, longer)
+    for name in ("mean", "sd", "rhat", "rhat_folded", "ess_bulk", "ess_tail"):
+        np.testing.assert_array_equal(getattr(whole.summaries, name), getattr(both[1].summaries, name))
+        np.testing.assert_array_equal(getattr(longer.summaries, name), getattr(both[1].summaries, name))
+    with pytest.raises(InputError, match="holds 200 draws"):
+        sample(X, Y, **{**RUN, "draws": 90}, memory=MEMORY, checkpoint=tmp_path / "two")
+
+
+def test_an_interrupted_run_goes_on(both, tmp_path):
+    def stop(progress):
+        if threading.current_thread() is threading.main_thread() and min(progress.sweeps[:1]) > 100 and not stopped:
+            stopped.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = []
+    with pytest.raises(KeyboardInterrupt):
+        sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path, progress=stop)
+    again = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path)
+    np.testing.assert_array_equal(again.C, both[1].C)
+    np.testing.assert_array_equal(again.summaries.ess_tail, both[1].summaries.ess_tail)
+    np.testing.assert_array_equal(again.summaries.whole, both[1].summaries.whole)
+
+
+def test_a_target_stops_the_run_at_the_same_draw_whatever_the_workers(tmp_path):
+    until = Until(rhat=1.08, folded=1.12, ess=60)
+    run = {**RUN, "draws": 400, "thin": 2, "until": until, "memory": MEMORY}
+    alone = sample(X, Y, **run)
+    assert alone.draws in (100, 150, 200, 300)
+    pair = sample(X, Y, **{**run, "workers": 2}, checkpoint=tmp_path)
+    assert pair.draws == alone.draws
+    np.testing.assert_array_equal(pair.C, alone.C)
+    np.testing.assert_array_equal(pair.summaries.rhat, alone.summaries.rhat)
+    again = sample(X, Y, **run, checkpoint=tmp_path)
+    assert again.draws == alone.draws
+
+
+def test_the_estimator_works_from_it():
+    """Constant columns, covariates, data with means, in their own units."""
+    rng = np.random.default_rng(1)
+    wide = np.hstack([X * rng.uniform(0.5, 2.0, P) + rng.normal(0, 30.0, P), np.ones((M, 1)), rng.standard_normal((M, 1))])
+    y = 5.0 * Y + wide[:, -1:] + 100.0
+    settings = {"draws": 100, "warmup": 60, "chains": 2, "thin": 1, "until": None, "random_state": 0, "n_jobs": 1, "folds": 0}
+    settings |= {"covariates": [-1], "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        full = ReducedRankHorseshoe(**settings).fit(wide, y)
+        bounded = ReducedRankHorseshoe(**settings, memory=MEMORY).fit(wide, y)
+    assert bounded.posterior_.summaries is not None
+    np.testing.assert_allclose(bounded.coef_, full.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(bounded.selected_, full.selected_)
+    assert bounded.coef_[:, P].tolist() == [0.0] * Q
+    # Intercept and covariate effects need all of C: they have the whole draws, and their noise is drawn anew.
+    spread = np.sqrt(np.diag(full.noise_covariance_) / M)
+    assert np.abs(bounded.predict(wide[:10]) - full.predict(wide[:10])).max() < spread.max()
+    assert bounded.predict_draws(wide[:2]).shape[2:] == (2, Q)
+    assert len(bounded.table()) == len(full.table())
+    assert bounded.interval(0.9)[0].shape == full.interval(0.9)[0].shape
+
+
+def test_memory_grows_with_the_features_and_not_with_the_draws():
+    def peak(draws):
+        tracemalloc.start()
+        found = sample(X, Y, **{**RUN, "draws": draws, "warmup": 5, "chains": 1}, memory=0)
+        size = found.C.nbytes  # of the features whose draws are kept
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top - 2 * size
+
+    few, many = peak(100), peak(800)
+    whole = 700 * P * Q * 8  # of the draws more
+    assert many - few < 0.15 * whole
+
+
+def test_what_is_kept_is_chosen_from_data_and_start_alone():
+    found = SparseStart(np.array([399]), np.ones((1, Q)), np.eye(Q))
+    places = choose_features(X, Y, found, 50)
+    assert len(places) == 50
+    assert 399 in places
+    assert set(range(6)) <= set(places.tolist())
+    np.testing.assert_array_equal(places, choose_features(X, Y, found, 50))
+    assert choose_features(X, Y, None, P).tolist() == list(range(P))
+
+
+@pytest.mark.parametrize(("draws", "number"), [(1000, 13), (1000, 5000), (60, 5), (4, 2), (5000, 100)])
+def test_whole_draws_are_there_wherever_a_run_stops(draws, number):
+    at = whole_draws(draws, number)
+    assert len(at) == len(np.unique(at)) <= max(number, 7)
+    assert at[-1] == draws - 1
+    if number >= draws:
+        assert len(at) == draws
+    for look in (100, 150, 200, 400, 800):
+        if look < draws:
+            assert (at < look).sum() >= min(number, draws) // 10
+
+
+def test_batches_and_halves_are_those_of_the_draws():
+    """Against the definitions, on draws at hand."""
+    rng = np.random.default_rng(2)
+    n, chains = 150, 3
+    x = rng.standard_normal((chains, n, 5, 2)).cumsum(axis=1) * 0.1 + 1.0
+    found = summed_up(x)
+    root = np.sign(x) * np.abs(x) ** 0.25
+    for name, r, ess in (("rhat", root, "ess_bulk"), ("rhat_folded", np.abs(root), "ess_tail")):
+        halves = np.concatenate([r[:, :75], r[:, 75:]])
+        within = halves.var(axis=1, ddof=1).mean(axis=0)
+        between = halves.mean(axis=1).var(axis=0, ddof=1)
+        np.testing.assert_allclose(found[name], np.sqrt(1 - 2 / n + between / within), rtol=1e-4)
+        means = r.reshape(chains * 6, 25, 5, 2).mean(axis=1)
+        np.testing.assert_allclose(found[ess], chains * n * within / (25 * means.var(axis=0, ddof=1)), rtol=1e-3)
