@@ -67,7 +67,7 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         memory.likely,
         memory.scored,
     )
-    if kind.many:
+    if kind.score:
         number = xp.minimum(memory.scored + 1, SCORES)
         likely = memory.likely + (stats.scored.likely - memory.likely) / number
         memory = memory._replace(likely=likely, scored=number)

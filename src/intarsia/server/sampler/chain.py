@@ -70,7 +70,8 @@ class Chain:
     def advance(self, total: int) -> None:
         """One sweep."""
         del total
-        kind, warmup = self.plan.kind(self.sweeps), self.asked.warmup
+        warmup = self.asked.warmup
+        kind = self.plan.kind(self.sweeps, warmup)
         if self.gaps is not None:
             self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)

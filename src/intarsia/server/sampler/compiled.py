@@ -13,7 +13,7 @@ from intarsia.server.sampler import conditionals, inclusion, kernels, trade
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
-from intarsia.server.sampler.schedule import RELAX, Sweep
+from intarsia.server.sampler.schedule import KNOWN, RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
@@ -85,35 +85,39 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     else:
         small = X.shape[0] <= FEW and X.size <= 8 * CACHED
         G, XZ = kernels.weigh(X.T, state.lam, Z) if small else be.weigh(X, state.lam, Z)
-    if kind.many:
+    if kind.trade:
         prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
         state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
         view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
     lam, (U, D, _, A) = state.lam, view
     top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
     factor = Tridiagonal(G, X, lam, 1e1 * top)
-    if kind.many:
+    if kind.score:
         stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
     border = inclusion.choose(be, plan, data, tuning, lam, noise["border.take"])
     chosen = border.features
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
     steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
-    U, D, tau, accepted, new, W, Vt = kernels.integrated(
+    U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
         (noise["steps.v"], steps, noise["steps.u"]),
-        (Z[chosen], lam[chosen], noise["border.value"], noise["border.mix"], noise["border.pick"]),
+        (Z[chosen], lam[chosen], *(noise[f"border.{name}"][: chosen.size] for name in ("value", "mix", "pick"))),
         (border.taken, border.edge, border.out),
     )  # fmt: skip
     if np.isnan(new).any():
         raise ConvergenceError(NOT_POSITIVE)
-    if plan.searches and not kind.scales:
-        columns = X[:, chosen]
-        stats = stats._replace(gram=G + (columns * (new**2 - lam[chosen] ** 2)) @ columns.T)
-    lam = be.put(lam, chosen, new)
+    old, lam = lam[chosen], be.put(lam, chosen, new)
     W = np.ascontiguousarray(factor.unrotate(W))
     if plan.hold == 1:
         B, F = kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z)
     else:
         B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
-        F = be.times(X, B)
+        columns, change = X[:, chosen], new**2 - old**2
+        if plan.searches and not kind.scales:
+            stats = stats._replace(gram=G + (columns * change) @ columns.T)
+        if (d**2).max() * factor.trace() < KNOWN:
+            moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + change[:, None] * (columns.T @ W))
+            F = (moved + factor.apply(W)) @ Vt * tau
+        else:
+            F = be.times(X, B)
     return B, F, lam, tau, (U, D, data.Y @ U), stats._replace(steps=accepted)

@@ -152,7 +152,7 @@ class Runner:
         data = data._replace(m=float(plan.m))  # a shape of gamma variates: known when compiling
         if data.X is None:
             data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
-        cycle = [plan.kind(i) for i in range(plan.every)]
+        cycle = [plan.kind(i, 0 if warmup is None else None) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
         uses = [plan.searches or (not plan.element and plan.mixing and not kind.collapse) for kind in cycle]
 

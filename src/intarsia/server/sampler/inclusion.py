@@ -28,10 +28,10 @@ class Border(NamedTuple):
     So one that is seldom looked at when it is out comes in the more readily when it is.
     """
 
-    features: Array  # (K), more than were taken
-    taken: Array  # (K) which of them move
-    edge: Array  # (K) lam above which each is in
-    out: Array  # (K) probability of being taken when out over that when in
+    features: Array  # up to K, on a device K, more than were taken
+    taken: Array  # which of them move
+    edge: Array  # lam above which each is in
+    out: Array  # probability of being taken when out over that when in
 
 
 def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: Array) -> Border:
@@ -42,7 +42,7 @@ def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: A
         return Border(features, xp.ones(K, dtype=bool), xp.zeros(K), xp.ones(K))
     edge = xp.exp(tuning.limit) / xp.sqrt(xp.maximum(data.norm2, 1e-300))
     taken = xp.log(u) < xp.where(lam > edge, tuning.rate, tuning.doubt)
-    features = be.largest(1.0 * taken, K)
+    features = be.members(taken, K)
     fits = taken.sum() <= K  # else none moves; that depends on who was taken alone
     return Border(features, taken[features] & fits, edge[features], xp.exp(tuning.doubt[features] - tuning.rate))
 

@@ -530,8 +530,8 @@ def integrated(
     walk: tuple[Array, Array, Array],
     border: tuple[Array, Array, Array, Array, Array],
     chosen: tuple[Array, Array, Array],
-) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
-    """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W and Vᵀ.
+) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
+    """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W, Vᵀ and d.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
     features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
@@ -575,7 +575,7 @@ def integrated(
         for k in range(number):
             Xk[i, k] = packed[i, Q + 2 * R + k]
     lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4], chosen)
-    return U, D, tau, accepted, lam, d * W, Vt
+    return U, D, tau, accepted, lam, d * W, Vt, d
 
 
 @njit(cache=True, error_model="numpy")

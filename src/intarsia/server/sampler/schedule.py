@@ -20,6 +20,7 @@ COSTLY = 2e7  # multiplications of factoring the system of B above which light s
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
 MANY_BORDERLINE = 256  # of those that features are taken for where there are many (`inclusion`)
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
+KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
@@ -34,11 +35,12 @@ class Kind(NamedTuple):
     collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
-    many: bool = False  # what many features need: their scores, and the small coefficients' share traded against the noise's
+    trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
+    score: bool = False  # how likely each feature is to be in, for the warm-up
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
-WIDE, NARROW = Kind(True, True, True, True), Kind(True, False, False)
+WIDE, NARROW = Kind(True, True, True, True, True), Kind(True, False, False)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -89,10 +91,12 @@ class Plan:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return 4 if self.searches else 7
+        return 3 if self.searches else 7
 
-    def kind(self, sweep: int) -> Kind:
-        """What sweep number `sweep` (from 0) is."""
+    def kind(self, sweep: int, warmup: int | None = None) -> Kind:
+        """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
+        if warmup is not None and sweep >= warmup:
+            return self.kind(sweep)._replace(score=False)
         if not self.mixing:
             return PLAIN
         place = sweep % self.every
@@ -100,7 +104,7 @@ class Plan:
             return PLAIN if place % 2 else FULL
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
-        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one of four
+        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one of three
             return NARROW if place else WIDE
         if place == 0:
             return FULL
@@ -148,7 +152,7 @@ class Plan:
                 "border.mix": ("uniform", (K, T), 0.0),
                 "border.pick": ("uniform", (K,), 0.0),
             }
-        if kind.many:
+        if kind.trade:
             spec |= trade.needs()
         return spec
 

@@ -12,7 +12,7 @@ from intarsia.server.sampler import compiled, conditionals, inclusion, integrate
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.schedule import RELAX, TARGET, Plan, Sweep, part
+from intarsia.server.sampler.schedule import KNOWN, RELAX, TARGET, Plan, Sweep, part
 from intarsia.server.sampler.state import Data, State, Stats
 
 
@@ -83,14 +83,14 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
         G, XZ = now.gram, be.times(X, state.lam[:, None] * Z)
     else:
         G, XZ = be.weigh(X, state.lam, Z)
-    if now.kind.many:
+    if now.kind.trade:
         state, G, XZ = trade.trade(be, data, state, (G, XZ), (plan.laws, law, power), noise)
     lam, rotation = state.lam, law.rotation(be, state.Sigma)
     root = rotation.root()
     # Ten times as much as the present d_j² leaves the proposals room.
     top = power * ((root.K @ state.A * state.tau) ** 2).sum()
     factor = be.factor(G, X, lam, 1e1 * top, many=True)
-    if now.kind.many:
+    if now.kind.score:
         stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
     border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
     chosen = border.features
@@ -107,7 +107,8 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     U, d, Vt = conditionals.whiten(be, view.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
-    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, border, plan.laws.local, part(noise, "border"))
+    candidates = _first(part(noise, "border"), columns.shape[1])
+    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, border, plan.laws.local, candidates)
     if plan.searches and not now.kind.scales:
         stats = stats._replace(gram=G + (columns * (new**2 - old**2)) @ columns.T)
     lam = be.put(lam, chosen, new)
@@ -120,9 +121,13 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
         moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + (new**2 - old**2)[:, None] * (columns.T @ W))
         return (moved + factor.apply(W)) @ Vt * tau
 
-    # Known to rounding times d²G; where that is too much, the product is made.
-    F = be.branch((d**2).max() * factor.trace() < 1e5, known, lambda B: be.times(X, B), B)
+    F = be.branch((d**2).max() * factor.trace() < KNOWN, known, lambda B: be.times(X, B), B)
     return state._replace(B=B, lam=lam, tau=tau), F, view, stats._replace(steps=accepted)
+
+
+def _first(candidates: dict[str, Array], number: int) -> dict[str, Array]:
+    """The random numbers of as many features."""
+    return {name: value[:number] for name, value in candidates.items() if name != "take"}
 
 
 def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:

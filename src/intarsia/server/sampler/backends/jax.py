@@ -243,6 +243,10 @@ class JaxBackend:
         return jnp.sort(lax.top_k(x, k)[1]).astype(jnp.int64)
 
     @staticmethod
+    def members(mask: Array, k: int) -> Array:
+        return JaxBackend.largest(1.0 * mask, k)
+
+    @staticmethod
     def asarray(x: Array) -> Array:
         return jnp.asarray(x, dtype=jnp.float64)
 

@@ -191,6 +191,10 @@ class NumpyBackend:
         return np.sort(np.argpartition(-x, k - 1)[:k])
 
     @staticmethod
+    def members(mask: Array, k: int) -> Array:
+        return np.flatnonzero(mask)[:k] if mask.any() else np.zeros(1, dtype=np.int64)
+
+    @staticmethod
     def asarray(x: Array) -> Array:
         return np.asarray(x, dtype=np.float64)
 

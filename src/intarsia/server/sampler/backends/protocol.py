@@ -100,6 +100,10 @@ class Backend(Protocol):
         """Indices of the k largest entries, in ascending order of index."""
         ...
 
+    def members(self, mask: Array, k: int) -> Array:
+        """Indices where the mask holds, k at most; on a device k always, filled up with others."""
+        ...
+
 
 class DeviceBackend(Backend, Protocol):
     """An array library that compiles whole loops for an accelerator, chains side by side."""
