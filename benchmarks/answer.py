@@ -34,10 +34,14 @@ CASES = {
     "20000": Case(20_000, 300, 5, 25),
     "20000-ar1": Case(20_000, 300, 5, 25, "ar1"),
     "20000-blocks": Case(20_000, 300, 5, 25, "blocks"),
+    "small": Case(2400, 110, 3, 6),
     "100000": Case(100_000, 500, 5, 40),
     "100000-gpu": Case(100_000, 500, 5, 40, backend="jax"),
     "1000000-gpu": Case(1_000_000, 1000, 10, 100, backend="jax"),
 }
+import os
+
+MEM = {"memory": int(os.environ["MEM"])} if "MEM" in os.environ else {}
 TWO_CORES = ("20000", "20000-ar1", "20000-blocks")
 
 
@@ -57,23 +61,43 @@ def data(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, Y - Y.mean(axis=0), C
 
 
-def answer(case: Case, seed: int, workers: int) -> dict[str, Any]:
+def wrong_start(X: np.ndarray, Y: np.ndarray, degrees: int | None = None) -> Any:
+    """A start that is badly wrong: half of the solution left out, fifty features that do not matter added."""
+    from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
+
+    found = sparse_start(X, Y, degrees)
+    rng = np.random.default_rng(0)
+    half = rng.permutation(found.features)[: found.features.size // 2]
+    features = np.union1d(half, rng.choice(X.shape[1], 50, replace=False))
+    C = np.linalg.lstsq(X[:, features], Y, rcond=None)[0]
+    left = Y - X[:, features] @ C
+    return SparseStart(features, C, left.T @ left / (len(Y) - features.size))
+
+
+def answer(case: Case, seed: int, workers: int, wrong: bool = False) -> dict[str, Any]:
     from intarsia.server.results.diagnostics import entries
     from intarsia.server.results.selection import select
-    from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler import sample as sampler
     from intarsia.server.sampler.stopping import Until
 
+    if wrong:
+        sampler.sparse_start = wrong_start  # type: ignore[assignment]
     X, Y, C = data(case, seed)
     before = high_mb()
     told: list[Any] = []
     began = time.perf_counter()
-    draws = sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=told.append)
+    draws = sampler.sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=told.append, **MEM)
     sampled = time.perf_counter() - began
-    found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers)
+    summed = draws.summaries
+    found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers) if summed is None else vars(summed)
     chosen = select(draws, X=X)
     seconds = time.perf_counter() - began
     true = np.flatnonzero(C.any(axis=1))
-    lower, upper = np.quantile(draws.C[:, :, true].reshape(-1, len(true), case.Q), [0.025, 0.975], axis=0)
+    if summed is not None and not np.isin(true, summed.features).all():
+        lower, upper = summed.quantiles(true, [0.025, 0.975])
+    else:
+        kept = true if summed is None else np.searchsorted(summed.features, true)
+        lower, upper = np.quantile(draws.C[:, :, kept].reshape(-1, len(true), case.Q), [0.025, 0.975], axis=0)
     hit = {int(p) for finding in chosen.findings for p in finding}
     wrong = sum(not set(map(int, finding)) & set(map(int, true)) for finding in chosen.findings)
     ess = np.minimum(found["ess_bulk"], found["ess_tail"])
@@ -83,7 +107,8 @@ def answer(case: Case, seed: int, workers: int) -> dict[str, Any]:
         "seconds_to_answer": round(seconds, 1), "seconds_sampling": round(sampled, 1), "draws": int(draws.C.shape[1]),
         "sweeps": draws.info["sweeps"], "ms_per_sweep": round(float(np.mean(draws.info["ms_per_sweep"])), 1),
         "estimate_at_start": round(told[0].seconds_left, 1),
-        "rhat_max": round(float(np.nanmax(found["rhat"])), 4), "rhat_folded_max": round(float(np.nanmax(found["rhat_folded"])), 4),
+        "rhat_max": round(float(np.nanmax(found["rhat"])), 4),
+        "rhat_folded_max": round(float(np.nanmax(found["rhat_folded"])), 4),
         "rhat_over": int((found["rhat"] > 1.01).sum()), "folded_over": int((found["rhat_folded"] > 1.02).sum()),
         "ess_min": round(float(np.nanmin(ess))), "ess_under": int((ess < 400).sum()),
         "power": round(len(hit & set(map(int, true))) / len(true), 3), "fdr": round(wrong / max(1, len(chosen.findings)), 3),
@@ -98,13 +123,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(TWO_CORES), help=f"of {', '.join(CASES)}")
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
+    parser.add_argument("--wrong-start", action="store_true", help="begin with half of the solution and fifty false features")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     for name in args.cases:
         for seed in args.seeds:
-            row = {"case": name, **answer(CASES[name], seed, args.workers)}
+            name += " wrong start" if args.wrong_start else ""
+            row = {"case": name, **answer(CASES[name.split()[0]], seed, args.workers, args.wrong_start)}
             rows = [old for old in rows if (old["case"], old["seed"]) != (name, seed)] + [row]
             args.out.write_text("[\n" + ",\n".join(json.dumps(one) for one in rows) + "\n]\n")
             print(json.dumps(row), flush=True)

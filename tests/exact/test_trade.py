@@ -68,11 +68,13 @@ def test_the_density_is_the_dense_one(name, noise, rows, monkeypatch):
         with be.precision():
             data = prepare(be, X, Y)
             law = covariance_law(noise, data.noise_scale, Q)
-            moved = trade.trade(be, data, State(*map(be.asarray, state)), (LAWS, law, 1.0), numbers)
+            moved = trade.trade(
+                be, data, State(*map(be.asarray, state)), be.weigh(data.X, state.lam, numbers["Z"]), (LAWS, law, 1.0), numbers
+            )
     else:
         data = prepare(be, X, Y)
         law = covariance_law(noise, data.noise_scale, Q)
-        moved = trade.trade(be, data, state, (LAWS, law, 1.0), numbers)
+        moved = trade.trade(be, data, state, be.weigh(data.X, state.lam, numbers["Z"]), (LAWS, law, 1.0), numbers)
     scale = np.sqrt((Y**2).mean(axis=0))
     plain = backends.get("numpy")
     found_in = trade.inside(plain, prepare(plain, X, Y), state, covariance_law(noise, scale, Q))
@@ -102,7 +104,7 @@ def test_what_comes_out_has_the_same_features_in():
     before, moved = trade.inside(be, data, state, law), 0
     for seed in range(40):
         noise = draw_noise(plan(Model(rank=R), X, Y), np.random.default_rng(seed), TRADING)
-        after, _, _ = trade.trade(be, data, state, (LAWS, law, 1.0), noise)
+        after, _, _ = trade.trade(be, data, state, be.weigh(data.X, state.lam, noise["Z"]), (LAWS, law, 1.0), noise)
         now = trade.inside(be, data, after, law)
         assert set(now.chosen[now.counts]) == set(before.chosen[before.counts])
         moved += not np.array_equal(after.tau, state.tau)
@@ -114,6 +116,6 @@ def test_with_too_many_features_in_nothing_moves(monkeypatch):
     monkeypatch.setattr(trade, "most", lambda rows, features: 2)
     data, law = prepare(be, X, Y), Correlated(np.sqrt((Y**2).mean(axis=0)))
     noise = draw_noise(plan(Model(rank=R), X, Y), np.random.default_rng(0), TRADING)
-    after, _, _ = trade.trade(be, data, state, (LAWS, law, 1.0), noise)
+    after, _, _ = trade.trade(be, data, state, be.weigh(data.X, state.lam, noise["Z"]), (LAWS, law, 1.0), noise)
     np.testing.assert_array_equal(after.tau, state.tau)
     np.testing.assert_array_equal(after.Sigma, state.Sigma)

@@ -1,5 +1,7 @@
 """Draws from the joint law of parameters and data, and the sweep applied to them: tools of the joint tests."""
 
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,9 @@ BE = backends.get("numpy")
 
 
 class Problem(NamedTuple):
-    """What a joint test is made of. `shared`: do light sweeps share the factored system? `compiled`: on the path users take?"""
+    """What a joint test is made of. `shared`: do light sweeps share the factored system? `compiled`: on the path users take?
+    `many`: as if there were many features (the test lowers their number); `reach`: of the law of tau.
+    """
 
     local: str = "row"
     law: str = "horseshoe"
@@ -31,6 +35,8 @@ class Problem(NamedTuple):
     kinds: tuple = ()
     shared: bool = True
     compiled: bool = True
+    many: bool = False
+    reach: float = math.inf
 
 
 class Setting:
@@ -47,12 +53,17 @@ class Setting:
             model, self.X, np.zeros((m, Q)), mixing=problem.mixing, borderline=min(2, P), compiled=problem.compiled
         )
         self.m, self.Q = m, Q
+        if problem.many:
+            self.plan = replace(self.plan, borderline=P, tau_reach=problem.reach)
+        assert self.plan.searches is problem.many
         tuning = initial_tuning(self.plan)
         self.tuning = tuning._replace(
             theta=np.linspace(0.3, np.pi / 2, tuning.theta.size).reshape(tuning.theta.shape),
             doubt=np.linspace(0.0, 2.0, P),
             log_steps=np.log(np.full(2, 1.2)),
         )
+        if problem.many:
+            self.tuning = self.tuning._replace(doubt=np.log(np.linspace(0.05, 0.9, P)), limit=np.log(2.0), rate=np.log(0.9))
 
     def scale(self, rng, shape, law):
         if law == "horseshoe":
@@ -66,6 +77,8 @@ class Setting:
         p = self.plan
         lam = self.scale(rng, (p.P, p.R) if p.element else (p.P,), p.model.law)
         tau = np.abs(rng.standard_cauchy(p.R))
+        while (rng.random(p.R) > np.exp(-((tau / p.tau_reach) ** 2) / 2)).any():
+            tau = np.abs(rng.standard_cauchy(p.R))
         rows = lam if p.element else lam[:, None]
         B = rng.standard_normal((p.P, p.R)) * rows * tau
         return State(rng.standard_normal((p.Q, p.R)), B, lam, tau, self.covariance(rng))
@@ -106,14 +119,16 @@ class Setting:
 
 def sweeps_of(setting, data, state, rng, sweeps):
     """So many sweeps of the setting's kinds in turn, the factored system shared as a chain shares it."""
-    plan, factor = setting.plan, None
+    plan, factor, gram = setting.plan, None, None
     for i in range(sweeps):
         kind = setting.kinds[i % len(setting.kinds)]
         if kind.collapse or plan.element or not setting.shared:
             factor = None
         else:
             factor = factored(BE, plan, data, state, factor)
-        state, _ = sweep(Sweep(BE, plan, data, setting.tuning, draw_noise(plan, rng, kind), kind, factor), state)
+        now = Sweep(BE, plan, data, setting.tuning, draw_noise(plan, rng, kind), kind, factor, gram)
+        state, stats = sweep(now, state)
+        gram = stats.gram
     return state
 
 

@@ -12,14 +12,15 @@ import pytest
 from joint import Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import compiled, kernels, priors, trade
+from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
 TRADE = (FULL._replace(trade=True),)
+MANY = {"kinds": (WIDE, NARROW, NARROW), "many": True}
 SETTINGS = {
     "row": {}, "row, readable": {"compiled": False}, "row, light sweeps": {"kinds": (LIGHT,)},
     "row, small light sweeps": {"kinds": (LIGHT,), "shared": False},
@@ -30,6 +31,9 @@ SETTINGS = {
     "row, independent noise": {"noise": "independent"}, "row, one response": {"Q": 1, "R": 1},
     "row, plain Gibbs": {"mixing": False}, "element": {"local": "element"},
     "element, independent noise": {"local": "element", "noise": "independent"},
+    "row, many features": MANY, "row, many features, reach": MANY | {"reach": 1.0},
+    "row, many features, readable": MANY | {"reach": 1.0, "compiled": False},
+    "row, many features, independent noise": MANY | {"noise": "independent"},
     "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
@@ -44,7 +48,15 @@ def smallest(setting, replicates=1500, sweeps=4, seed=1):
 
 # The others are in the slow test below alone.
 QUICK = ("row", "row, readable", "row, small problem's kinds of sweep", "row, every kind of sweep", "row, independent noise",
-         "row, more rows than features", "row, trade", "element", "element, lasso")  # fmt: skip
+         "row, more rows than features", "row, many features, reach", "element", "element, lasso")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_count_as_many(request, monkeypatch):
+    """Where a test is about many features, six are."""
+    if "many" in request.node.name:
+        monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 6)
+        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -53,7 +65,8 @@ def test_the_sweep_keeps_the_joint_law(name):
     readable = ("readable", "plain", "element", "lasso", "student")
     assert setting.plan.compiled is not any(word in name for word in readable)
     # The readable sweep takes ten times as long, and so does the trade; what it shares with the compiled one is tested there too.
-    replicates, sweeps = (1500, 4) if setting.plan.compiled and "trade" not in name else (400, 3)
+    heavy = "trade" in name or "many" in name
+    replicates, sweeps = (1500, 4) if setting.plan.compiled and not heavy else (400, 3)
     assert smallest(setting, replicates, sweeps) > FAILURE
 
 
@@ -159,6 +172,17 @@ def test_a_planted_bug_is_caught(bug, monkeypatch):
     assert setting.plan.compiled
     assert compiled.kernels is kernels
     assert smallest(setting, replicates=2500 if light else 1000, sweeps=8) < 1e-6
+
+
+def test_among_many_features_a_choice_without_its_correction_is_caught(monkeypatch):
+    right = inclusion.choose
+
+    def wrong(*given):
+        border = right(*given)
+        return border._replace(out=np.ones_like(border.out))
+
+    monkeypatch.setattr(inclusion, "choose", wrong)
+    assert smallest(Setting(kinds=(NARROW,), many=True), replicates=700, sweeps=9) < 1e-6
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, kernels, trade
+from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, trade
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -112,10 +112,10 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
         B, F = kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z)
     else:
         B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
-        columns, change = X[:, chosen], new**2 - old**2
+        columns, change, size = X[:, chosen], new**2 - old**2, (d**2).max() * factor.trace()
         if plan.searches and not kind.scales:
-            stats = stats._replace(gram=G + (columns * change) @ columns.T)
-        if (d**2).max() * factor.trace() < KNOWN:
+            stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, change), size))
+        if size < KNOWN:
             moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + change[:, None] * (columns.T @ W))
             F = (moved + factor.apply(W)) @ Vt * tau
         else:

@@ -10,6 +10,7 @@ from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
 from intarsia.server.sampler.inclusion import Border
 from intarsia.server.sampler.priors import HalfCauchy, Law
+from intarsia.server.sampler.state import EXACT
 
 _PRIOR = HalfCauchy()
 LOG_HALF_PI = math.log(math.pi / 2)
@@ -154,6 +155,16 @@ def borderline(
     change = d[:, None] ** 2 * (new**2 - lam**2)
     small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
     return new, (W - (S @ small)[:, :, 0]).T
+
+
+def grown(be: Backend, X: Array, lam: Array, G: Array, moved: tuple[Array, Array], size: Array) -> Array:
+    """X diag(lam²) Xᵀ from what it was, G, and the columns that `moved` with the change of their squared scales.
+
+    `size` is the largest d²G; where rounding of the difference would show in the identity beside it, the product is made.
+    """
+    columns, change = moved
+    nothing = be.xp.zeros((X.shape[1], 0))
+    return be.branch(size < EXACT, lambda G: G + (columns * change) @ columns.T, lambda G: be.weigh(X, lam, nothing)[0], G)
 
 
 class Systems(NamedTuple):

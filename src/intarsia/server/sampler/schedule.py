@@ -174,8 +174,7 @@ def plan(
     m = X.shape[0] if degrees is None else degrees
     R = model.rank_of(Q)
     block, rows = min(BLOCK, P), min(X.shape[0], P)
-    if borderline is None:
-        borderline = int(np.clip(P // 6, *BORDERLINE))
+    places = int(np.clip(P // 6, *BORDERLINE)) if borderline is None else borderline
     # A block costs about 80 µs and its two products, the long product m²P at 40 GFLOP/s: a fifteenth of that is for the blocks.
     visits = int(rows**2 * P / 6e11 / (8e-5 + block * rows * Q / 2e9))
     every_block = P < MANY or (model.local == "row" and has_gram(P, block))
@@ -183,11 +182,11 @@ def plan(
     known = model.local == "row" and model.law == "horseshoe" and model.noise != "jeffreys" and mixing
     known = known and not visits and has_gram(P, block)
     made = Plan(
-        model, m, P, Q, R, rows, borderline=min(borderline, P), mixing=mixing, block=block, visits=visits,
+        model, m, P, Q, R, rows, borderline=min(places, P), mixing=mixing, block=block, visits=visits,
         tau_scale=tau_scale(model, X, Y, R, m), tau_reach=REACH if _many(m, P) else math.inf,
         compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
-    return replace(made, borderline=MANY_BORDERLINE) if made.searches else made
+    return replace(made, borderline=min(MANY_BORDERLINE, P)) if made.searches and borderline is None else made
 
 
 def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:

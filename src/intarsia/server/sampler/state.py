@@ -8,6 +8,7 @@ from scipy.linalg import qr
 from intarsia.errors import InputError
 from intarsia.server.sampler.backends.protocol import Array, Backend
 
+EXACT = 1e9  # d²G up to which features may be taken out of G by subtraction: rounding there stays far below the identity
 BLOCK = 64  # features decided together in the single-site move
 GRAM_BYTES = 2**28  # size of the blocks' Gram matrices above which they are made when needed
 

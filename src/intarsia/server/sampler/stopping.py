@@ -4,7 +4,7 @@ Whether a run stops at a look depends on its first draws alone, so the same seed
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
 Array = NDArray[np.float64]
 
 FIRST = 100  # draws per chain at the first look
+NOISE_SHARE = 0.25  # of the effective samples asked of coefficients, for noise variances: enough to see that chains agree
 WITNESSES = 5_000  # entries of C that are looked at before all are
 
 
@@ -85,7 +86,8 @@ class Look:
 
 def standing(look: Look, until: Until) -> Standing:
     """Where a run stands; all entries are looked at where the first ones meet the target."""
-    found = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
+    noise = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
+    found = replace(noise, ess=noise.ess / NOISE_SHARE)
     flat = look.C.reshape(*look.C.shape[:2], -1)
     some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
     found = _together(found, _worst(look.draws, entries(flat[:, :, some], workers=2)))

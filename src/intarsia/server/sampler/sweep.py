@@ -109,9 +109,9 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
     candidates = _first(part(noise, "border"), columns.shape[1])
     new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, border, plan.laws.local, candidates)
+    lam, size = be.put(lam, chosen, new), (d**2).max() * factor.trace()
     if plan.searches and not now.kind.scales:
-        stats = stats._replace(gram=G + (columns * (new**2 - old**2)) @ columns.T)
-    lam = be.put(lam, chosen, new)
+        stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, new**2 - old**2), size))
     W = factor.unrotate(W) * d
     B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
 
@@ -121,7 +121,7 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
         moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + (new**2 - old**2)[:, None] * (columns.T @ W))
         return (moved + factor.apply(W)) @ Vt * tau
 
-    F = be.branch((d**2).max() * factor.trace() < KNOWN, known, lambda B: be.times(X, B), B)
+    F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
     return state._replace(B=B, lam=lam, tau=tau), F, view, stats._replace(steps=accepted)
 
 

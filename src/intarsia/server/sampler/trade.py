@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
 from intarsia.server.sampler.moves import Laws
-from intarsia.server.sampler.state import Data, State
+from intarsia.server.sampler.state import EXACT, Data, State
 
 SIZES = (0.1, 0.1, 0.3, 0.3, 0.6, 0.6)  # standard deviations of the proposals of x; the second of each pair moves Sigma too
 LIMIT = 3.0  # a feature is in when lam² tau² ‖x‖² passes this, in units of the responses' variance
@@ -122,11 +122,17 @@ def trade(
     X, lam, Z = data.X, state.lam, noise["Z"]
     found = inside(be, data, state, law)
     own = lam[found.chosen]
-    columns = X[:, found.chosen] * xp.where(found.counts, own, 0.0)
-    G, XZ = known[0] - columns @ columns.T, known[1] - columns @ Z[found.chosen]
+    columns, rest = X[:, found.chosen] * xp.where(found.counts, own, 0.0), xp.where(found.counts, 0.0, own)
     root = law.rotation(be, state.Sigma).root()
     top = 1e2 * power * ((root.K @ state.A * state.tau) ** 2).sum()
-    factor = be.factor(G, X, be.put(lam, found.chosen, xp.where(found.counts, 0.0, own)), top, many=True)
+    out = be.put(lam, found.chosen, rest)
+    G, XZ = be.branch(
+        top * xp.trace(known[0]) < EXACT,
+        lambda known: (known[0] - columns @ columns.T, known[1] - columns @ Z[found.chosen]),
+        lambda known: be.weigh(X, out, Z),
+        known,
+    )
+    factor = be.factor(G, X, out, top, many=True)
     Q = data.Y.shape[1]
     packed = factor.rotate(xp.concatenate([data.Y, columns], axis=1))
     target = Target(

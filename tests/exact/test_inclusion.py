@@ -1,0 +1,190 @@
+"""Whom the borderline move looks at among many features: the posterior of the scales is kept, and missing features are found."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from intarsia.server.sampler import backends, inclusion, integrated
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.priors import HalfCauchy
+from intarsia.server.sampler.schedule import Sweep, draw_noise, plan
+from intarsia.server.sampler.start import initial_tuning
+from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.sweep import sweep
+
+BE = backends.get("numpy")
+CANDIDATES = 6
+PLAN = SimpleNamespace(searches=True, borderline=3)
+
+
+def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((12, 3))
+    X[:, 2] = 0.8 * X[:, 1] + 0.6 * X[:, 2]
+    d = np.array([0.6, 0.25])
+    Y = np.stack([0.9 * X[:, 0] + 0.35 * X[:, 1], 0.3 * X[:, 0]], axis=1) + rng.standard_normal((12, 2))
+    return X, d, Y
+
+
+def log_posterior(X: np.ndarray, d: np.ndarray, Y: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Of rows of t = log lam under C⁺(0,1), by dense determinants."""
+    value = -np.log(np.cosh(t)).sum(axis=1)
+    G = np.einsum("mp,tp,np->tmn", X, np.exp(2 * t), X)
+    for j in range(d.size):
+        M = np.eye(len(X)) + d[j] ** 2 * G
+        solved = np.linalg.solve(M, np.broadcast_to(Y[:, j, None], (len(t), len(X), 1)))[:, :, 0]
+        value -= 0.5 * np.linalg.slogdet(M)[1] + 0.5 * solved @ Y[:, j]
+    return value
+
+
+def tuning() -> Tuning:
+    """Features that are out are taken seldom, each with a probability of its own; those that are in nearly always."""
+    rates = {"doubt": np.log([0.9, 0.4, 0.2]), "limit": np.log(2.0), "rate": np.log(0.95)}
+    return Tuning(theta=np.zeros(3), log_steps=np.zeros(2), **rates)
+
+
+def chain(steps: int, seed: int = 1) -> np.ndarray:
+    """Log scales after each borderline move."""
+    X, d, Y = problem()
+    data, rng = SimpleNamespace(norm2=(X**2).sum(axis=0)), np.random.default_rng(seed)
+    lam, kept = np.ones(3), []
+    for _ in range(steps):
+        G, _ = BE.weigh(X, lam, np.zeros((3, 0)))
+        factor = BE.factor(G, X, lam, float(d.max() ** 2))
+        border = inclusion.choose(BE, PLAN, data, tuning(), lam, 1 - rng.random(3))
+        chosen = border.features
+        systems = integrated.Systems(factor, d, factor.rotate(Y), np.zeros((12, 2)))
+        numbers = {name: 1 - rng.random((chosen.size, CANDIDATES)) for name in ("value", "mix")}
+        numbers["pick"] = 1 - rng.random(chosen.size)
+        Xk = factor.rotate(X[:, chosen])
+        new, _ = integrated.borderline(BE, systems, Xk, np.zeros((chosen.size, 2)), lam[chosen], border, HalfCauchy(), numbers)
+        lam = BE.put(lam, chosen, new)
+        kept.append(np.log(lam))
+    return np.array(kept)
+
+
+def limits() -> np.ndarray:
+    return np.log(2.0) - 0.5 * np.log((problem()[0] ** 2).sum(axis=0))
+
+
+def found(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each feature, and the first two together, are in, with standard errors from the chain's batches."""
+    inside = chain(steps) > limits()
+    seen = np.concatenate([inside, (inside[:, 0] & inside[:, 1])[:, None]], axis=1).astype(float)
+    batches = seen[: len(seen) // 40 * 40].reshape(40, -1, 4).mean(axis=1)
+    return seen.mean(axis=0), batches.std(axis=0, ddof=1) / np.sqrt(40)
+
+
+@pytest.fixture(scope="module")
+def truth() -> np.ndarray:
+    """The same, by integration over a grid."""
+    X, d, Y = problem()
+    grid = 0.45 * (np.arange(-18, 18) + 0.5)  # midpoints of cells, none of which the limit cuts
+    t = np.stack(np.meshgrid(*(grid + edge for edge in limits()), indexing="ij"), axis=-1).reshape(-1, 3)
+    log = log_posterior(X, d, Y, t)
+    weight = np.exp(log - log.max())
+    inside = t > limits()
+    return np.array([weight[inside[:, k]].sum() for k in range(3)] + [weight[inside[:, 0] & inside[:, 1]].sum()]) / weight.sum()
+
+
+def test_the_posterior_of_the_scales_is_kept(truth: np.ndarray) -> None:
+    mean, error = found(6_000)
+    assert (error < 0.03).all()
+    assert (np.abs(mean - truth) < 4 * error + 0.01).all(), (mean, truth, error)
+
+
+def test_forgetting_that_features_that_are_out_are_taken_less_often_is_noticed(
+    truth: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: no correction."""
+    right = inclusion.choose
+
+    def wrong(*given: object) -> inclusion.Border:
+        border = right(*given)  # type: ignore[arg-type]
+        return border._replace(out=np.ones_like(border.out))
+
+    monkeypatch.setattr(inclusion, "choose", wrong)
+    mean, error = found(6_000)
+    assert (np.abs(mean - truth) > 4 * error + 0.01).any(), (mean, truth, error)
+
+
+def test_with_more_features_taken_than_there_are_places_none_moves() -> None:
+    data = SimpleNamespace(norm2=np.ones(40))
+    every = initial_tuning(SimpleNamespace(element=False, P=40, R=1, m=9))
+    few = SimpleNamespace(searches=True, borderline=5)
+    for be in (BE, backends.on_device()):
+        border = inclusion.choose(be, few, data, every, np.ones(40), np.full(40, 0.5))
+        assert border.features.shape == (5,)
+        assert not np.asarray(border.taken).any()
+
+
+def many_features(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((100, 2500))
+    return X, np.stack([X[:, 17] * 1.0, X[:, 17] * -0.7], axis=1) + rng.standard_normal((100, 2))
+
+
+def test_scores_are_those_of_each_feature_alone() -> None:
+    """Against the conditional of one feature's scale, integrated on a fine grid with the feature's own length and level."""
+    X, Y = many_features()
+    found = plan(Model(), X, Y)
+    data = prepare(BE, X, Y)
+    lam = np.full(2500, 0.5)
+    state = State(np.eye(2), np.zeros((2500, 2)), lam, np.array([0.004, 0.002]), np.eye(2))
+    G, _ = BE.weigh(X, lam, np.zeros((2500, 0)))
+    scored = inclusion.scored(BE, found, data, state, BE.factor(G, X, lam, 1.0))
+    d2 = np.array([0.004, 0.002]) ** 2
+    limit = scored.limit - 0.5 * np.log((X**2).sum(axis=0))
+    assert scored.limit == pytest.approx(-np.log(0.004))
+    t = np.linspace(-25, 25, 4001)
+    in_doubt = int(np.argmin(np.abs(scored.likely - 0.1)))
+    for p in (in_doubt, 3, 400, 1234):
+        x2, zz = [], []
+        for j in range(2):
+            solved = np.linalg.solve(np.eye(100) + d2[j] * (X * lam**2) @ X.T, np.stack([X[:, p], Y[:, j]], axis=1))
+            a, z = X[:, p] @ solved[:, 0], X[:, p] @ solved[:, 1]
+            left = 1 - d2[j] * lam[p] ** 2 * a
+            x2.append(d2[j] * a / left * np.exp(2 * t))
+            zz.append(z**2 / (a * left))
+        log = 0.5 * sum(z * x / (1 + x) - np.log1p(x) for z, x in zip(zz, x2, strict=True)) - np.log(np.cosh(t))
+        weight = np.exp(log - log.max())
+        expected = weight[t > limit[p]].sum() / weight.sum()
+        odds = scored.likely[p] / (1 - scored.likely[p]) / (expected / (1 - expected))
+        assert 1 / 5 < odds < 5, (p, scored.likely[p], expected)
+    assert scored.likely[17] > 0.9
+    assert np.median(scored.likely) < 0.02
+
+
+def test_a_missing_feature_is_found_among_many() -> None:
+    """Scored, looked at, and in, within the first round of the warm-up."""
+    from intarsia.server.sampler import adapt
+
+    X, Y = many_features()
+    made, data, rng = plan(Model(), X, Y), prepare(BE, X, Y), np.random.default_rng(0)
+    assert made.searches
+    state = State(np.eye(2), np.zeros((2500, 2)), np.full(2500, 0.5), np.array([0.004, 0.004]), np.eye(2))
+    tuned, memory, gram = initial_tuning(made), adapt.start(made), None
+    for number in range(60):
+        kind = made.kind(number)
+        state, stats = sweep(Sweep(BE, made, data, tuned, draw_noise(made, rng, kind), kind, None, gram), state)
+        gram = stats.gram
+        seen = adapt.Seen(number, 60, kind, stats, np.zeros(2500))
+        tuned, memory = adapt.adapt(BE, made, tuned, memory, seen)
+    assert np.abs((state.B @ state.A.T)[17]).max() > 0.5
+    assert np.exp(tuned.doubt[17]) > 0.5
+    assert np.exp(tuned.doubt).sum() < 0.5 * made.borderline
+
+
+def test_the_gram_matrix_that_is_handed_on_belongs_to_the_scales() -> None:
+    X, Y = many_features()
+    made, data, rng = plan(Model(), X, Y), prepare(BE, X, Y), np.random.default_rng(0)
+    tuned = initial_tuning(made)._replace(doubt=np.full(2500, np.log(0.02)), limit=np.log(250.0), rate=np.zeros(()))
+    state = State(np.eye(2), np.zeros((2500, 2)), np.full(2500, 0.5), np.array([0.004, 0.004]), np.eye(2))
+    before, gram = state.lam, None
+    for _ in range(5):
+        kind = made.kind(1)
+        state, stats = sweep(Sweep(BE, made, data, tuned, draw_noise(made, rng, kind), kind, None, gram), state)
+        gram = stats.gram
+    assert (before != state.lam).sum() > 50
+    np.testing.assert_allclose(np.tril(gram), np.tril((X * state.lam**2) @ X.T), rtol=1e-8)
