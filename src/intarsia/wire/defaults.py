@@ -10,4 +10,5 @@ GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26
 # A run ends before its budget of draws when every coefficient and every noise variance has met these.
 RHAT = 1.01  # at most: Vehtari et al. (2021)
 RHAT_FOLDED = 1.02  # at most: the spread settles more slowly than the location
+NOISE_ESS = 100.0  # of each noise variance, whose chains must agree but whose interval's ends nobody asks for
 ESS = 400.0  # at least, over all chains: enough for R̂ itself and for the interval's ends

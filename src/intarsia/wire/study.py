@@ -69,7 +69,8 @@ class Fit:
     """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule.
 
     Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient and
-    noise variance has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples; with `until = "draws"` never.
+    noise variance has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples (a noise variance a quarter of
+    them); with `until = "draws"` never.
     """
 
     rank: int | None = None

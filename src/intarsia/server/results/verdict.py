@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import ESS, NOISE_ESS, RHAT, RHAT_FOLDED
 
 Array = NDArray[np.float64]
 
@@ -44,11 +44,16 @@ class Diagnosis:
         return np.isnan(self.rhat) & ~self.not_finite
 
     @property
+    def least_ess(self) -> float:
+        """Effective samples that are asked for: of coefficients, or of noise variances."""
+        return ESS if self.rhat.ndim == 2 else NOISE_ESS
+
+    @property
     def converged(self) -> bool:
         """Every entry and every noise variance is within the limits; entries that never moved do not count."""
         with np.errstate(invalid="ignore"):
             fine = not (self.not_finite.any() or (self.rhat > RHAT).any() or (self.rhat_folded > RHAT_FOLDED).any())
-            fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < ESS).any()
+            fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).any()
         return bool(fine and (self.noise is None or self.noise.converged))
 
     @property
@@ -60,7 +65,7 @@ class Diagnosis:
             return "converged"
         with np.errstate(invalid="ignore"):
             out = self.not_finite | (self.rhat > RHAT) | (self.rhat_folded > RHAT_FOLDED)
-            out |= np.minimum(self.ess_bulk, self.ess_tail) < ESS
+            out |= np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess
         return "almost converged" if out.mean() < 0.01 and self.more_draws() is not None else "not converged"
 
     @property
@@ -78,7 +83,7 @@ class Diagnosis:
             for excess, limit in ((self.rhat, RHAT), (self.rhat_folded, RHAT_FOLDED)):
                 factor = max(factor, (_max(excess) - 1) / (limit - 1))
             smallest = min(_min(self.ess_bulk), _min(self.ess_tail))
-        factor = max(factor, ESS / smallest if smallest > 0 else math.inf)
+        factor = max(factor, self.least_ess / smallest if smallest > 0 else math.inf)
         if self.not_finite.any() or factor > 30:
             return None
         return _round_up((factor - 1) * self.draws)
@@ -98,8 +103,8 @@ class Diagnosis:
                     f"folded R̂ > {RHAT_FOLDED} (the spread has not settled)",
                 ),
                 (
-                    int((np.minimum(self.ess_bulk, self.ess_tail) < ESS).sum()),
-                    f"fewer than {ESS:.0f} effective samples",
+                    int((np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).sum()),
+                    f"fewer than {self.least_ess:.0f} effective samples",
                 ),
             )
         for count, what in counts:
@@ -134,7 +139,7 @@ class Diagnosis:
             parts = [
                 (self.rhat - 1) / (RHAT - 1),
                 (self.rhat_folded - 1) / (RHAT_FOLDED - 1),
-                ESS / np.minimum(self.ess_bulk, self.ess_tail),
+                self.least_ess / np.minimum(self.ess_bulk, self.ess_tail),
             ]
         score = np.fmax(np.fmax(parts[0], parts[1]), parts[2])
         score = np.where(self.not_finite, np.inf, score)

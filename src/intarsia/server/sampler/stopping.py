@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.running import Running, convergence
-from intarsia.wire.defaults import ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import ESS, NOISE_ESS, RHAT, RHAT_FOLDED
 
 Array = NDArray[np.float64]
 
 FIRST = 100  # draws per chain at the first look
-NOISE_SHARE = 0.25  # of the effective samples asked of coefficients, for noise variances: enough to see that chains agree
 WITNESSES = 5_000  # entries of C that are looked at before all are
 
 
 @dataclass(frozen=True)
 class Until:
-    """The target: every coefficient and every noise variance has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess."""
+    """The target: every coefficient has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess; every noise variance too,
+    with a quarter of the ESS.
+    """
 
     rhat: float = RHAT
     folded: float = RHAT_FOLDED
@@ -87,7 +88,7 @@ class Look:
 def standing(look: Look, until: Until) -> Standing:
     """Where a run stands; all entries are looked at where the first ones meet the target."""
     noise = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
-    found = replace(noise, ess=noise.ess / NOISE_SHARE)
+    found = replace(noise, ess=noise.ess * ESS / NOISE_ESS)
     flat = look.C.reshape(*look.C.shape[:2], -1)
     some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
     found = _together(found, _worst(look.draws, entries(flat[:, :, some], workers=2)))
