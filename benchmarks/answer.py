@@ -8,6 +8,7 @@ findings. One JSON object per row, kept in benchmarks/results/answer.json. A fin
 import argparse
 import json
 import platform
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +40,7 @@ CASES = {
     "100000-gpu": Case(100_000, 500, 5, 40, backend="jax"),
     "1000000-gpu": Case(1_000_000, 1000, 10, 100, backend="jax"),
 }
-import os
 
-MEM = {"memory": int(os.environ["MEM"])} if "MEM" in os.environ else {}
 TWO_CORES = ("20000", "20000-ar1", "20000-blocks")
 
 
@@ -85,8 +84,14 @@ def answer(case: Case, seed: int, workers: int, wrong: bool = False) -> dict[str
     X, Y, C = data(case, seed)
     before = high_mb()
     told: list[Any] = []
+
+    def follow(now: Any) -> None:
+        if now.standing is not None and told and now.standing != told[-1].standing:
+            print(f"after {now.seconds:.0f} s {now.standing}", file=sys.stderr, flush=True)
+        told.append(now)
+
     began = time.perf_counter()
-    draws = sampler.sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=told.append, **MEM)
+    draws = sampler.sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
     sampled = time.perf_counter() - began
     summed = draws.summaries
     found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers) if summed is None else vars(summed)

@@ -4,7 +4,8 @@
     python -m benchmarks.sim2 --sets 1        # a look
 
 The data sets are those of `benchmarks.sim2_gpu`. A run goes on where an earlier one stopped: finished data sets are kept in
-benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.sampler.sample.sample` with all its defaults.
+benchmarks/results/sim2_default.json. `seconds` is the wall time of `intarsia.server.sampler.sample.sample` with all its defaults
+and the estimator's target.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.sim2_gpu import RHO, SPARSE, judge, make, table
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.stopping import Until
 
 RESULT = Path(__file__).parent / "results" / "sim2_default.json"
 
@@ -27,7 +29,7 @@ RESULT = Path(__file__).parent / "results" / "sim2_default.json"
 def one(rho: float, s: int, seed: int, **length: Any) -> dict[str, Any]:
     made = make(rho, s, seed, 1000, 1000, 5, 200)
     begin = time.perf_counter()
-    run = sample(made["X"], made["Y"], seed=seed, **length)
+    run = sample(made["X"], made["Y"], seed=seed, until=Until(), **length)
     seconds = time.perf_counter() - begin
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "C.npy")

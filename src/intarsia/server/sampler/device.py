@@ -247,7 +247,7 @@ def on_device(plan: Plan, device: str) -> Plan:
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
-    visits = max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
+    visits = number if plan.searches else max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
     return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few, compiled=False)
 
 

@@ -87,6 +87,11 @@ class Plan:
         return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
 
     @cached_property
+    def trades(self) -> bool:
+        """Are the small coefficients' share and the noise's traded? Where features outnumber rows well, a full Sigma needs it."""
+        return self.model.noise == "correlated" and self.Q > 1 and self.P >= 2 * self.m
+
+    @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
@@ -107,7 +112,7 @@ class Plan:
         if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one of three
             return NARROW if place else WIDE
         if place == 0:
-            return FULL
+            return FULL._replace(trade=self.trades)
         return LIGHT if place % self.hold == 0 else SHORT
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
