@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
 _EVERY = "every_feature"
+_NAMES = {"features": "with_draws", "at": "whole_at", "total": "draws"}  # what the file calls the fields of `Summaries`
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,8 @@ class Posterior:
         group = self.tree.children.get(_EVERY)
         if group is None:
             return None
-        return Summaries(
-            **{name: group.dataset[name].values for name in ARRAYS if name != "at"}, at=group.dataset["whole_at"].values
-        )
+        arrays: dict[str, Any] = {name: group.dataset[_NAMES.get(name, name)].values for name in ARRAYS}
+        return Summaries(**arrays | {"total": int(arrays["total"])})
 
     @property
     def with_draws(self) -> NDArray[np.int64]:
@@ -420,9 +420,8 @@ def _of(every: dict[str, Any], features: NDArray[Any]) -> dict[str, Any]:
 
 def _every_feature(known: Summaries, coords: dict[str, Any]) -> xr.Dataset:
     dims: dict[str, Any] = dict.fromkeys(PER_FEATURE, ("feature", "response"))
-    dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response")}
-    data = {name: (of, getattr(known, name)) for name, of in dims.items()}
-    return xr.Dataset(data | {"whole_at": (("whole_draw",), known.at)}, coords=coords)
+    dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response"), "at": ("whole_draw",), "total": ()}
+    return xr.Dataset({_NAMES.get(name, name): (dims[name], getattr(known, name)) for name in ARRAYS}, coords=coords)
 
 
 def square_root(Sigma: NDArray[Any]) -> Array:
