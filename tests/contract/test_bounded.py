@@ -20,6 +20,7 @@ from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.results.posterior import Names, Posterior
+from intarsia.server.results.summaries import ordered_quantiles
 from intarsia.server.sampler import backends, running
 from intarsia.server.sampler.keeping import choose_features, whole_draws
 from intarsia.server.sampler.sample import sample
@@ -189,6 +190,18 @@ def test_intervals_of_kept_features_are_exact_and_others_near(posteriors):
     np.testing.assert_allclose(np.stack(bounded.quantile([0.025, 0.975], place)), b[:, place])
     assert bounded.draws_of(np.array([0])).shape == (4, 200, 1, Q)
     assert bounded.draws_of(others[:2]).shape == (4, len(bounded.whole_at), 2, Q)
+
+
+def test_quantiles_of_few_draws_are_those_of_numpy():
+    x = np.random.default_rng(3).standard_normal((7, 13)).astype(np.float32)
+    q = [0.0, 0.03, 0.5, 1.0]
+    np.testing.assert_allclose(ordered_quantiles(np.sort(x, axis=1), q), np.quantile(x, q, axis=1), rtol=1e-6)
+
+
+def test_the_rank_of_whole_draws_is_that_of_the_draws(posteriors):
+    full, bounded = (posterior.rank_summary() for posterior in posteriors)
+    assert bounded["effective_rank"] == pytest.approx(full["effective_rank"], rel=0.02)
+    np.testing.assert_allclose(bounded["singular_values"], full["singular_values"], rtol=0.02)
 
 
 def test_prediction_and_leave_one_out_agree(posteriors):

@@ -441,7 +441,10 @@ def singular_values(C: NDArray[Any]) -> Array:
             bad = np.asarray(~np.isfinite(x).all(axis=(1, 2)))
             if bad.any():
                 x = np.where(bad[:, None, None], 0.0, x)
-            found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
+            if C.dtype == np.float32:  # whole draws of a large run: their Gram matrix is as accurate as they are
+                found = np.sqrt(np.maximum(np.linalg.eigvalsh(x.transpose(0, 2, 1) @ x)[:, ::-1], 0.0))[:, : min(P, Q)]
+            else:
+                found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
             found[bad] = np.nan
             values[chain, start : start + step] = found
     return values

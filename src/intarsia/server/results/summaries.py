@@ -52,22 +52,22 @@ class Summaries:
         draws, the more weight they have.
         """
         mean, sd = self.mean[places], self.sd[places]
-        x = np.asarray(self.whole[:, :, places], dtype=np.float64).reshape(-1, *mean.shape)
-        own = np.quantile(x, q, axis=0)
+        x = self.whole[:, :, places].reshape(-1, mean.size)
+        own = ordered_quantiles(np.sort(x.T, axis=1), q).reshape(len(q), *mean.shape)
         normal = stats.norm.ppf(q)[:, None, None]
-        z = np.where(np.abs(mean) > CLEAR * sd, normal, np.quantile(self._standardised, q)[:, None, None])
+        z = np.where(np.abs(mean) > CLEAR * sd, normal, ordered_quantiles(self._standardised[None], q)[:, :, None])
         weight = len(x) / (len(x) + SHAPE_WEIGHT * (1 - len(x) / self.total))
         return np.asarray(weight * own + (1 - weight) * (mean + sd * z))
 
     @cached_property
     def _standardised(self) -> Array:
-        """Whole draws of coefficients near zero, each with mean 0 and sd 1."""
+        """Whole draws of coefficients near zero, each with mean 0 and sd 1, all together in order."""
         others = self.others()
         some = others[np.unique(np.linspace(0, len(others) - 1, min(len(others), SHAPES)).astype(int))]
         mean, sd = self.mean[some], self.sd[some]
         near = (sd > 0) & (np.abs(mean) <= CLEAR * sd)
         z = (np.asarray(self.whole[:, :, some], dtype=np.float64)[:, :, near] - mean[near]) / sd[near]
-        return z.ravel() if z.size else stats.norm.ppf((np.arange(999) + 0.5) / 999)
+        return np.sort(z, axis=None) if z.size else stats.norm.ppf((np.arange(999) + 0.5) / 999)
 
     def scaled(self, factor: Array) -> "Summaries":
         """Of coefficients multiplied by `factor` (P, Q) > 0."""
@@ -92,6 +92,14 @@ class Summaries:
         whole = np.zeros((*self.whole.shape[:2], len(features), len(responses)), dtype=self.whole.dtype)
         whole[:, :, p[:, None], q] = self.whole
         return replace(self, features=p[self.features], whole=whole, **out)
+
+
+def ordered_quantiles(x: NDArray[Any], q: list[float]) -> Array:
+    """Quantiles (q, entry) of x (entry, draw), each entry in order: as `np.quantile` has them, but quick for many entries."""
+    place = np.asarray(q) * (x.shape[1] - 1)
+    below = np.clip(place.astype(int), 0, max(0, x.shape[1] - 2))
+    low, high = (x[:, at].T.astype(np.float64) for at in (below, np.minimum(below + 1, x.shape[1] - 1)))
+    return np.asarray(low + (place - below)[:, None] * (high - low))
 
 
 ARRAYS = tuple(field.name for field in fields(Summaries))
