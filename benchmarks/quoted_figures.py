@@ -62,6 +62,19 @@ def choosing_m_rows() -> Iterator[list[str]]:
         yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
 
 
+def bounded_rows() -> Iterator[list[str]]:
+    for row in kept("bounded")["intervals"]:
+        inside = [bare(row[key], 3) for key in ("inside", "inside_low", "inside_high")]
+        yield [str(row["whole_draws"]), fixed(row["width"], 2), bare(row["error"], 2), inside[0], f"{inside[1]} to {inside[2]}"]
+
+
+def bounded_diagnostics() -> list[str]:
+    found = kept("bounded")["diagnostics"]
+    exact, ours = found["rhat_folded"]["largest"]
+    correlations = [bare(found[name]["correlation"], 2) for name in ("rhat", "rhat_folded")]
+    return [*correlations, fixed(ours, 2), fixed(exact, 2)]
+
+
 def gram_rows() -> Iterator[list[str]]:
     for row in kept("gram")["rows"]:
         steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
@@ -356,6 +369,17 @@ QUOTES: list[Quote] = [
         lambda: [fixed(normals(1)), fixed(normals(2)), fixed(numpy_normals())],
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Rows(PERFORMANCE, "bounded", bounded_rows),
+    Sentence(
+        PERFORMANCE,
+        "with R̂ from all draws is {} and {} (folded); it is the stricter one (largest folded R̂ {} against {}).",
+        bounded_diagnostics,
+    ),
+    Sentence(
+        PERFORMANCE,
+        "of its size (tail): {} and {} times those from all draws in the median",
+        lambda: [bare(kept("bounded")["diagnostics"][name]["median_ratio"], 2) for name in ("ess_bulk", "ess_tail")],
+    ),
     Rows("docs/selection.md", "findings", findings_rows),
     Rows("docs/choosing-m.md", "choosing-m", choosing_m_rows),
     Sentence(

@@ -88,7 +88,7 @@ class Prepared:
         at = np.flatnonzero(q)
         known = draws.summaries
         if known is not None:
-            known = known.spread_out(p, q, draws.chains * draws.draws)
+            known = known.spread_out(p, q)
         here = np.flatnonzero(p) if known is None else np.arange(draws.C.shape[2])
         C = np.zeros((*draws.C.shape[:2], len(p) if known is None else len(here), len(q)))
         C[:, :, here[:, None], at] = draws.C

@@ -36,7 +36,7 @@ def convergence(m: Material) -> Html:
             el(
                 "p",
                 f"{d.chains} chains of {d.draws:,} kept draws{took}. Only C = BAᵀ and the noise are identified, so these are "
-                "what is judged.",
+                f"what is judged.{_what_is_kept(m)}",
             ),
             table(["", "worst", "poorest 5 %", "median", "limit"], rows),
             el(
@@ -61,6 +61,19 @@ def convergence(m: Material) -> Html:
                 class_="panels",
             ),
         ]
+    )
+
+
+def _what_is_kept(m: Material) -> str:
+    """Which draws there are, where not all could be kept."""
+    known = m.posterior.summaries
+    if known is None:
+        return ""
+    whole = known.whole.shape[0] * known.whole.shape[1]
+    return (
+        f" All draws of {m.P:,} features would not fit: those of {len(known.features):,} features were kept, and "
+        f"{whole:,} draws of all. Means, standard deviations, R̂ and effective samples of the others were summed "
+        "up while the chains ran; their intervals, and what is predicted, rest on the draws of all features."
     )
 
 

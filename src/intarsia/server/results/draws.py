@@ -23,9 +23,9 @@ from intarsia.server.results.summaries import PER_FEATURE, Summaries
 FORMAT = 2
 _JSON = "draws.json"
 _ARRAYS = {"C": 4, "Sigma": 4, "tau": 3, "shrinkage": 1}  # name -> number of dimensions
-_SUMMARIES = dict.fromkeys(PER_FEATURE, 2) | {"features": 1, "whole": 4, "at": 1}
+_SUMMARIES = dict.fromkeys(PER_FEATURE, 2) | {"features": 1, "whole": 4, "at": 1, "total": 0}
 _DIMENSIONS = _ARRAYS | {f"summaries.{name}": number for name, number in _SUMMARIES.items()}
-_TYPES = {"positive": "<i8", "features": "<i8", "at": "<i8", "whole": "<f4"}  # the others are "<f8"
+_TYPES = {"positive": "<i8", "features": "<i8", "at": "<i8", "total": "<i8", "whole": "<f4"}  # the others are "<f8"
 
 
 @dataclass
@@ -112,9 +112,9 @@ class Draws:
             raise MessageError(f"The draws folder lacks {', '.join(sorted(missing))}; expected C, Sigma and tau. Save it again.")
         known: dict[str, Any] = {name: arrays[f"summaries.{name}"] for name in _SUMMARIES if f"summaries.{name}" in arrays}
         try:
-            summaries = Summaries(**known) if known else None
+            summaries = Summaries(**known | {"total": int(known["total"])}) if known else None
             return cls(arrays["C"], arrays["Sigma"], arrays["tau"], arrays.get("shrinkage"), header["info"], summaries)
-        except (TypeError, InputError) as error:
+        except (KeyError, TypeError, InputError) as error:
             raise MessageError(f"The arrays of the draws folder do not go together: {error}") from None
 
 

@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 FORMAT = 2
 _CHUNK = 8_000_000  # numbers in memory at once
 _EVERY = "every_feature"
+_NAMES = {"features": "with_draws", "at": "whole_at", "total": "draws"}  # what the file calls the fields of `Summaries`
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,8 @@ class Posterior:
         group = self.tree.children.get(_EVERY)
         if group is None:
             return None
-        return Summaries(
-            **{name: group.dataset[name].values for name in ARRAYS if name != "at"}, at=group.dataset["whole_at"].values
-        )
+        arrays: dict[str, Any] = {name: group.dataset[_NAMES.get(name, name)].values for name in ARRAYS}
+        return Summaries(**arrays | {"total": int(arrays["total"])})
 
     @property
     def with_draws(self) -> NDArray[np.int64]:
@@ -420,9 +420,8 @@ def _of(every: dict[str, Any], features: NDArray[Any]) -> dict[str, Any]:
 
 def _every_feature(known: Summaries, coords: dict[str, Any]) -> xr.Dataset:
     dims: dict[str, Any] = dict.fromkeys(PER_FEATURE, ("feature", "response"))
-    dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response")}
-    data = {name: (of, getattr(known, name)) for name, of in dims.items()}
-    return xr.Dataset(data | {"whole_at": (("whole_draw",), known.at)}, coords=coords)
+    dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response"), "at": ("whole_draw",), "total": ()}
+    return xr.Dataset({_NAMES.get(name, name): (dims[name], getattr(known, name)) for name in ARRAYS}, coords=coords)
 
 
 def square_root(Sigma: NDArray[Any]) -> Array:
@@ -442,7 +441,10 @@ def singular_values(C: NDArray[Any]) -> Array:
             bad = np.asarray(~np.isfinite(x).all(axis=(1, 2)))
             if bad.any():
                 x = np.where(bad[:, None, None], 0.0, x)
-            found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
+            if C.dtype == np.float32:  # whole draws of a large run: their Gram matrix is as accurate as they are
+                found = np.sqrt(np.maximum(np.linalg.eigvalsh(x.transpose(0, 2, 1) @ x)[:, ::-1], 0.0))[:, : min(P, Q)]
+            else:
+                found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
             found[bad] = np.nan
             values[chain, start : start + step] = found
     return values

@@ -71,7 +71,9 @@ class DeviceChains:
             self.sweeps = last
             return
         draws, at = (total - warmup) // thin, self.asked.kept(self.sweeps)
-        length = min(draws - at, device.even(draws, self._longest()))
+        # A length that all looks are multiples of: each other one is compiled for itself.
+        whole = device.LONGEST_STRETCH if draws % device.LONGEST_STRETCH == 0 else draws
+        length = min(draws - at, device.even(whole, self._longest()))
         notes, slots = self._notes(at, at + length)
         parts = []
         for i in range(len(self.groups)):

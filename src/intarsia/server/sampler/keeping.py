@@ -22,7 +22,7 @@ Index = NDArray[np.int64]
 FILE = "keeping.npz"
 FEATURES = 2_000  # whose draws are kept, where memory allows: the start's, then those that score best
 WITNESSES = 200  # others, at random
-FIRST = 100  # draws in the first stretch of whole draws; every further one is as long as all before it
+FIRST = 100  # draws in the first stretch of whole draws; with every further one there are four times as many
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,15 @@ class Size:
         return int(min(self.P, max(most // 10, min(most, memory // (8 * self.chains * self.draws * self.Q)))))
 
     def whole_within(self, memory: int) -> int:
-        """How many whole draws per chain fit, in single precision; at least two."""
-        return int(min(self.draws, max(2, memory // (4 * self.chains * self.P * self.Q))))
+        """How many whole draws per chain fit, in single precision, into what the kept features' draws leave of twice as many
+        bytes, and into as many at least; at least two.
+        """
+        kept = 8 * self.chains * self.draws * self.Q * self.features_within(memory)
+        return int(min(self.draws, max(2, max(memory, 2 * memory - kept) // (4 * self.chains * self.P * self.Q))))
 
 
 def choose(X: Array, Y: Array, found: SparseStart | None, size: Size, memory: int) -> Keeping:
-    """What to keep of a run of this size in `memory` bytes, and as many again for the whole draws."""
+    """What to keep of a run of this size: in all about twice `memory` bytes."""
     features = choose_features(X, np.nan_to_num(Y), found, size.features_within(memory))
     return Keeping(features, whole_draws(size.draws, size.whole_within(memory)))
 
@@ -113,11 +116,11 @@ def choose_features(X: Array, Y: Array, found: SparseStart | None, number: int) 
 
 
 def whole_draws(draws: int, number: int) -> Index:
-    """Numbers of up to `number` draws, equally many of each stretch (0 – 100, – 200, – 400, – 800, …) or all of it.
+    """Numbers of up to `number` draws, equally many of each stretch (0 – 100, – 400, – 1,600, …) or all of it.
 
     A run may stop long before its budget of draws is spent; it then has whole draws all the same.
     """
-    ends = [0, *(FIRST * 2**k for k in range(64) if FIRST * 2**k < draws), draws]
+    ends = [0, *(FIRST * 4**k for k in range(30) if FIRST * 4**k < draws), draws]
     stretches = list(pairwise(ends))
 
     def taken(each: int) -> int:

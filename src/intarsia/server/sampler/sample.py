@@ -64,8 +64,8 @@ def sample(
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
     a checkpoint first.
 
-    Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept (up to `memory` bytes), some
-    whole draws in single precision (up to `memory` bytes, in a file), and moments and diagnostics of every coefficient
+    Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
+    single precision (both together about twice `memory` bytes at most), and moments and diagnostics of every coefficient
     (`Draws.summaries`): the memory then grows with P·Q and no longer with the draws.
 
     `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
@@ -203,4 +203,6 @@ def _summaries(launcher: Launcher, target: int) -> Summaries | None:
     mean, sd = moments(known, target)
     # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
     whole += (mean - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
-    return Summaries(keeping.features, mean, sd, known.positive.sum(axis=0), **convergence(known, target), whole=whole, at=at)
+    found = convergence(known, target)
+    total = len(known.mean) * target
+    return Summaries(keeping.features, mean, sd, known.positive.sum(axis=0), **found, whole=whole, at=at, total=total)
