@@ -143,6 +143,7 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
         store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
         for number, (check, part) in enumerate(zip(checks, parts.values(), strict=True)):
             _cards(site, study, store, check, part, number)
+        site.remember_columns(store, ledger, everybody)
         store.replace(waiting, pending)
     grouped = GroupedSketch.load(pending)
     for claim, part in zip(claims, grouped.parts.values(), strict=True):

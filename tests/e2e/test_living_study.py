@@ -1,0 +1,322 @@
+"""A study that goes on after it has begun: a site leaves, a site joins, a subject withdraws, a response is corrected."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.federation import NAMES, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
+
+from intarsia.carriers.in_process import carrier
+from intarsia.cli import main
+from intarsia.errors import FederationError, StudyError
+from intarsia.report.gather import from_folder
+from intarsia.report.page import render
+from intarsia.server.study import protocol
+from intarsia.server.study.departure import leave
+from intarsia.server.study.fit import fit
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.status import status
+from intarsia.site.site import Site
+from intarsia.wire.messages import join
+from intarsia.wire.study import Study
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+def fails(match: str, kind: type[Exception], *words: object) -> None:
+    with pytest.raises(kind, match=match):
+        main(["--debug", *(str(word) for word in words)])
+
+
+def in_folders(where: Path, parties: list[Site]) -> list[Site]:
+    for site in parties:
+        site.folder = where / site.name
+        site.folder.mkdir(parents=True, exist_ok=True)
+    return parties
+
+
+def finished(where: Path, parties: list[Site], plan: Study) -> StudyFolder:
+    folder, ask = StudyFolder.create(where / "server", plan), carrier(in_folders(where, parties), plan)
+    protocol.collect(folder, ask)
+    fit(folder, workers=1)
+    protocol.deliver(folder, ask)
+    return folder
+
+
+class ByFiles:
+    """Three institutions in folders of their own that exchange files, with the commands of the tutorial."""
+
+    def __init__(self, where: Path, tables: dict[str, pd.DataFrame] | None = None, names: tuple[str, ...] = NAMES):
+        self.where, self.names = where, names
+        for name, frame in (tables or frames()).items():
+            frame.to_csv(where / f"{name}.csv", index=False)
+            run("site", "init", where / name, "--name", name, "--table", where / f"{name}.csv", "--id", "id",
+                "--responses", ",".join(RESPONSES[name]))  # fmt: skip
+            toml = where / name / "site.toml"
+            toml.write_text(toml.read_text().replace('one_column = "refuse"', 'one_column = "allow"'))
+
+    def study(self, *more: object, m: int = 30) -> Path:
+        path, named = self.where / "study.toml", [w for n in self.names for w in ("--site", self.where / n / f"{n}.toml")]
+        owned = [f"{name}={','.join(RESPONSES[name])}" for name in self.names if RESPONSES[name]]
+        given = [word for text in owned for word in ("--responses", text)]
+        run("study", "new", path, "--id", "liver", "--m", m, *named, *given, *more)
+        text = path.read_text().replace("draws = 1000              #", "draws = 60  #").replace("warmup = 500", "warmup = 40")
+        path.write_text(text.replace("chains = 4", "chains = 2").replace("thin = 10", "thin = 1").replace("draws = 1000\n", ""))
+        return path
+
+    def go(self, source: Path, names: tuple[str, ...] | None = None) -> Path:
+        """The whole study, to the receipts; returns the server's folder of this run."""
+        names, plan, w = names or self.names, Study.load(source), self.where
+        out, which = w / f"server-{plan.run[:8]}", ("--study", f"{plan.id}-{plan.hash[:8]}")
+
+        def all_of(kind: str) -> list[Path]:
+            return [w / f"{plan.run[:8]}-{name}.{kind}" for name in names]
+
+        def step(kind: str, *words: object) -> None:
+            for name, file in zip(names, all_of(kind), strict=True):
+                run("site", kind, w / name, *which, *words, "-o", file)
+
+        for name in names:
+            run("site", "accept", w / name, source, "--fingerprints", fingerprints(w / name, source))
+        step("offer")
+        step("share", *all_of("offer"))
+        for name, file in zip(names, all_of("confirmation"), strict=True):
+            run("site", "combine", w / name, *which, *all_of("share"), "-o", file)
+        for name in names:
+            run("site", "seal", w / name, *which, *all_of("confirmation"))
+        step("announce")
+        if plan.alignment.mode == "intersect":
+            for name, file in zip(names, all_of("align"), strict=True):
+                run("site", "align", w / name, *which, *all_of("announce"), "-o", file)
+            run("server", "align", source, *all_of("align"), "-o", w / f"cohorts-{plan.run[:8]}")
+        for name, file in zip(names, all_of("sketch"), strict=True):
+            cohort = ["--cohort", w / f"cohorts-{plan.run[:8]}" / f"{name}.cohort"] if plan.alignment.mode == "intersect" else []
+            told = [] if cohort else ["--announcements", *all_of("announce")]
+            run("site", "sketch", w / name, *which, *cohort, "--yes", "-o", file, *told)
+        run("fit", *all_of("sketch"), "--study", source, "-o", out, "--workers", 1)
+        self.deliver(out, names)
+        return out
+
+    def deliver(self, out: Path, names: tuple[str, ...], *more: object) -> None:
+        plan = StudyFolder.open(out).study
+        for name in names:
+            run("site", "receive", self.where / name, StudyFolder.open(out).file("coefficients", name), "--study",
+                f"{plan.id}-{plan.hash[:8]}", "-o", self.where / f"{name}.csv.out.csv", *more,
+                "--receipt", self.where / f"{name}.receipt")  # fmt: skip
+        run("deliver", "receipts", out, *(self.where / f"{name}.receipt" for name in names))
+
+
+# A site leaves.
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, list[Site], dict[str, Any]]:
+    """The mri site leaves after delivery: notice, refit, delivery to the two that stay."""
+    where = tmp_path_factory.mktemp("leave")
+    parties = sites(frames(), identities=True)
+    plan = study(parties)
+    folder = finished(where, parties, plan)
+    before = {name: folder.file("sketch", name).read_bytes() for name in NAMES}
+    was = json.loads((folder.path / "fit.json").read_text())
+    clinic = parties[0].model(plan)
+    notice = parties[1].leave(plan)
+    _, summary, changes = leave(folder, notice, workers=1)
+    protocol.deliver(folder, carrier(parties, plan))
+    told = {"before": before, "was": was, "clinic": clinic, "notice": notice, "summary": summary, "changes": changes}
+    return folder, parties, told
+
+
+def test_the_refit_is_the_fit_of_the_remaining_sketches(left) -> None:  # type: ignore[no-untyped-def]
+    folder, _, told = left
+    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.study.fit import posterior_of
+    from intarsia.wire.messages import Sketch
+
+    rest = join([Sketch.load(told["before"][name]) for name in ("clinic", "lab")])
+    expected, _ = posterior_of(folder.study, rest, workers=1)
+    found = Posterior.load(folder.path / "posterior.nc")
+    np.testing.assert_array_equal(found.C.values, expected.C.values)
+    assert found.responses == ["alt", "ast", "hdl"]
+    assert told["summary"]["features"] == 12
+    assert told["summary"]["left"] == ["mri"]
+
+
+def test_nothing_of_the_site_stays_at_the_server_but_its_notice(left) -> None:  # type: ignore[no-untyped-def]
+    folder, _, told = left
+    files = {path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if path.is_file()}
+    assert {file for file in files if "mri" in file} == {"leave/mri.leave"}
+    event = [json.loads(line) for line in (folder.path / "events.jsonl").read_text().splitlines()]
+    deleted = next(e for e in event if e["event"] == "left")["deleted"]
+    assert {"sketch/mri.sketch", "alignment/mri.alignment", "sketch/mri.facts"} <= set(deleted)
+    # No row of its sketch is left in any file.
+    from intarsia.wire.messages import Sketch
+
+    some = np.ascontiguousarray(Sketch.load(told["before"]["mri"]).X[10]).tobytes()
+    assert some in told["before"]["mri"]
+    assert not any(some in path.read_bytes() for path in folder.path.rglob("*") if path.is_file())
+    kept = next(folder.path.glob("superseded/*/fit.json"))
+    assert json.loads(kept.read_text())["superseded"] is True
+    rows = json.loads((kept.parent / "results.json").read_text())
+    assert {row["site"] for row in rows} == {"clinic", "lab"}
+
+
+def test_everybody_is_told_what_changed(left, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    folder, parties, told = left
+    lines = "\n".join(told["changes"].lines())
+    assert "mri left; clinic, lab stay" in lines
+    assert "6 features and 0 responses left with it" in lines
+    assert set(told["changes"].selected_before) == set(told["was"]["selected"])
+    from intarsia.cli.living_site import compared
+
+    plan = folder.study
+    found = compared(parties[0], plan)
+    assert found.why[0] == "mri left with its 6 columns"
+    assert any("sees the other site's part as it is" in line for line in found.why)
+    row = next(row for row in found.rows if (row["feature"], row["response"]) == ("clinic_0", "alt"))
+    old = next(r for r in told["clinic"].rows() if (r["feature"], r["response"]) == ("clinic_0", "alt"))
+    assert row["before"] == old["effect"]
+    assert row["after"] == next(
+        r["effect"] for r in parties[0].model(plan).rows() if (r["feature"], r["response"]) == ("clinic_0", "alt")
+    )
+    run("study", "changes", folder.path, "-o", folder.path.parent / "changes.csv")
+    assert "selected before" in capsys.readouterr().out
+    assert len(pd.read_csv(folder.path.parent / "changes.csv")) == 12 * 3
+    page = render(from_folder(folder.path))
+    assert "Beside the earlier fit" in page
+    assert "mri left" in page
+    assert [row["done"] for row in status(folder)] == [True] * 3
+
+
+def test_the_sites_that_stay_predict_without_it(left) -> None:  # type: ignore[no-untyped-def]
+    folder, parties, _ = left
+    plan = folder.study
+    new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(30, seed=5).items()}
+    ask = carrier(parties, plan, lambda site: new[site])
+    protocol.predict(folder, "july", ask)
+    prediction = parties[0].predictions[plan.hash, "july"]
+    from intarsia.server.results.judgement import kept
+    from intarsia.server.results.posterior import Posterior
+
+    posterior = Posterior.load(folder.path / "posterior.nc")
+    weighed = kept(posterior).weighed
+    C = posterior.mean().values + (0 if weighed is None else weighed.coefficients)
+    tables = frames()
+    whole = tables["clinic"].merge(tables["lab"], on="id")
+    fresh = new["clinic"].merge(new["lab"], on="id").set_index("id").loc[list(prediction.ids)]
+    Z = (fresh[posterior.features] - whole[posterior.features].mean()) / whole[posterior.features].std()
+    q = posterior.responses.index("alt")
+    expected = whole["alt"].mean() + whole["alt"].std() * (Z.to_numpy() @ C[:, q])
+    np.testing.assert_allclose(prediction.mean[:, 0], expected, atol=1e-8)
+    # The site that left answers nothing any more.
+    with pytest.raises(FederationError, match="has left this run"):
+        ask("predict", {"mri": {"request": b"july"}})
+
+
+def test_the_same_command_again_changes_nothing(left) -> None:  # type: ignore[no-untyped-def]
+    folder, _, told = left
+    before = (folder.path / "fit.json").read_bytes()
+    _, summary, _ = leave(folder, told["notice"], workers=1)
+    assert (folder.path / "fit.json").read_bytes() == before
+    assert summary["left"] == ["mri"]
+
+
+def test_a_leave_that_was_interrupted_ends_the_same(tmp_path: Path, left, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.study import departure
+
+    parties = sites(frames())
+    folder = finished(tmp_path, parties, study())
+    notice = parties[1].leave(study())
+    real = departure._delete
+    monkeypatch.setattr(departure, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        leave(folder, notice)
+    monkeypatch.setattr(departure, "_delete", real)
+    _, summary, changes = leave(folder, notice, workers=1)
+    assert summary["left"] == ["mri"]
+    assert changes is not None
+    assert folder.file("sketch", "mri").is_file() is False
+    assert Posterior.load(folder.path / "posterior.nc").responses == ["alt", "ast", "hdl"]
+
+
+def test_without_the_last_response_there_is_nothing_to_regress(tmp_path: Path) -> None:
+    tables = frames()
+    tables["lab"] = tables["lab"].drop(columns="hdl")
+    parties = sites(tables)
+    parties[2].roles["responses"] = []
+    plan = study()
+    content = plan.to_dict()
+    content["site"][2].pop("responses")
+    plan = Study.from_dict(content)
+    folder = finished(tmp_path, in_folders(tmp_path, parties), plan)
+    with pytest.raises(StudyError, match="holds every response of the study: without it there is nothing left to regress"):
+        leave(folder, parties[0].leave(plan))
+    assert folder.left == ()
+    assert (folder.path / "fit.json").is_file()
+
+
+def test_a_site_leaves_before_all_have_sent(tmp_path: Path) -> None:
+    parties = in_folders(tmp_path, sites(frames()))
+    plan, folder = study(), StudyFolder.create(tmp_path / "server", study())
+    with pytest.raises(FederationError, match="there is nothing to take back"):
+        parties[1].leave(plan)
+    folder.accept("sketch", "mri", parties[1].sketch(plan))
+    with pytest.raises(FederationError, match=r"study again study\.toml --without mri"):
+        leave(folder, parties[1].leave(plan))
+
+
+def test_a_site_leaves_a_gram_study(tmp_path: Path) -> None:
+    """The block between the two that stay is kept; shares that need the third site are deleted."""
+    from intarsia.server.study import gram
+
+    parties = gram_sites(frames())
+    plan = gram_study(parties)
+    folder = finished(tmp_path, parties, plan)
+    whole = gram.joint(folder)
+    leave(folder, parties[1].leave(plan), workers=1)
+    stays = np.r_[0:8, 14:21]  # clinic brings 6 + 2 columns, mri 6, lab 6 + 1
+    np.testing.assert_array_equal(gram.joint(folder), whole[np.ix_(stays, stays)])
+    assert not list(folder.path.glob("product/*"))
+    assert [path.name for path in folder.path.rglob("mri.*")] == ["mri.leave"]
+    protocol.deliver(folder, carrier(parties, plan))
+    assert parties[0].model(plan).coefficients.fit_parts.keys() == {"clinic", "lab"}
+    assert all(row["done"] for row in status(folder))
+
+
+def test_a_registry_leaves_a_union_study(tmp_path: Path) -> None:
+    """Its responses go; subjects who had no other response are of no use any more and their rows go too."""
+    from tests.e2e.test_union import FIT, M
+    from tests.e2e.test_union import frames as partly
+
+    tables = partly()
+    roles = {"clinic": ["fev1"], "lab": [], "registry": [c for c in tables["registry"] if c != "id"]}
+    parties = [Site(name, tables[name], id="id", responses=roles[name]) for name in tables]
+    from intarsia.carriers.in_process import study_for
+    from intarsia.site.key import SketchKey
+
+    plan = study_for(parties, M, alignment={"mode": "union"}, fit=FIT)
+    key = SketchKey(bytes(range(32)))
+    for site in parties:
+        site.set_key(plan, key)
+    folder = StudyFolder.create(tmp_path / "server", plan)
+    protocol.collect(folder, carrier(parties, plan))
+    before = folder.joined()
+    fit(folder, workers=1)
+    registry = next(site for site in parties if site.name == "registry")
+    _, summary, changes = leave(folder, registry.leave(plan), workers=1)
+    after = folder.joined()
+    assert after.responses == ("fev1",)
+    assert changes is not None
+    assert set(changes.gone["response"]) == set(roles["registry"])
+    has = ~np.isnan(before.Y[:, before.responses.index("fev1")])
+    groups, _ = folder.groups()
+    assert after.m == sum(group.m for group in groups) <= before.m
+    assert has.sum() == (~np.isnan(after.Y[:, 0])).sum()
+    assert summary["left"] == ["registry"]
