@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from tests.federation import NAMES, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
 
-from intarsia.carriers.in_process import carrier
+from intarsia.carriers.in_process import carrier, study_for
 from intarsia.cli import main
-from intarsia.errors import FederationError, StudyError
+from intarsia.errors import AlignmentError, FederationError, InputError, IntarsiaError, PrivacyError, StudyError
 from intarsia.report.gather import from_folder
 from intarsia.report.page import render
 from intarsia.server.study import protocol
@@ -19,11 +19,15 @@ from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.status import status
+from intarsia.site.identity import Identity
 from intarsia.site.site import Site
 from intarsia.wire.messages import join
 from intarsia.wire.study import Study
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+QUICK = {"attack_seconds": 0.5}
 
 
 def run(*words: object) -> None:
@@ -95,9 +99,9 @@ class ByFiles:
         if plan.alignment.mode == "intersect":
             for name, file in zip(names, all_of("align"), strict=True):
                 run("site", "align", w / name, *which, *all_of("announce"), "-o", file)
-            run("server", "align", source, *all_of("align"), "-o", w / f"cohorts-{plan.run[:8]}")
+            run("server", "align", *all_of("align"), "--study", source, "-o", out)
         for name, file in zip(names, all_of("sketch"), strict=True):
-            cohort = ["--cohort", w / f"cohorts-{plan.run[:8]}" / f"{name}.cohort"] if plan.alignment.mode == "intersect" else []
+            cohort = ["--cohort", out / f"{name}.cohort"] if plan.alignment.mode == "intersect" else []
             told = [] if cohort else ["--announcements", *all_of("announce")]
             run("site", "sketch", w / name, *which, *cohort, "--yes", "-o", file, *told)
         run("fit", *all_of("sketch"), "--study", source, "-o", out, "--workers", 1)
@@ -297,14 +301,8 @@ def test_a_registry_leaves_a_union_study(tmp_path: Path) -> None:
 
     tables = partly()
     roles = {"clinic": ["fev1"], "lab": [], "registry": [c for c in tables["registry"] if c != "id"]}
-    parties = [Site(name, tables[name], id="id", responses=roles[name]) for name in tables]
-    from intarsia.carriers.in_process import study_for
-    from intarsia.site.key import SketchKey
-
+    parties = [Site(n, tables[n], id="id", responses=roles[n], identity=Identity.new(n), policy=QUICK) for n in tables]
     plan = study_for(parties, M, alignment={"mode": "union"}, fit=FIT)
-    key = SketchKey(bytes(range(32)))
-    for site in parties:
-        site.set_key(plan, key)
     folder = StudyFolder.create(tmp_path / "server", plan)
     protocol.collect(folder, carrier(parties, plan))
     before = folder.joined()
@@ -320,3 +318,200 @@ def test_a_registry_leaves_a_union_study(tmp_path: Path) -> None:
     assert after.m == sum(group.m for group in groups) <= before.m
     assert has.sum() == (~np.isnan(after.Y[:, 0])).sum()
     assert summary["left"] == ["registry"]
+
+
+def test_a_site_leaves_by_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands of docs/living-study.md: notice, refit, delivery with the notice, changes at a site."""
+    parties = ByFiles(tmp_path)
+    out = parties.go(parties.study())
+    run("site", "leave", tmp_path / "mri", "-o", tmp_path / "mri.leave")
+    assert "cannot be taken back" in capsys.readouterr().out
+    run("study", "leave", out, tmp_path / "mri.leave", "--workers", 1)
+    said = capsys.readouterr().out
+    assert "mri left; clinic, lab stay" in said
+    assert "deleted here: everything that mri had sent" in said
+    # Coefficients of the new fit without the notice are refused; with it they are taken.
+    new = StudyFolder.open(out).file("coefficients", "lab")
+    fails("digests of one fit", IntarsiaError, "site", "receive", tmp_path / "lab", new, "-o", tmp_path / "x.csv")
+    parties.deliver(out, ("clinic", "lab"), "--left", out / "leave" / "mri.leave")
+    said = capsys.readouterr().out
+    assert "mri left with its 6 columns" in said
+    run("site", "changes", tmp_path / "clinic", "-o", tmp_path / "changes.csv")
+    table = pd.read_csv(tmp_path / "changes.csv")
+    assert len(table) == 6 * 3
+    assert table["before"].notna().all()
+    assert table["after"].notna().all()
+    run("study", "status", out)
+    assert "complete" in capsys.readouterr().out
+
+
+# A site joins.
+
+
+def test_a_site_joins_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = frames()
+    parties = ByFiles(tmp_path, tables, ("clinic", "lab"))
+    first = parties.study()
+    before = parties.go(first)
+    capsys.readouterr()
+    second = tmp_path / "study-2.toml"
+    fails("keys of 'mri' must be pinned too", InputError, "study", "join", first, "--site", "mri", "-o", second)
+    run("study", "join", first, "--site", tmp_path / "mri" / "mri.toml", "-o", second)
+    said = capsys.readouterr().out
+    assert "Φ is new" in said
+    assert "What every site keeps as it is: its identity" in said
+    assert "Σm in every site's ledger grows" in said
+    old, new = Study.load(first), Study.load(second)
+    assert (new.replaces, new.reason, new.names) == (old.hash, "join", ("clinic", "lab", "mri"))
+    assert "# Rows of the sketch." in second.read_text()  # the comments are still there
+    assert all(line.startswith("site mri.") for line in old.differences(new))
+    after = parties.go(second, ("clinic", "lab", "mri"))
+    capsys.readouterr()
+    run("study", "changes", after, "--before", before)
+    said = capsys.readouterr().out
+    assert "because of join" in said
+    assert "sites that joined: mri" in said
+    assert "6 features new in the fit: mri_0" in said
+    run("site", "changes", tmp_path / "clinic", "--study", f"liver-{new.hash[:8]}")
+    assert "because of join" in capsys.readouterr().out
+    # The ledger of a site that was there before counts both runs.
+    ledger = (tmp_path / "clinic" / "ledger" / "ledger.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["m"] for line in ledger if json.loads(line)["state"] == "released") == 60
+    fails("does not say that it replaces", StudyError, "study", "changes", before, "--before", after)
+
+
+# A subject withdraws.
+
+
+def test_a_subject_withdraws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parties = ByFiles(tmp_path)
+    first = parties.study("--intersect")
+    before = parties.go(first)
+    (tmp_path / "gone.txt").write_text("S0007\n s0011 \nS9999\n")
+    capsys.readouterr()
+    run("site", "withdraw", tmp_path / "lab", "--subjects", tmp_path / "gone.txt", "-o", tmp_path / "study-2.toml")
+    said = capsys.readouterr().out
+    assert "3 ids given: 2 are in the table, 3 are new" in said
+    assert "2 of the 400 subjects have withdrawn since" in said
+    assert "It cannot be called back" in said
+    assert "R² = m/n = 0.07" in said
+    assert "it is enough that this site leaves them out" in said
+    assert "S0007" not in said
+    assert (tmp_path / "lab" / "withdrawn.txt").stat().st_mode & 0o777 == 0o600
+    second = Study.load(tmp_path / "study-2.toml")
+    assert (second.reason, second.replaces) == ("withdrawal", Study.load(first).hash)
+    after = parties.go(tmp_path / "study-2.toml")
+    assert json.loads((before / "fit.json").read_text())["subjects"] == 400
+    assert json.loads((after / "fit.json").read_text())["subjects"] == 398
+    run("study", "changes", after, "--before", before)
+    assert "400 subjects before, 398 now" in capsys.readouterr().out
+    # Nothing that left any site in the second run, and nothing at the server, holds an id.
+    sent = [path.read_bytes() for path in tmp_path.glob(f"{second.run[:8]}-*")] + [p.read_bytes() for p in after.rglob("*.*")]
+    assert not any(b"S0007" in raw or b"s0011" in raw for raw in sent)
+    # New subjects of a prediction must not have withdrawn either.
+    people = frames(40, seed=5)["lab"].drop(columns="hdl").assign(id=lambda f: ["S0007", *(f"N{i}" for i in range(len(f) - 1))])
+    people.to_csv(tmp_path / "new.csv", index=False)
+    fails("1 of these subjects have withdrawn", PrivacyError, "predict", "part", tmp_path / "lab", "june", tmp_path / "new.csv",
+          "--study", f"liver-{second.hash[:8]}", "-o", tmp_path / "lab.part")  # fmt: skip
+
+
+def test_a_withdrawal_in_a_strict_study_needs_every_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parties = in_folders(tmp_path, sites(frames()))
+    plan = study(m=30)
+    for site in parties[:2]:
+        (tmp_path / site.name / "withdrawn.txt").write_text("S0007\n")
+    with pytest.raises(AlignmentError, match=r"do not hold the same subjects.*whoever withdrew at one site"):
+        protocol.collect(StudyFolder.create(tmp_path / "server", plan), carrier(parties, plan))
+    (tmp_path / "lab" / "withdrawn.txt").write_text("S0007\n")
+    following = plan.again(reason="withdrawal")
+    parties = in_folders(tmp_path, sites(frames()))
+    folder = StudyFolder.create(tmp_path / "server-2", following)
+    protocol.collect(folder, carrier(parties, following))
+    assert folder.joined().n == 399
+
+
+def test_whoever_withdrew_takes_no_part_in_means_and_levels(tmp_path: Path) -> None:
+    """Means that fill gaps and the levels of categories are those of the others alone."""
+    table = pd.DataFrame({
+        "id": [f"P{i}" for i in range(60)], "x": [1000.0, *([np.nan, 1.0] * 29), 3.0],
+        "centre": ["rare", *(["a", "b", "c"] * 19), "a", "b"], "y": np.random.default_rng(0).standard_normal(60),
+    })  # fmt: skip
+    site = Site("clinic", table, id="id", responses=["y"], missing="mean", folder=tmp_path)
+    assert site.table().levels == {"centre": ["a", "b", "c", "rare"]}
+    (tmp_path / "withdrawn.txt").write_text("p0\n")
+    site = Site("clinic", table, id="id", responses=["y"], missing="mean", folder=tmp_path)
+    assert site.table().n == 59
+    assert site.table().levels == {"centre": ["a", "b", "c"]}
+    assert site.table().moments().mean[0] < 2
+    assert "P0" not in set(site.table().ids())
+
+
+def test_a_batch_of_withdrawals_from_a_gram_study(tmp_path: Path) -> None:
+    """The difference of two Gram matrices is that of the people in whom they differ: so few are refused, enough pass."""
+    from intarsia.privacy.policy import Policy
+    from intarsia.site.site_ledger import open_ledger
+    from intarsia.site.withdrawal import told_before, withdraw
+    from intarsia.wire.study import Privacy
+
+    tables = frames()
+    parties = in_folders(tmp_path, gram_sites(tables))
+    plan = gram_study(parties, alignment={"mode": "intersect"})
+    protocol.collect(StudyFolder.create(tmp_path / "server", plan), carrier(parties, plan))
+
+    def drop(people: list[str]) -> str:
+        for name in NAMES:
+            withdraw(tmp_path / name, people, tables[name]["id"])
+        return told_before(tmp_path / "clinic", open_ledger(tmp_path / "clinic"), Policy.of_study(Privacy()))[0]
+
+    def go(number: int) -> StudyFolder:
+        again = plan.again(reason="withdrawal")
+        here = in_folders(tmp_path, gram_sites(tables))
+        folder = StudyFolder.create(tmp_path / f"server-{number}", again)
+        protocol.collect(folder, carrier(here, again))
+        return folder
+
+    said = drop(["S0001"])
+    assert "at least 63 subjects; the smallest would have 1. A new Gram matrix without them is refused now" in said
+    with pytest.raises(PrivacyError, match="would single out 1 subjects"):
+        go(1)
+    said = drop([f"S{i:04d}" for i in range(1, 64)])
+    assert "the smallest would have 63. A new Gram matrix without them now passes" in said
+    assert go(2).joined().n == 400 - 63
+
+
+# A response is corrected.
+
+
+def test_the_owner_corrects_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parties = ByFiles(tmp_path)
+    first = parties.study()
+    before = parties.go(first)
+    second, clinic = tmp_path / "study-2.toml", tmp_path / "clinic.csv"
+    fails("No column has changed", InputError, "site", "correct", tmp_path / "clinic", "-o", second)
+    table = pd.read_csv(clinic)
+    table.sample(frac=1.0, random_state=9).to_csv(clinic, index=False)  # another order is no change
+    fails("No column has changed", InputError, "site", "correct", tmp_path / "clinic", "-o", second)
+    table.assign(alt=table["alt"] + 40 * table["clinic_3"]).to_csv(clinic, index=False)
+    capsys.readouterr()
+    run("site", "correct", tmp_path / "clinic", "-o", second)
+    said = capsys.readouterr().out
+    assert "changed since that run: 1 responses: alt" in said
+    new = Study.load(second)
+    assert (new.reason, new.replaces) == ("correction", Study.load(first).hash)
+    after = parties.go(second)
+    # The ledger of the owner saw other content for the same people; the others saw the same people again.
+    lines = [json.loads(line) for line in (tmp_path / "clinic" / "ledger" / "ledger.jsonl").read_text().splitlines()]
+    released = [line for line in lines if line["state"] == "released"]
+    assert len({line["cohort"] for line in released}) == 1
+    assert len({line["content"] for line in released}) == 2
+    capsys.readouterr()
+    run("study", "changes", after, "--before", before)
+    assert "because of correction" in capsys.readouterr().out
+    page = render(from_folder(after))
+    assert "Beside the earlier fit" in page
+    assert "clinic_3" in page
+    run("site", "changes", tmp_path / "clinic", "--study", f"liver-{new.hash[:8]}", "-o", tmp_path / "changes.csv")
+    table = pd.read_csv(tmp_path / "changes.csv").set_index(["feature", "response"])
+    moved = table.loc[("clinic_3", "alt")]
+    assert moved["outside"]
+    assert moved["after"] > moved["before_upper"]

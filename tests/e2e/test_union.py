@@ -10,7 +10,7 @@ import pytest
 from tests.federation import KEY, RUN, fingerprints
 
 import intarsia
-from intarsia.carriers.in_process import StudyResult, carrier, fit
+from intarsia.carriers.in_process import StudyResult, carrier, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import AlignmentError, FederationError, InputError, MessageError, StudyError
 from intarsia.report.gather import from_folder
@@ -19,6 +19,7 @@ from intarsia.server.study import protocol
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.align import tokenise
+from intarsia.site.identity import Identity
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.union import Has, settle_groups
 from intarsia.wire.alignment import AlignmentReport
@@ -119,6 +120,19 @@ def test_nothing_missing_gives_the_draws_of_an_intersection(tmp_path: Path) -> N
         draws.append(posterior_of(s, folder.joined(), workers=1)[1].draws)
     np.testing.assert_array_equal(draws[0].C, draws[1].C)
     np.testing.assert_array_equal(draws[0].Sigma, draws[1].Sigma)
+
+
+def test_a_key_that_the_sites_agree_on_serves_every_group(tmp_path: Path) -> None:
+    """A group's run is a name in the ledger; the key belongs to the study's."""
+    found = parties(frames())
+    for site in found:
+        site.identity = Identity.new(site.name)
+    plan = study_for(found, M, fit=FIT, alignment={"mode": "union"})
+    assert plan.agrees
+    folder = StudyFolder.create(tmp_path, plan)
+    protocol.collect(folder, carrier(found, plan))
+    assert len(folder.groups()[0]) > 1
+    assert folder.joined().responses == ("fev1", "cost", "days")
 
 
 def test_the_ledger_counts_each_group_for_its_own_subjects(tmp_path: Path) -> None:

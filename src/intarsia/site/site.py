@@ -313,7 +313,7 @@ class Site:
         waiting = f"sketch.pending-{'' if check.claim is None else check.claim.content[:16]}"
         pending = store.get(waiting)
         if pending is None:
-            result = self.make(study, table, order, mac, check)
+            result = self.make(study, key, table, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
@@ -346,13 +346,13 @@ class Site:
         if not study.sketch.gram:
             raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
 
-    def make(self, study: Study, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
+    def make(self, study: Study, key: SketchKey, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
             return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        terms, key = SketchTerms.of(study, self.name, mac), self.key(study)
+        terms = SketchTerms.of(study, self.name, mac)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 

@@ -130,8 +130,9 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
     waiting = f"sketch.pending-{hashlib.sha256(contents.encode()).hexdigest()[:16]}"
     pending = store.get(waiting)
     if pending is None:
+        key = site.key(study)  # of the study's own run; a group's is only a name in the ledger
         made = [
-            site.make(portion.study, part, portion.order, portion.mac, check)
+            site.make(portion.study, key, part, portion.order, portion.mac, check)
             for portion, part, check in zip(portions, tables, checks, strict=True)
         ]
         units = common_units([one.units for one in made], [len(p.order) for p in portions], table.responses)

@@ -82,7 +82,7 @@ def _supersede(folder: StudyFolder, leaving: str) -> None:
 def _delete(folder: StudyFolder, name: str) -> None:
     """Everything the site sent, and what belongs to it alone; the log says what."""
     found = [folder.file(kind, name) for kind in (*KINDS, "coefficients")]
-    found += [folder.path / "sketch" / f"{name}.facts", *folder.path.glob(f"progress-*/{name}.*")]
+    found += [folder.path / "sketch" / f"{name}.facts", folder.path / f"{name}.cohort", *folder.path.glob(f"progress-*/{name}.*")]
     if folder.study.sketch.gram:
         found += (folder.path / "product").glob("*.product")  # shares are of no use without the third one's
         found += [gram.remaining(folder, count) for count in range(1, len(folder.left))]  # of an earlier departure
