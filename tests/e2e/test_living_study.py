@@ -366,7 +366,11 @@ def test_a_site_joins_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "# Rows of the sketch." in second.read_text()  # the comments are still there
     assert all(line.startswith("site mri.") for line in old.differences(new))
     after = parties.go(second, ("clinic", "lab", "mri"))
-    capsys.readouterr()
+    told = capsys.readouterr().err
+    assert "Compared with the run it replaces, which this site accepted: 6 entries differ" in told
+    assert 'site mri.features: absent → ["*"]' in told
+    assert "has not accepted the run that this one says it replaces" in told  # the site that joins
+    assert "up to 30 sketch rows have left about the same subject; with this run 60" in told
     run("study", "changes", after, "--before", before)
     said = capsys.readouterr().out
     assert "because of join" in said

@@ -68,7 +68,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
 
 def _aligned(folder: StudyFolder) -> int | None:
     """People at all sites, once every site has reported."""
-    if folder.missing("alignment"):
+    if folder.left or folder.missing("alignment"):
         return None
     try:
         return next(iter(folder.cohorts().values())).n
