@@ -156,7 +156,10 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Sampler: {f.chains} chains × ({f.warmup} + {budget}{f.draws}), thinned by {f.thin}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
-        lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
+        more = " Of a yes/no response everybody also learns how much of it is explained." if study.yes_or_no else ""
+        lines.append(
+            f"Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.{more}"
+        )
     if s.gram:
         lines.append("Privacy: refused above one column per three subjects; two sites together have the third one's values.")
     elif p.epsilon is None:

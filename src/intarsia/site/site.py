@@ -318,7 +318,8 @@ class Site:
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
-            store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
+            skewness = {c.name: c.skewness for c in check.facts.own_columns}
+            store.replace(KINDS_FILE, Meaning.of(table, skewness, study.kinds).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
             longest = getattr(result, "longest", None)
@@ -407,6 +408,9 @@ class Site:
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
         if bool(coefficients.response_scales) != study.deliver.share_scales:
             raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
+        shared = set(study.yes_or_no) & set(coefficients.responses) if study.deliver.share_scales else set()
+        if set(coefficients.noise_variances) != shared:
+            raise MessageError("The coefficients have noise variances of other responses than the study's yes/no ones. Refused.")
         model = self._model(store, coefficients)
         if store.put(departed.item(self, study, "coefficients"), message) != message:
             raise FederationError(

@@ -140,7 +140,7 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
         pending = GroupedSketch(site.name, study.hash, tuple(units.responses), parts).to_bytes()
         skewness = {c.name: c.skewness for check in checks for c in check.facts.own_columns}
         store.replace("units.secret", units.to_bytes())
-        store.replace(KINDS_FILE, Meaning.of(table, skewness).to_bytes())
+        store.replace(KINDS_FILE, Meaning.of(table, skewness, study.kinds).to_bytes())
         store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
         for number, (check, part) in enumerate(zip(checks, parts.values(), strict=True)):
             _cards(site, study, store, check, part, number)

@@ -96,7 +96,8 @@ class Fit:
 class Delivery:
     """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval.
 
-    With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units.
+    With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units; of
+    a yes/no response the server tells everybody the noise variance too, and every site has odds ratios.
     """
 
     content: str = "draws"
@@ -281,6 +282,11 @@ class Study:
     def kinds(self) -> dict[str, Mapping[str, Any]]:
         """What the study file says of its responses' kinds, by response; a plain measurement may be left out there."""
         return {name: said for site in self.sites for name, said in site.kinds.items()}
+
+    @property
+    def yes_or_no(self) -> tuple[str, ...]:
+        """The responses that study.toml calls binary."""
+        return tuple(name for name, said in self.kinds.items() if said["kind"] == "binary")
 
     def site(self, name: str) -> SiteEntry:
         for entry in self.sites:

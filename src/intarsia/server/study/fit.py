@@ -139,6 +139,11 @@ def coefficients(
     flat_Sigma = Sigma.reshape(S, *Sigma.shape[2:])
     flat_sigma2 = np.diagonal(flat_Sigma, axis1=1, axis2=2)
     with_draws = study.deliver.content == "draws"
+    shared_noise = {
+        response: float(flat_sigma2[:, q].mean())
+        for q, response in enumerate(responses)
+        if study.deliver.share_scales and response in study.yes_or_no
+    }
     messages = {}
     for name in names:
         at = np.flatnonzero(feature_sites == name)
@@ -176,6 +181,7 @@ def coefficients(
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
             r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
             response_scales=tuple(posterior.response_scales.values()),
+            noise_variances=shared_noise,
         )
     summary = {
         **judgement.summary(list(features), list(responses)),
