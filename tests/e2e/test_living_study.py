@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.e2e.test_union import frames as partly
 from tests.federation import NAMES, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
 
 from intarsia.carriers.in_process import carrier, study_for
+from intarsia.carriers.in_process import fit as fit_here
 from intarsia.cli import main
 from intarsia.errors import AlignmentError, FederationError, InputError, IntarsiaError, PrivacyError, StudyError
 from intarsia.report.gather import from_folder
 from intarsia.report.page import render
-from intarsia.server.study import protocol
+from intarsia.server.study import departure, gram, protocol
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
@@ -231,23 +233,48 @@ def test_the_same_command_again_changes_nothing(left) -> None:  # type: ignore[n
     assert summary["left"] == ["mri"]
 
 
-def test_a_leave_that_was_interrupted_ends_the_same(tmp_path: Path, left, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    from intarsia.server.results.posterior import Posterior
-    from intarsia.server.study import departure
+def collected(where: Path, parties: list[Site], plan: Study) -> StudyFolder:
+    folder = StudyFolder.create(where / "server", plan)
+    protocol.collect(folder, carrier(in_folders(where, parties), plan))
+    return folder
 
+
+def test_a_leave_that_was_interrupted_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the messages are deleted, then the same command: nothing of the site is fitted, and nothing stays."""
     parties = sites(frames())
-    folder = finished(tmp_path, parties, study())
-    notice = parties[1].leave(study())
-    real = departure._delete
+    folder = collected(tmp_path, parties, study())
+    notice, real = parties[1].leave(study()), departure._delete
+    monkeypatch.setattr(departure, "fit", lambda folder, **_: {"fitted": folder.joined().features})
     monkeypatch.setattr(departure, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         leave(folder, notice)
+    assert folder.file("sketch", "mri").is_file()
     monkeypatch.setattr(departure, "_delete", real)
     _, summary, changes = leave(folder, notice, workers=1)
-    assert summary["left"] == ["mri"]
-    assert changes is not None
-    assert folder.file("sketch", "mri").is_file() is False
-    assert Posterior.load(folder.path / "posterior.nc").responses == ["alt", "ast", "hdl"]
+    assert not any(label.startswith("mri") for label in summary["fitted"])
+    assert changes is None  # nothing had been fitted before
+    assert [path.name for path in folder.path.rglob("mri.*")] == ["mri.leave"]
+
+
+@pytest.mark.slow
+def test_one_after_the_other_in_one_process(tmp_path: Path) -> None:
+    parties = sites(frames())
+    first = fit_here(parties, study(), folder=tmp_path / "server", workers=1)
+    second = first.without("mri", tmp_path / "server", workers=1)
+    third = second.without("lab", tmp_path / "server", workers=1)
+    assert set(second.posterior.features) == {f"{name}_{j}" for name in ("clinic", "lab") for j in range(6)}
+    assert set(third.posterior.features) == {f"clinic_{j}" for j in range(6)}
+    assert third.changes is not None
+    assert third.changes.gone["response"] == ("hdl",)
+    assert len(list((tmp_path / "server" / "superseded").glob("*/fit.json"))) == 2
+    new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(25, seed=5).items()}
+    assert set(second.sites) > set(third.sites)
+    assert set(third.predict(new, "alone")) == {"clinic"}
+    # The site that left reads what it had, and says nothing more.
+    assert len(parties[1].model(study()).rows()) == 6 * 3
+    assert parties[0].earlier_model(study()).coefficients.fit_parts.keys() == {"clinic", "lab"}
+    with pytest.raises(StudyError, match="'mri' takes no part"):
+        third.without("mri", tmp_path / "server")
 
 
 def test_without_the_last_response_there_is_nothing_to_regress(tmp_path: Path) -> None:
@@ -259,11 +286,11 @@ def test_without_the_last_response_there_is_nothing_to_regress(tmp_path: Path) -
     content = plan.to_dict()
     content["site"][2].pop("responses")
     plan = Study.from_dict(content)
-    folder = finished(tmp_path, in_folders(tmp_path, parties), plan)
+    folder = collected(tmp_path, parties, plan)
     with pytest.raises(StudyError, match="holds every response of the study: without it there is nothing left to regress"):
         leave(folder, parties[0].leave(plan))
     assert folder.left == ()
-    assert (folder.path / "fit.json").is_file()
+    assert folder.missing("sketch") == ()
 
 
 def test_a_site_leaves_before_all_have_sent(tmp_path: Path) -> None:
@@ -276,48 +303,50 @@ def test_a_site_leaves_before_all_have_sent(tmp_path: Path) -> None:
         leave(folder, parties[1].leave(plan))
 
 
-def test_a_site_leaves_a_gram_study(tmp_path: Path) -> None:
+def test_a_gram_matrix_without_the_site_that_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block between the two that stay is kept; shares that need the third site are deleted."""
-    from intarsia.server.study import gram
+    parties = gram_sites(frames())
+    plan = gram_study(parties)
+    folder = collected(tmp_path, parties, plan)
+    whole = gram.joint(folder)
+    monkeypatch.setattr(departure, "fit", lambda folder, **_: {"fitted": folder.joined().features})
+    _, summary, _ = leave(folder, parties[1].leave(plan))
+    stays = np.r_[0:8, 14:21]  # clinic brings 6 + 2 columns, mri 6, lab 6 + 1
+    np.testing.assert_array_equal(gram.joint(folder), whole[np.ix_(stays, stays)])
+    assert len(summary["fitted"]) == 12
+    assert not list(folder.path.glob("product/*"))
+    assert [path.name for path in folder.path.rglob("mri.*")] == ["mri.leave"]
 
+
+@pytest.mark.slow
+def test_a_site_leaves_a_gram_study(tmp_path: Path) -> None:
     parties = gram_sites(frames())
     plan = gram_study(parties)
     folder = finished(tmp_path, parties, plan)
-    whole = gram.joint(folder)
     leave(folder, parties[1].leave(plan), workers=1)
-    stays = np.r_[0:8, 14:21]  # clinic brings 6 + 2 columns, mri 6, lab 6 + 1
-    np.testing.assert_array_equal(gram.joint(folder), whole[np.ix_(stays, stays)])
-    assert not list(folder.path.glob("product/*"))
-    assert [path.name for path in folder.path.rglob("mri.*")] == ["mri.leave"]
     protocol.deliver(folder, carrier(parties, plan))
     assert parties[0].model(plan).coefficients.fit_parts.keys() == {"clinic", "lab"}
     assert all(row["done"] for row in status(folder))
 
 
-def test_a_registry_leaves_a_union_study(tmp_path: Path) -> None:
+def test_a_registry_leaves_a_union_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its responses go; subjects who had no other response are of no use any more and their rows go too."""
-    from tests.e2e.test_union import FIT, M
-    from tests.e2e.test_union import frames as partly
-
     tables = partly()
-    roles = {"clinic": ["fev1"], "lab": [], "registry": [c for c in tables["registry"] if c != "id"]}
+    roles = {"clinic": ["fev1"], "lab": [], "registry": ["cost", "days"]}
     parties = [Site(n, tables[n], id="id", responses=roles[n], identity=Identity.new(n), policy=QUICK) for n in tables]
-    plan = study_for(parties, M, alignment={"mode": "union"}, fit=FIT)
+    plan = study_for(parties, 120, alignment={"mode": "union"})
     folder = StudyFolder.create(tmp_path / "server", plan)
     protocol.collect(folder, carrier(parties, plan))
     before = folder.joined()
-    fit(folder, workers=1)
+    monkeypatch.setattr(departure, "fit", lambda folder, **_: {"fitted": folder.joined()})
     registry = next(site for site in parties if site.name == "registry")
-    _, summary, changes = leave(folder, registry.leave(plan), workers=1)
-    after = folder.joined()
-    assert after.responses == ("fev1",)
-    assert changes is not None
-    assert set(changes.gone["response"]) == set(roles["registry"])
+    _, summary, _ = leave(folder, registry.leave(plan))
+    after = summary["fitted"]
     has = ~np.isnan(before.Y[:, before.responses.index("fev1")])
-    groups, _ = folder.groups()
-    assert after.m == sum(group.m for group in groups) <= before.m
-    assert has.sum() == (~np.isnan(after.Y[:, 0])).sum()
-    assert summary["left"] == ["registry"]
+    assert after.responses == ("fev1",)
+    np.testing.assert_array_equal(after.X, before.X[has])
+    np.testing.assert_array_equal(after.Y[:, 0], before.Y[has, before.responses.index("fev1")])
+    assert after.m == sum(group.m for group in folder.groups()[0]) < before.m
 
 
 def test_a_site_leaves_by_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,7 +371,7 @@ def test_a_site_leaves_by_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert table["before"].notna().all()
     assert table["after"].notna().all()
     run("study", "status", out)
-    assert "complete" in capsys.readouterr().out
+    assert "left after having sent: mri\ncomplete" in capsys.readouterr().out
 
 
 # A site joins.
@@ -401,6 +430,8 @@ def test_a_subject_withdraws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "R² = m/n = 0.07" in said
     assert "it is enough that this site leaves them out" in said
     assert "S0007" not in said
+    main(["site", "check", str(tmp_path / "lab")])
+    assert "2 more have withdrawn" in capsys.readouterr().out
     assert (tmp_path / "lab" / "withdrawn.txt").stat().st_mode & 0o777 == 0o600
     second = Study.load(tmp_path / "study-2.toml")
     assert (second.reason, second.replaces) == ("withdrawal", Study.load(first).hash)

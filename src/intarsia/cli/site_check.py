@@ -82,6 +82,7 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
     out = [
         f"site {report.site}: {report.n:,} subjects, id column {report.id or 'none'}. "
         "A dry run: nothing is sent, booked or kept.",
+        *([f"{report.withdrawn:,} more have withdrawn (withdrawn.txt) and take no part."] if report.withdrawn else []),
         "",
     ]
     if report.unlisted:

@@ -176,11 +176,13 @@ def run_status(args: argparse.Namespace) -> None:
     folder = StudyFolder.open(args.folder)
     rows = status(folder)
     refused = [event for event in _events(folder.path) if event.get("event") == "refused"]
-    summary = {"study": folder.study.id, "hash": folder.study.hash, "steps": rows, "refused": refused}
+    summary = {"study": folder.study.id, "hash": folder.study.hash, "steps": rows, "refused": refused, "left": list(folder.left)}
     if args.json:
         emit(args, summary)
         return
     table(f"study {folder.study.id}, hash {folder.study.hash[:16]}…", ("step", "done", "present", "missing"), rows)
+    if folder.left:
+        print(f"left after having sent: {', '.join(folder.left)}")
     for event in refused[-5:]:
         print(one_line(f"refused {event['time']}: {event['why']}"))
     waiting = next((row for row in rows if not row["done"]), None)

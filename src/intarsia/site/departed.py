@@ -58,8 +58,11 @@ def heed(site: "Site", study: Study, notices: Mapping[str, bytes]) -> None:
 
 
 def item(site: "Site", study: Study, name: str) -> str:
-    """What this site calls an item of the fit of the sites that take part now: each such fit has items of its own."""
-    return _called(name, left(site, study))
+    """What this site calls an item of the fit of the sites that take part now: each such fit has items of its own.
+
+    A site that has left itself still reads the fit it had.
+    """
+    return _called(name, [gone for gone in left(site, study) if gone != site.name])
 
 
 def superseded(site: "Site", study: Study) -> bytes | None:

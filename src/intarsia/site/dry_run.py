@@ -12,6 +12,7 @@ from intarsia.errors import InputError, IntarsiaError
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
+from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.suspects import suspected_codes
 from intarsia.site.data.table import Table
 from intarsia.site.dry_groups import judge_groups, profile_of_complete
@@ -66,6 +67,7 @@ class SiteReport:
     unlisted: bool  # no list of features: every column without another role is one
     problems: tuple[str, ...] = ()
     studies: tuple[StudyReport, ...] = field(default=())
+    withdrawn: int = 0  # subjects of the table who withdrew; they are not among `n`
 
     @property
     def refused(self) -> bool:
@@ -102,7 +104,7 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
         site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, gaps)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
-        problems=tuple(problems),
+        problems=tuple(problems), withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
         studies=tuple(_study(site_folder, table, study) for study in studies) if found is not None or gaps
         else (),
     )  # fmt: skip
