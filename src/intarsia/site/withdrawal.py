@@ -100,11 +100,13 @@ def _told(ledger: Ledger, policy: Policy, tokens: Any, entry: Entry, count: int,
             f"{head} Their part in that sketch is covered by its ε = {entry.epsilon:g} and δ = {entry.delta:g}, for ever; a run "
             "without them costs them nothing more."
         )
+    first, later = entry.m / entry.n, entry.m / (entry.n - entry.m)
     return (
         f"{head} The sketch of {entry.m:,} rows that left still has them in it. It cannot be called back. Someone who has a "
         f"person's whole row can tell from it whether the person took part ({known}). Whoever knows Φ, as every site of that run "
-        f"does, predicts a value of theirs with R² = m/n = {entry.m / entry.n:.2f}. A new run has another Φ: the new sketch "
-        "cannot be subtracted from this one; what is known of the other subjects by then (Σm) is counted in the ledger."
+        f"does, predicts a value of theirs with R² = m/n = {first:.2f}; who knows the Φ of another run of as many rows too, "
+        f"with R² = m/(n − m) = {later:.2f}. Without Φ the new sketch cannot be subtracted from this one. What is known of "
+        "the others (Σm) is counted in the ledger."
     )
 
 
