@@ -15,6 +15,7 @@ from intarsia.wire.signed import _canonical, _object, decode, encode, verify
 from intarsia.wire.study import Study
 
 ENTRY = "left-"  # what a payload calls the notice of a site, followed by the site's name
+_NOT_ONE = "This is not a site's notice that it leaves a study, as `intarsia site leave` writes it, or it is damaged."
 _BODY = ("kind", "site", "study_hash", "mac")
 
 
@@ -41,15 +42,14 @@ class Leave:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Leave":
-        outer = _object(raw, ("body", "signature"))
-        body = _object(str(outer["body"]).encode("utf-8", "replace"), _BODY)
-        if (
-            body["kind"] != "leave"
-            or not check_name(body["site"])
-            or not is_digest(body["study_hash"])
-            or not is_digest(body["mac"])
-        ):
-            raise MessageError("This is not a site's notice that it leaves a study.")
+        try:
+            outer = _object(raw, ("body", "signature"))
+            body = _object(str(outer["body"]).encode("utf-8", "replace"), _BODY)
+        except MessageError:
+            raise MessageError(_NOT_ONE) from None
+        digests = is_digest(body["study_hash"]) and is_digest(body["mac"])
+        if body["kind"] != "leave" or not check_name(body["site"]) or not digests:
+            raise MessageError(_NOT_ONE)
         signature = b"" if outer["signature"] == "" else decode(outer["signature"], 64, "signature")
         found = cls(body["site"], body["study_hash"], body["mac"], signature)
         if found.to_bytes() != raw:
