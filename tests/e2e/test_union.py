@@ -200,11 +200,37 @@ def test_nobody_has_a_response() -> None:
         fit(parties(tables), study())
 
 
-def test_what_a_union_does_not_cover_is_said_in_the_study_file() -> None:
+def test_covariates_are_adjusted_for_in_every_group() -> None:
+    """A confounder at one site, a centre at another: features that follow them are not taken for causes."""
+    tables = frames()
+    rng = np.random.default_rng(7)
+    people = pd.Index(sorted({i for frame in tables.values() for i in frame["id"]}))
+    age = pd.Series(50 + 10 * rng.standard_normal(len(people)), people)
+    centre = pd.Series(np.resize(["a", "b"], len(people)), people)
+    own = {name: frame["id"] for name, frame in tables.items()}
+    tables["clinic"] = tables["clinic"].assign(age=own["clinic"].map(age).to_numpy())
+    tables["clinic"]["x3"] += 0.1 * (tables["clinic"]["age"] - 50)  # follows age
+    tables["clinic"]["fev1"] += 0.2 * tables["clinic"]["age"]
+    tables["lab"] = tables["lab"].assign(centre=own["lab"].map(centre).to_numpy())
+    tables["registry"]["cost"] += 4.0 * own["registry"].map(age) + 30.0 * (own["registry"].map(centre) == "b")
+    found = parties(tables)
+    found[0].roles["covariates"], found[1].roles["covariates"] = ["age"], ["centre"]
     roster = study().to_dict()["site"]
-    roster[0]["covariates"] = ["age"]
-    with pytest.raises(StudyError, match='mode = "union" does not cover covariates yet'):
-        study(site=roster)
+    roster[0]["covariates"], roster[1]["covariates"] = ["age"], ["centre=*"]
+    told = fit(found, study(site=roster, sketch={"m": 240}, fit={**FIT, "draws": 100, "warmup": 100}), workers=1)
+    rows = {(row["feature"], row["response"]): row for row in told.rows()}
+    for where, truth in {("age", "fev1"): 0.2, ("age", "cost"): 4.0, ("centre=b", "cost"): 30.0}.items():
+        row = rows[where]
+        assert row["role"] == "covariate"
+        assert row["lower"] < truth < row["upper"]
+        assert row["upper"] - row["lower"] < abs(truth)
+    assert "x3" not in told.selected
+    assert {"x0", "g1"} <= set(told.selected)
+
+
+def test_what_a_union_does_not_cover_is_said_in_the_study_file() -> None:
+    with pytest.raises(StudyError, match='mode = "union" does not cover a fractional likelihood'):
+        study(fit={**FIT, "power": 0.9})
     with pytest.raises(StudyError, match='min_group belongs to mode = "union"'):
         study(alignment={"mode": "intersect", "min_group": 50})
 

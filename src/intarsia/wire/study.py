@@ -385,7 +385,6 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     if study.alignment.mode == "union":
         for what, there in (
             ('kind = "gram"', study.sketch.gram),
-            ("covariates", any(site.covariates for site in study.sites)),
             ("differential privacy", study.privacy.epsilon is not None),
             ("a fractional likelihood (power)", study.fit.power != 1),
         ):
