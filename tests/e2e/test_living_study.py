@@ -265,7 +265,7 @@ def test_one_after_the_other_in_one_process(tmp_path: Path) -> None:
     assert set(second.posterior.features) == {f"{name}_{j}" for name in ("clinic", "lab") for j in range(6)}
     assert set(third.posterior.features) == {f"clinic_{j}" for j in range(6)}
     assert third.changes is not None
-    assert third.changes.gone["response"] == ("hdl",)
+    assert third.changes.gone["response"] == ["hdl"]
     assert len(list((tmp_path / "server" / "superseded").glob("*/fit.json"))) == 2
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(25, seed=5).items()}
     assert set(second.sites) > set(third.sites)

@@ -175,19 +175,20 @@ def run_leave(args: argparse.Namespace) -> None:
 
 
 def run_changes(args: argparse.Namespace) -> None:
-    from intarsia.server.study.comparison import read_changes, replaced
+    from intarsia.server.study.comparison import replaced
+    from intarsia.server.study.departure import changes as since_departure
     from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.changes import COLUMNS
     from intarsia.wire.table_files import write_table
 
     folder = StudyFolder.open(args.folder)
-    changes = read_changes(folder) if args.before is None else replaced(folder, StudyFolder.open(args.before))
-    if changes is None:
+    found = since_departure(folder) if args.before is None else replaced(folder, StudyFolder.open(args.before))
+    if found is None:
         raise StudyError(
             f"{args.folder} has not been fitted twice. If it replaces another run, say where that is: --before OLDER-FOLDER."
         )
-    lines = [one_line(line) for line in changes.lines()]
+    lines = [one_line(line) for line in found.lines()]
     if args.out is not None:
-        write_table(args.out, changes.rows, list(COLUMNS))
-        lines.append(f"wrote {args.out}: {len(changes.rows):,} coefficients side by side")
-    emit(args, changes.as_dict(), lines)
+        write_table(args.out, found.rows, list(COLUMNS))
+        lines.append(f"wrote {args.out}: {len(found.rows):,} coefficients side by side")
+    emit(args, found.as_dict(), lines)

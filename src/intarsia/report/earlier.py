@@ -14,7 +14,7 @@ def changes(m: Material) -> Html | None:
     found = m.changes
     if found is None:
         return None
-    chosen = [row for row in found.rows if row["selected_before"] or row["selected_after"] or row["outside"]]
+    chosen = list(found.noteworthy.rows)
     chosen.sort(key=lambda row: (not row["outside"], -abs(row["moved"] or 0.0)))
     rows: list[list[Any]] = [
         [

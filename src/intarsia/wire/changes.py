@@ -5,7 +5,7 @@ the same data, so what moved is described and not tested.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # Column -> what it says, in the order of the table.
@@ -32,35 +32,30 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Changes:
-    """The table of all coefficients of both fits, and in words what is different. `why` says what happened between them."""
+    """Two fits side by side, as a table and in words.
+
+    `why` says what happened between them, `gone` and `added` are the features and responses that only one of them has,
+    `compared` is how many coefficients are in both. `rows` is the whole table, or what is worth a look of it (`noteworthy`).
+    """
 
     why: tuple[str, ...]
     rows: list[dict[str, Any]] = field(repr=False)
+    gone: dict[str, list[str]] = field(repr=False)
+    added: dict[str, list[str]] = field(repr=False)
+    compared: int
     selected_before: tuple[str, ...]
     selected_after: tuple[str, ...]
-
-    @property
-    def gone(self) -> dict[str, tuple[str, ...]]:
-        """Features and responses that only the earlier fit had."""
-        return self._only("before")
-
-    @property
-    def added(self) -> dict[str, tuple[str, ...]]:
-        """Features and responses that only the fit now has."""
-        return self._only("after")
-
-    def _only(self, here: str) -> dict[str, tuple[str, ...]]:
-        elsewhere = [row for row in self.rows if row["after" if here == "before" else "before"] is not None]
-        mine = [row for row in self.rows if row[here] is not None]
-        return {
-            what: tuple(dict.fromkeys(row[what] for row in mine if row[what] not in {other[what] for other in elsewhere}))
-            for what in ("feature", "response")
-        }
 
     @property
     def outside(self) -> list[dict[str, Any]]:
         """Coefficients that now lie outside of their earlier interval, those that moved most first."""
         return sorted((row for row in self.rows if row["outside"]), key=lambda row: -abs(row["moved"]))
+
+    @property
+    def noteworthy(self) -> "Changes":
+        """With the rows of features that are or were selected, and of coefficients outside of their earlier interval, alone."""
+        chosen = [row for row in self.rows if row["selected_before"] or row["selected_after"] or row["outside"]]
+        return replace(self, rows=chosen)
 
     def lines(self) -> list[str]:
         """What changed, for a person to read."""
@@ -74,32 +69,39 @@ class Changes:
         for words, names in (("no longer selected", before - after), ("newly selected", after - before)):
             if names:
                 out.append(f"{words}: {_some(sorted(names))}")
-        both = sum(row["moved"] is not None for row in self.rows)
-        out.append(f"{len(self.outside)} of {both} coefficients lie outside of their earlier interval")
+        out.append(f"{len(self.outside)} of {self.compared} coefficients lie outside of their earlier interval")
         for row in self.outside[:_SHOWN]:
             was, now = (f"{row[t]:.3g} ({row[f'{t}_lower']:.3g} to {row[f'{t}_upper']:.3g})" for t in ("before", "after"))
             out.append(f"  {row['feature']} on {row['response']}: {was} before, {now} now")
         return out
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "why": list(self.why), "gone": {k: list(v) for k, v in self.gone.items()},
-            "added": {k: list(v) for k, v in self.added.items()}, "selected_before": list(self.selected_before),
-            "selected_after": list(self.selected_after), "rows": self.rows,
-        }  # fmt: skip
+        lists = {name: list(getattr(self, name)) for name in ("why", "selected_before", "selected_after")}
+        return {**lists, "gone": self.gone, "added": self.added, "compared": self.compared, "rows": self.rows}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Changes":
-        return cls(
-            tuple(found["why"]), list(found["rows"]), tuple(found["selected_before"]), tuple(found["selected_after"])
-        )  # fmt: skip
+        lists = {name: tuple(found[name]) for name in ("why", "selected_before", "selected_after")}
+        return cls(**lists, gone=found["gone"], added=found["added"], compared=found["compared"], rows=found["rows"])
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], why: Iterable[str] = ()) -> Changes:
     """Two tables of results (`wire.result_table`) of the same columns, coefficient by coefficient."""
     old, new = ({(r["site"], r["role"], r["feature"], r["response"]): r for r in rows} for rows in (before, after))
     rows = [_beside(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
-    return Changes(tuple(why), rows, _selected(before), _selected(after))
+    compared = sum(row["moved"] is not None for row in rows)
+    return Changes(
+        tuple(why), rows, _only(before, after), _only(after, before), compared, _selected(before), _selected(after)
+    )  # fmt: skip
+
+
+def _only(here: Sequence[Row], there: Sequence[Row]) -> dict[str, list[str]]:
+    """Features and responses of the one table that the other has not."""
+    out = {}
+    for what in ("feature", "response"):
+        elsewhere = {row[what] for row in there}
+        out[what] = [name for name in dict.fromkeys(row[what] for row in here) if name not in elsewhere]
+    return out
 
 
 def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:

@@ -47,17 +47,17 @@ def replaced(folder: StudyFolder, before: StudyFolder) -> Changes:
 
 
 def keep(folder: StudyFolder, before: list[dict[str, Any]], was: dict[str, Any], why: Iterable[str]) -> Changes:
-    """Compare with this folder's fit and write down what changed; `was` is the earlier fit's summary."""
+    """Compare with this folder's fit and write down what is worth a look; `was` is the earlier fit's summary."""
     found = compare(before, results(folder), why)
     # All that was selected, also at sites whose results are not kept any more.
     found = replace(found, selected_before=tuple(was["selected"]))
-    write_atomic(folder.path / FILE, json.dumps(found.as_dict(), indent=1).encode())
+    write_atomic(folder.path / FILE, json.dumps(found.noteworthy.as_dict(), indent=1).encode())
     folder.note("compared", selected_before=len(found.selected_before), selected_after=len(found.selected_after))
     return found
 
 
 def read_changes(folder: StudyFolder) -> Changes | None:
-    """What was written down, where anything was."""
+    """What was written down, where anything was: the rows worth a look."""
     path = folder.path / FILE
     return Changes.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 

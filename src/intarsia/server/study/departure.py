@@ -44,7 +44,7 @@ def leave(
         raise FederationError(f"Another notice of site {name!r} is here already. Refused.")
     _delete(folder, name)
     summary = fit(folder, workers=workers, progress=progress)
-    return notice, summary, _changes(folder)
+    return notice, summary, changes(folder)
 
 
 def _check_what_remains(folder: StudyFolder, name: str) -> None:
@@ -94,7 +94,8 @@ def _delete(folder: StudyFolder, name: str) -> None:
         folder.note("left", site=name, deleted=said, stay=list(folder.names))
 
 
-def _changes(folder: StudyFolder) -> Changes | None:
+def changes(folder: StudyFolder) -> Changes | None:
+    """This fit beside the one before the last site left; None where nothing had been fitted."""
     latest: Path = folder.path / SUPERSEDED / _LATEST
     if not latest.is_file():
         return None
