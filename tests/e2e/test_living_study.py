@@ -266,7 +266,8 @@ def test_one_after_the_other_in_one_process(tmp_path: Path) -> None:
     assert set(third.posterior.features) == {f"clinic_{j}" for j in range(6)}
     assert third.changes is not None
     assert third.changes.gone["response"] == ["hdl"]
-    assert len(list((tmp_path / "server" / "superseded").glob("*/fit.json"))) == 2
+    kept = [json.loads(path.read_text()) for path in (tmp_path / "server" / "superseded").glob("*/results.json")]
+    assert [{row["site"] for row in rows} for rows in kept] == [{"clinic"}, {"clinic"}]
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(25, seed=5).items()}
     assert set(second.sites) > set(third.sites)
     assert set(third.predict(new, "alone")) == {"clinic"}

@@ -22,6 +22,7 @@ from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 pytestmark = pytest.mark.network
@@ -153,10 +154,13 @@ def test_a_site_leaves_and_the_others_go_on_without_it(network: Network, tmp_pat
     s = study(run="b" * 32)
     path, folder = network.accept(s), network.folder(s)
     network.command("study", "run", path, "--server", network.server, "--timeout", 60)
+    row = np.ascontiguousarray(Sketch.load(folder / "sketch" / "mri.sketch").X[5]).tobytes()
     network.command("site", "leave", network.root / "mri", "--study", f"liver-{s.hash[:8]}", "-o", tmp_path / "mri.leave")
     network.kill("mri")
     told = network.command("study", "leave", folder, tmp_path / "mri.leave", "--json", "--workers", 1)
     assert json.loads(told.stdout)["left"] == ["mri"]
+    # Nothing of its sketch is left at the server, in the study's folder or in the engine's own files.
+    assert not any(row in path.read_bytes() for path in network.server.rglob("*") if path.is_file())
     network.command("deliver", "send", folder, "--server", network.server)
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
     for name in ("clinic", "lab"):

@@ -68,11 +68,13 @@ def _supersede(folder: StudyFolder, leaving: str) -> None:
     if (folder.path / "fit.json").is_file():
         digest = Coefficients.from_bytes(folder.file("coefficients", leaving)).fit_digest
         where = folder.path / SUPERSEDED / digest[:16]
-        stays = [row for row in results(folder) if row["site"] != leaving]
         summary = read_json(folder.path / "fit.json") | {"superseded": True, "fit_digest": digest, "because": f"{leaving} left"}
-        write_atomic(where / "results.json", json.dumps(stays).encode())
+        write_atomic(where / "results.json", json.dumps(results(folder)).encode())
         write_atomic(where / "fit.json", json.dumps(summary, indent=1).encode())
         write_atomic(folder.path / SUPERSEDED / _LATEST, json.dumps({"fit": digest[:16]}).encode())
+    for path in folder.path.glob(f"{SUPERSEDED}/*/results.json"):  # of earlier departures too
+        stays = [row for row in json.loads(path.read_text(encoding="utf-8")) if row["site"] != leaving]
+        write_atomic(path, json.dumps(stays).encode())
     for name in ("fit.json", "posterior.nc", FILE, CHECKS):  # the summary first: without it there is no fit
         (folder.path / name).unlink(missing_ok=True)
     for name in ("checkpoint", "coefficients", "receipt", "predictions", "incoming"):
