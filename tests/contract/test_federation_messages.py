@@ -16,6 +16,7 @@ from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
+from intarsia.wire.leave import Leave
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
@@ -41,6 +42,7 @@ MESSAGES = {
     "part": PredictionPart("clinic", HASH, "june", HASH, HASH, 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
     "sum": PredictionSum("lab", HASH, "june", HASH, HASH, 3, HASH, np.ones((2, 3, 1), dtype=np.uint64)),
     "receipt": Receipt("clinic", HASH, HASH, 3, HASH, bytes(64)),
+    "leave": Leave("clinic", HASH, HASH, bytes(64)),
     "offer": KeyOffer("clinic", HASH, bytes(32), bytes(64)),
     "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, bytes(64)),
     "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
@@ -73,6 +75,9 @@ def test_no_bytes_break_a_reader(kind: str, data) -> None:  # type: ignore[no-un
     [
         {"interval": 2.0},
         {"interval": None},
+        {"noise_variances": {"y": 0.0}},
+        {"noise_variances": {"elsewhere": 1.0}},
+        {"noise_variances": [1.0]},
         {"response_sites": ["clinic"]},
         {"features": ["a", "a"]},
         {"study_hash": "zz"},

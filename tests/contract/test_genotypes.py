@@ -73,6 +73,17 @@ def test_genotypes_stay_bytes_until_they_are_sketched(tmp_path: Path) -> None:
     assert table.imputed == {f"rs{j}": int((G[:, j] < 0).sum()) for j in range(P) if (G[:, j] < 0).any()}
 
 
+def test_genotypes_of_people_who_withdrew_are_not_read(tmp_path: Path) -> None:
+    G = dosages()
+    table = Table.open(write_plink(tmp_path, G), id="iid", missing="mean", without={"s2", "s57"})
+    stay = np.delete(np.arange(N), [2, 57])
+    assert table.packed
+    np.testing.assert_array_equal(raw(table, 11), numbers(G[stay]))
+    plain = Table.open(numbers(G[stay]), names=[f"rs{j}" for j in range(P)], missing="mean")
+    key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
+    np.testing.assert_allclose(sketch(table, key, terms).message.X, sketch(plain, key, terms).message.X, atol=1e-10)
+
+
 def test_broken_plink_files_are_refused(tmp_path: Path) -> None:
     path = write_plink(tmp_path, dosages())
     whole = path.read_bytes()

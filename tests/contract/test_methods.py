@@ -88,6 +88,9 @@ def test_a_plain_study() -> None:
         ({"fit": {"expected_features": 5}}, "so that 5 features are expected to matter", {"Piironen & Vehtari, 2017"}),
         ({"fit": {"power": 0.9}}, "to the power 0.9", {"Bhattacharya et al., 2019"}),
         ({"alignment": {"mode": "intersect"}}, "subjects common to all institutions, found by keyed tokens", set()),
+        ({"alignment": {"mode": "union"}, "sites": [SITES[0], SITES[2]]}, "subjects who lacked responses were kept", set()),
+        ({"replaces": "ab" * 32}, "replaces an earlier one of the same study.", set()),
+        ({"replaces": "ab" * 32, "reason": "correction"}, "of the same study, because values had been corrected.", set()),
         ({"deliver": {"interval": 0.9}}, "equal-tailed 90% credible intervals", set()),
         ({"sketch": {"m": 40, "kind": "gaussian"}}, "independent normal entries of variance 1/n", set()),
         (
@@ -102,6 +105,14 @@ def test_what_a_study_file_changes_the_text_says(tables: dict[str, Any], words: 
     assert words not in plain
     assert words in text
     assert works <= cited(text)
+
+
+def test_a_site_that_left_is_named() -> None:
+    made = material(study([*SITES, {"name": "registry", "responses": ["*"]}]))
+    made.left = ("registry",)
+    text = methods(made)
+    assert "registry had taken part and left after sending" in text
+    assert "3 institutions" in text
 
 
 def test_keys_that_are_pinned_are_agreed() -> None:

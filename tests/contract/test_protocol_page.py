@@ -14,6 +14,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
 from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
+from intarsia.wire.leave import Leave
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
 from intarsia.wire.receipt import Receipt
@@ -26,7 +27,7 @@ MESSAGES = {
     "alignment": AlignmentReport,
     "cohort": Cohort, "union": UnionCohort, "groups": GroupedSketch,
     "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
-    "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct,
+    "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct, "leave": Leave,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`intarsia site check`: whoever answers for the data sees what would leave, and looking neither sends nor books anything."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,30 @@ def test_what_the_gate_of_a_private_study_does_not_look_at_is_told_here(
     found = json.loads(capsys.readouterr().out)["studies"][0]
     assert not found["refused"]
     assert any("for you alone: constant: same" in text for text in found["notes"])
+
+
+def test_subjects_may_lack_responses_in_a_union(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing there is no mistake: each group of subjects is judged on its own."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.standard_normal((900, 5)), columns=["x1", "x2", "x3", "fev1", "grade"])
+    table.insert(0, "patient", [f"p{i}" for i in range(900)])
+    table.loc[:299, "fev1"] = np.nan
+    table.loc[290:340, "grade"] = np.nan
+    site = made_site(tmp_path)
+    table.to_csv(tmp_path / "visits.csv", index=False)
+    accepted(site, m=80)
+    path = site / "accepted" / "lungs.toml"
+    union = path.read_text().replace("[[site]]", '[alignment]\nmode = "union"\n[[site]]', 1)
+    path.write_text(re.sub("features = .*", 'features = ["x*"]', union))
+    before = files(tmp_path)
+    assert main(["site", "check", str(site)]) == 0
+    said = capsys.readouterr().out
+    assert "fev1; 300 missing: these subjects count as lacking it" in said
+    assert "559 subjects with fev1, grade: " in said
+    assert "290 subjects with grade: " in said
+    assert "51 subjects would be left out" in said
+    assert "parts of them" in said
+    assert files(tmp_path) == before
+    table.assign(x1=table["x1"].where(table.index > 9)).to_csv(tmp_path / "visits.csv", index=False)
+    assert main(["site", "check", str(site)]) == 6
+    assert "x1; 10 missing: REFUSED" in capsys.readouterr().out

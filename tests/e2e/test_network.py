@@ -18,8 +18,11 @@ from tests.network import Network, wait_until
 from intarsia.carriers.flare.hardening import harden_server
 from intarsia.carriers.in_process import carrier, fit
 from intarsia.server.study import gram, protocol
+from intarsia.server.study.departure import leave
+from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 pytestmark = pytest.mark.network
@@ -143,6 +146,44 @@ def test_kill_9_anywhere_then_the_same_command(network: Network) -> None:
     same = fit(sites(frames()), s)
     for name in NAMES:
         assert rows(network, name, s) == same.models[name].rows()
+
+
+@pytest.mark.slow
+def test_a_site_leaves_and_the_others_go_on_without_it(network: Network, tmp_path: Path) -> None:
+    """It is not even connected any more: refit, delivery and prediction are those of the two that stay."""
+    s = study(run="b" * 32)
+    path, folder = network.accept(s), network.folder(s)
+    network.command("study", "run", path, "--server", network.server, "--timeout", 60)
+    row = np.ascontiguousarray(Sketch.load(folder / "sketch" / "mri.sketch").X[5]).tobytes()
+    network.command("site", "leave", network.root / "mri", "--study", f"liver-{s.hash[:8]}", "-o", tmp_path / "mri.leave")
+    network.kill("mri")
+    told = network.command("study", "leave", folder, tmp_path / "mri.leave", "--json", "--workers", 1)
+    assert json.loads(told.stdout)["left"] == ["mri"]
+    # Nothing of its sketch is left at the server, in the study's folder or in the engine's own files.
+    assert not any(row in path.read_bytes() for path in network.server.rglob("*") if path.is_file())
+    network.command("deliver", "send", folder, "--server", network.server)
+    new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(20, seed=8).items()}
+    for name in ("clinic", "lab"):
+        where = network.root / name / "predict" / s.folder_name
+        where.mkdir(parents=True, exist_ok=True)
+        new[name].to_csv(where / "july.csv", index=False)
+    network.command("predict", "run", folder, "july", "--server", network.server, "--timeout", 60)
+    # The same in one process.
+    parties, here = sites(frames()), StudyFolder.create(tmp_path / "here", s)
+    ask = carrier(parties, s, lambda site: new[site])
+    protocol.collect(here, ask)
+    run_fit(here, workers=1)
+    protocol.deliver(here, ask)
+    leave(here, parties[1].leave(s), workers=1)
+    protocol.deliver(here, ask)
+    protocol.predict(here, "july", ask)
+    for site in (parties[0], parties[2]):
+        assert rows(network, site.name, s) == site.model(s).rows()
+        store = SiteFolder.load(network.root / site.name).site().run_store(s)
+        ours = pd.DataFrame(site.predictions[s.hash, "july"].rows())
+        table = pd.read_csv(store.path("prediction-july.csv"))
+        pd.testing.assert_frame_equal(table, ours, check_dtype=False, rtol=0, atol=1e-12)
+    network.start("mri")
 
 
 def events(folder: Path) -> list[dict[str, object]]:

@@ -1,5 +1,6 @@
 """Responses of other kinds through a whole study: prepared at their owner, sketched, fitted, told in their own language."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from tests.federation import KEY, RUN, fingerprints
 import intarsia
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
-from intarsia.errors import InputError, IntarsiaError, StudyError
+from intarsia.errors import InputError, IntarsiaError, MessageError, StudyError
 from intarsia.report.gather import Beside, gather
 from intarsia.report.page import render
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.coefficients import Coefficients, bind
 from intarsia.wire.study import Study
 
 N, FIT = 2000, {"draws": 100, "warmup": 80, "chains": 2, "thin": 1, "seed": 3}
@@ -94,6 +96,40 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     said = "\n".join(result.models["clinic"].cautions())
     assert "asthma: from the linear model" in said
     assert "months: mean time without the event" in said
+
+
+def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyResult, tmp_path: Path) -> None:
+    sites = parties(frames())
+    for site in sites:
+        site.folder = tmp_path / site.name
+        site.folder.mkdir()
+    told = fit(sites, study(deliver={"share_scales": True}), folder=tmp_path / "server")
+    lab, clinic = told.models["lab"], told.models["clinic"]
+    found = rows(lab)
+    asthma = found["g1", "asthma"]
+    # The owner would read the same but for the spread of the noise variance, which is at its mean here.
+    whole = told.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
+    assert asthma["effect"] == pytest.approx(whole["effect"], rel=0.02)
+    assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert asthma["unit"] == "log odds ratio per unit of the feature"
+    assert asthma["or_upper"] < 1
+    assert found["g1", "months"]["unit"] == "months per unit of the feature"
+    assert found["g1", "stage"]["unit"] == "score per unit of the feature"
+    assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
+    assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    assert set(lab.coefficients.noise_variances) == {"asthma"}
+    q = clinic.coefficients.own_responses.index("asthma")
+    assert lab.coefficients.noise_variances["asthma"] == pytest.approx(clinic.coefficients.sigma2_mean[q])
+    assert result.models["lab"].coefficients.noise_variances == {}
+    # A server that tells other variances than the study's is refused, as one that tells none.
+    plan = told.study
+    lies: list[dict[str, float]] = [{}, {"asthma": 0.5, "fev1": 0.5}]
+    for lie in lies:
+        parts = {name: replace(model.coefficients, noise_variances=lie, fit_parts={}) for name, model in told.models.items()}
+        with pytest.raises(MessageError, match="noise variances of other responses"):
+            sites[1].receive(plan, bind(parts)["lab"].to_bytes())
+    with pytest.raises(MessageError, match="noise variances that cannot be"):
+        Coefficients.from_bytes(replace(lab.coefficients, noise_variances={"asthma": -1.0}).to_bytes())
 
 
 def test_intervals_of_log_odds_come_from_the_draws(result: StudyResult) -> None:

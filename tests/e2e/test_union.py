@@ -10,7 +10,7 @@ import pytest
 from tests.federation import KEY, RUN, fingerprints
 
 import intarsia
-from intarsia.carriers.in_process import StudyResult, carrier, fit
+from intarsia.carriers.in_process import StudyResult, carrier, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import AlignmentError, FederationError, InputError, MessageError, StudyError
 from intarsia.report.gather import from_folder
@@ -19,6 +19,7 @@ from intarsia.server.study import protocol
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.align import tokenise
+from intarsia.site.identity import Identity
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.union import Has, settle_groups
 from intarsia.wire.alignment import AlignmentReport
@@ -121,6 +122,19 @@ def test_nothing_missing_gives_the_draws_of_an_intersection(tmp_path: Path) -> N
     np.testing.assert_array_equal(draws[0].Sigma, draws[1].Sigma)
 
 
+def test_a_key_that_the_sites_agree_on_serves_every_group(tmp_path: Path) -> None:
+    """A group's run is a name in the ledger; the key belongs to the study's."""
+    found = parties(frames())
+    for site in found:
+        site.identity = Identity.new(site.name)
+    plan = study_for(found, M, fit=FIT, alignment={"mode": "union"})
+    assert plan.agrees
+    folder = StudyFolder.create(tmp_path, plan)
+    protocol.collect(folder, carrier(found, plan))
+    assert len(folder.groups()[0]) > 1
+    assert folder.joined().responses == ("fev1", "cost", "days")
+
+
 def test_the_ledger_counts_each_group_for_its_own_subjects(tmp_path: Path) -> None:
     sites = parties(frames())
     for site in sites:
@@ -186,11 +200,37 @@ def test_nobody_has_a_response() -> None:
         fit(parties(tables), study())
 
 
-def test_what_a_union_does_not_cover_is_said_in_the_study_file() -> None:
+def test_covariates_are_adjusted_for_in_every_group() -> None:
+    """A confounder at one site, a centre at another: features that follow them are not taken for causes."""
+    tables = frames()
+    rng = np.random.default_rng(7)
+    people = pd.Index(sorted({i for frame in tables.values() for i in frame["id"]}))
+    age = pd.Series(50 + 10 * rng.standard_normal(len(people)), people)
+    centre = pd.Series(np.resize(["a", "b"], len(people)), people)
+    own = {name: frame["id"] for name, frame in tables.items()}
+    tables["clinic"] = tables["clinic"].assign(age=own["clinic"].map(age).to_numpy())
+    tables["clinic"]["x3"] += 0.1 * (tables["clinic"]["age"] - 50)  # follows age
+    tables["clinic"]["fev1"] += 0.2 * tables["clinic"]["age"]
+    tables["lab"] = tables["lab"].assign(centre=own["lab"].map(centre).to_numpy())
+    tables["registry"]["cost"] += 4.0 * own["registry"].map(age) + 30.0 * (own["registry"].map(centre) == "b")
+    found = parties(tables)
+    found[0].roles["covariates"], found[1].roles["covariates"] = ["age"], ["centre"]
     roster = study().to_dict()["site"]
-    roster[0]["covariates"] = ["age"]
-    with pytest.raises(StudyError, match='mode = "union" does not cover covariates yet'):
-        study(site=roster)
+    roster[0]["covariates"], roster[1]["covariates"] = ["age"], ["centre=*"]
+    told = fit(found, study(site=roster, sketch={"m": 240}, fit={**FIT, "draws": 100, "warmup": 100}), workers=1)
+    rows = {(row["feature"], row["response"]): row for row in told.rows()}
+    for where, truth in {("age", "fev1"): 0.2, ("age", "cost"): 4.0, ("centre=b", "cost"): 30.0}.items():
+        row = rows[where]
+        assert row["role"] == "covariate"
+        assert row["lower"] < truth < row["upper"]
+        assert row["upper"] - row["lower"] < abs(truth)
+    assert "x3" not in told.selected
+    assert {"x0", "g1"} <= set(told.selected)
+
+
+def test_what_a_union_does_not_cover_is_said_in_the_study_file() -> None:
+    with pytest.raises(StudyError, match='mode = "union" does not cover a fractional likelihood'):
+        study(fit={**FIT, "power": 0.9})
     with pytest.raises(StudyError, match='min_group belongs to mode = "union"'):
         study(alignment={"mode": "intersect", "min_group": 50})
 

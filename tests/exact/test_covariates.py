@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.covariates import Covariates, adjust, sample_adjusted
+from intarsia.server.covariates import Covariates, adjust, adjust_in_parts, sample_adjusted
 from intarsia.server.results.draws import Draws
 
 m, P, Q, c = 40, 6, 3, 2
@@ -99,3 +99,70 @@ def test_useless_covariates_are_named(data):
         adjust(np.random.default_rng(0).standard_normal((m, 14)), X, Y, [f"z{j}" for j in range(14)])
     with pytest.raises(InputError, match="1 names for 2 covariates"):
         adjust(Z, X, Y, ["age"])
+
+
+def with_gaps(Y):
+    Y = np.array(Y)
+    Y[25:, 0] = np.nan
+    Y[:10, 2] = np.nan
+    return Y
+
+
+def test_with_gaps_the_covariates_are_projected_out_of_each_pattern(data):
+    Z, X, Y = data
+    Y = with_gaps(Y)
+    found = adjust_in_parts(Z, X, Y, NAMES)
+    assert len(found.X_left) == m - 3 * c
+    groups = [(slice(0, 10), [0, 1]), (slice(10, 25), [0, 1, 2]), (slice(25, m), [1, 2])]
+    expected = {}
+    for rows, has in groups:
+        N = np.linalg.qr(Z[rows], mode="complete")[0][:, c:]
+        expected[tuple(has)] = (N.T @ X[rows], N.T @ Y[rows][:, has])
+    for pattern, (left_X, left_Y) in expected.items():
+        there = [(~np.isnan(row)).nonzero()[0].tolist() == list(pattern) for row in found.Y_left]
+        # Up to a rotation, which changes no product.
+        np.testing.assert_allclose(found.X_left[there].T @ found.X_left[there], left_X.T @ left_X, atol=1e-10)
+        ours = found.Y_left[there][:, list(pattern)]
+        np.testing.assert_allclose(found.X_left[there].T @ ours, left_X.T @ left_Y, atol=1e-10)
+    shifted = adjust_in_parts(Z, X, Y + np.where(np.arange(m)[:, None] < 10, 5.0, -1.0) * Z[:, :1], NAMES)
+    np.testing.assert_allclose(shifted.Y_left, found.Y_left, atol=1e-10)  # another effect in each group makes no difference
+
+
+def test_with_gaps_effects_are_least_squares_over_the_rows_that_have_the_response(data):
+    """Mean and covariance exactly: σ_qr A_q⁻¹ Z_qrᵀZ_qr A_r⁻¹ with A_q the products of Z over the rows that have q."""
+    Z, X, Y = data
+    Y = with_gaps(Y)
+    rng = np.random.default_rng(1)
+    Sigma, C = covariance(rng), rng.standard_normal((P, Q))
+    number = 1 + m * Q
+    draws = Draws(np.broadcast_to(C, (1, number, P, Q)), np.broadcast_to(Sigma, (1, number, Q, Q)), np.ones((1, number, Q)))
+
+    class Unit:
+        """Zero noise first, then each unit vector."""
+
+        def __init__(self):
+            self.rows = iter(np.vstack([np.zeros((1, m * Q)), np.eye(m * Q)]))
+
+        def standard_normal(self, shape):
+            assert shape == (m, Q)
+            return next(self.rows).reshape(shape)
+
+    Gamma = adjust_in_parts(Z, X, Y, NAMES).draw_effects(draws, Unit()).reshape(number, c * Q)
+    there = ~np.isnan(Y)
+    A = [np.linalg.inv(Z[rows].T @ Z[rows]) for rows in there.T]
+    mean = np.stack([A[q] @ Z[there[:, q]].T @ (Y - X @ C)[there[:, q], q] for q in range(Q)], axis=1)
+    np.testing.assert_allclose(Gamma[0], mean.ravel(), atol=1e-12)
+    J = (Gamma[1:] - Gamma[0]).T
+    found = (J @ J.T).reshape(c, Q, c, Q)
+    for q in range(Q):
+        for r in range(Q):
+            both = there[:, q] & there[:, r]
+            np.testing.assert_allclose(found[:, q, :, r], Sigma[q, r] * A[q] @ Z[both].T @ Z[both] @ A[r], atol=1e-12)
+
+
+def test_too_few_rows_of_a_pattern_are_named(data):
+    Z, X, Y = data
+    Y = np.array(Y)
+    Y[:4, 0] = np.nan
+    with pytest.raises(InputError, match="Among the subjects who have 2 of 3 responses: 2 covariate columns beside 4 rows"):
+        adjust_in_parts(Z, X, Y, NAMES)

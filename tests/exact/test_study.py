@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from intarsia.errors import StudyError
 from intarsia.server.study.folder import dump
+from intarsia.wire.next_run import next_run, without_site
 from intarsia.wire.study import Study
 
 TEXT = """\
@@ -151,3 +152,55 @@ def test_covariates_and_differential_privacy_exclude_each_other() -> None:
 def test_server_and_sites_call_a_study_s_folder_the_same() -> None:
     study = with_sites()
     assert study.folder_name == f"liver-{study.hash[:16]}"
+
+
+def test_the_text_of_a_new_run_keeps_everything_else() -> None:
+    text = '''# ours
+schema = 1
+id = "liver"   # short
+run = "0123456789abcdef"  # once
+reason = "join"
+replaces = "''' + "ab" * 32 + '''"
+
+[sketch]
+m = 20   # rows
+[[site]]
+name = "clinic"
+features = ["*"]
+responses = ["alt"]
+'''  # fmt: skip
+    old = Study.parse(text)
+    assert (old.reason, old.replaces) == ("join", "ab" * 32)
+    changed, new = next_run(text, "study.toml", "correction", '[[site]]\nname = "lab"\nfeatures = ["g*"]\n')
+    assert (new.replaces, new.reason, new.names) == (old.hash, "correction", ("clinic", "lab"))
+    assert new.run != old.run
+    assert "m = 20   # rows" in changed
+    assert changed.count("replaces") == changed.count("reason") == 1
+    again, _ = next_run(changed, "study.toml", "repeat")
+    assert Study.parse(again).replaces == new.hash
+    with pytest.raises(StudyError, match=r"run nonce of study\.toml was not found"):
+        next_run(text.replace("run = ", '"run" = '), "study.toml", "repeat")
+
+
+def test_a_run_without_a_site_forgets_its_constants() -> None:
+    content = {
+        "id": "liver", "run": "0" * 32, "sketch": {"m": 20, "kind": "gaussian"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-6, "row_bound": {"a": 1.0, "b": 2.0},
+                    "centres": {"a": {"*": 0.0}, "b": {"*": 0.0}}, "scales": {"a": {"*": 1.0}, "b": {"*": 1.0}}},
+        "site": [{"name": "a", "features": ["x*"], "responses": ["y"]}, {"name": "b", "features": ["g*"]}],
+    }  # fmt: skip
+    old = Study.from_dict(content)
+    new = without_site(old, "b")
+    assert (new.names, new.replaces, new.reason) == (("a",), old.hash, "leave")
+    assert set(new.privacy.row_bound) == {"a"}
+    with pytest.raises(StudyError, match="'c' is not on the roster"):
+        without_site(old, "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"), [("replaces", "abc", "64 hexadecimal digits"), ("reason", "fun", "is not one of")]
+)
+def test_what_a_run_replaces_must_be_a_hash_and_have_a_reason_we_know(name: str, value: str, why: str) -> None:
+    content = {"id": "a", "run": "0" * 16, "sketch": {"m": 20}, "site": [{"name": "a", "features": ["x"], "responses": ["y"]}]}
+    with pytest.raises(StudyError, match=why):
+        Study.from_dict(content | {name: value})

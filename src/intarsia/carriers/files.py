@@ -78,7 +78,7 @@ def fit_files(
         assert reply.message is not None
         folder.accept("sketch", name, reply.message)  # the same again, or refused: a site's first sketch is its only one
     protocol.collect_sketches(folder, ask)
-    if folder.study.sketch.gram:
+    if not folder.collected:
         protocol.collect_shares(folder, carrier(folder.study, products))
     return fit(folder, workers=workers, progress=progress)
 

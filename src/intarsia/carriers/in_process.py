@@ -16,14 +16,16 @@ from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
 from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.study import protocol
+from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
-from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
+from intarsia.wire.changes import Changes
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
 
@@ -39,6 +41,8 @@ class StudyResult:
     posterior: Any = field(repr=False)
     models: dict[str, SiteModel] = field(repr=False)
     summary: dict[str, Any]
+    notices: dict[str, bytes] = field(default_factory=dict, repr=False)  # of sites that left
+    changes: Changes | None = field(default=None, repr=False)  # beside the fit before the last one left
 
     @property
     def selected(self) -> list[str]:
@@ -94,9 +98,34 @@ class StudyResult:
             raise StudyError(f"The new subjects' data of {', '.join(missing)} are missing; every site takes part.")
         ask = carrier(self.sites, self.study, lambda site: new[site])
         with tempfile.TemporaryDirectory(prefix="intarsia-") as temporary:
-            protocol.predict(StudyFolder.create(temporary, self.study), request, ask)
+            folder = StudyFolder.create(temporary, self.study)
+            for name, notice in self.notices.items():
+                write_atomic(folder.file("leave", name), notice)
+            protocol.predict(folder, request, ask)
         found = {site.name: site.predictions.get((self.study.hash, request)) for site in self.sites}
         return {name: prediction for name, prediction in found.items() if prediction is not None}
+
+    def without(self, name: str, folder: str | Path, *, workers: int | None = None) -> "StudyResult":
+        """The study after a site has left: fitted again without its columns. `folder` is the one that `fit` kept.
+
+        `.changes` of the new result lays both fits side by side. What was fitted with all sites is gone from the folder.
+        """
+        where, leaving = StudyFolder.open(folder), [site for site in self.sites if site.name == name]
+        if not leaving:
+            raise StudyError(f"{name!r} takes no part; the sites are {', '.join(site.name for site in self.sites)}.")
+        notice = leaving[0].leave(self.study)
+        _, summary, changes = leave(where, notice, workers=workers)
+        stay = tuple(site for site in self.sites if site.name != name)
+        protocol.deliver(where, carrier(stay, self.study))
+        models = {site.name: site.model(self.study) for site in stay}
+        notices = {**self.notices, name: notice}
+        return StudyResult(self.study, stay, _posterior(where), models, summary, notices, changes)
+
+
+def _posterior(folder: StudyFolder) -> Any:
+    from intarsia.server.results.posterior import Posterior
+
+    return Posterior.load(folder.path / "posterior.nc")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -156,8 +185,6 @@ def fit(
 def _run(
     sites: Sequence[Site], study: Study, folder: StudyFolder, workers: int | None, progress: Callable[..., Any] | None
 ) -> StudyResult:
-    from intarsia.server.results.posterior import Posterior
-
     if not study.agrees and not all(site.has_key(study) for site in sites):
         # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
         key = SketchKey.new()
@@ -169,9 +196,8 @@ def _run(
     protocol.collect(folder, ask)
     summary = run_fit(folder, workers=workers, progress=progress)
     protocol.deliver(folder, ask)
-    posterior = Posterior.load(folder.path / "posterior.nc")
     models = {site.name: site.model(study) for site in sites}
-    return StudyResult(study, tuple(sites), posterior, models, summary)
+    return StudyResult(study, tuple(sites), _posterior(folder), models, summary)
 
 
 def carrier(sites: Sequence[Site], study: Study, new: Callable[[str], Any] | None = None) -> protocol.Ask:

@@ -34,7 +34,7 @@ def run_send(args: argparse.Namespace) -> None:
     folder = StudyFolder.open(args.folder)
     with alone(folder), session(args.server) as opened:
         outcome = run_job(opened, folder, "deliver", patience=Patience(args.timeout))
-    emit(args, outcome, ["delivered to " + ", ".join(folder.study.names)])
+    emit(args, outcome, ["delivered to " + ", ".join(folder.names)])
 
 
 def run_receipts(args: argparse.Namespace) -> None:

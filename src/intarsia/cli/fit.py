@@ -33,6 +33,8 @@ def found(summary: dict[str, Any]) -> list[str]:
     if sets:
         each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
         lines.append(f"{len(sets)} sets of interchangeable features, one of each matters: {each}")
+    if summary.get("left"):
+        lines.append(f"without {', '.join(summary['left'])}, which left after having sent")
     if summary.get("left_out"):
         each = ", ".join(f"{count:,} of {name}" for name, count in summary["left_out"].items())
         lines.append(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import site_check, site_gram
+from intarsia.cli import living_site, site_check, site_gram
 from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
@@ -24,6 +24,11 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site multiply clinic *.deal -o clinic.product
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
   intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
+after it has begun (docs/living-study.md):
+  intarsia site leave clinic -o clinic.leave            # leave a study after having sent; send the notice to the server
+  intarsia site withdraw clinic --subjects ids.txt -o study-2.toml
+  intarsia site correct clinic -o study-2.toml          # after a value in the table was corrected
+  intarsia site changes clinic                          # this fit beside the earlier one, in this site's units
 over the network:
   intarsia site join clinic                             # writes a request for the server's operator
   intarsia site join clinic --approved clinic.signed.zip --fingerprint SHA256:…
@@ -60,10 +65,12 @@ def register(parser: argparse.ArgumentParser) -> None:
     site_gram.register(lambda name, text, run: _add(sub, name, text, run, out=True))
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
+    receive.add_argument("--left", nargs="+", type=Path, default=[], help="notices of sites that left, from the server")
     receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
     add_json(receive)
     again = _add(sub, "table", "write the received coefficients as a table (again): .csv, .xlsx, .tex, .md", run_table, out=True)
     add_json(again)
+    living_site.register(lambda name, text, run: _add(sub, name, text, run))
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
     join.add_argument("--approved", type=Path, help="the signed file the server's operator returned")
     join.add_argument("--fingerprint", help="the authority's fingerprint, as the operator told you in person: words or SHA256:…")
@@ -178,10 +185,13 @@ def run_sketch(args: argparse.Namespace) -> None:
 
 def run_receive(args: argparse.Namespace) -> None:
     from intarsia.site.answer import answer
+    from intarsia.wire.leave import ENTRY, Leave
 
     site, study = both(args)
-    receipt = answer(site, study, "receive", {"coefficients": args.file.read_bytes()})
+    notices = {ENTRY + Leave.from_bytes(raw).site: raw for raw in (path.read_bytes() for path in args.left)}
+    receipt = answer(site, study, "receive", {"coefficients": args.file.read_bytes()} | notices)
     told, lines = _write_results(args.out, site.model(study))
+    lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     back.write_bytes(receipt)
     emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])

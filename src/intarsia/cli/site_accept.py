@@ -29,7 +29,13 @@ def run_accept(args: argparse.Namespace) -> None:
     review = site_folder.review(args.study)
     looser = _looser(site_folder, review.study)
     # To the standard error: the standard output holds the answer, which a program may read.
-    for line in [*explain(review.study), *_leaving(site_folder, review.study.sketch.gram), *looser]:
+    said = [
+        *explain(review.study),
+        *_earlier(site_folder, review.study),
+        *_leaving(site_folder, review.study.sketch.gram),
+        *looser,
+    ]
+    for line in said:
         print(printable(line), file=sys.stderr)
     if not review.peers:
         print("No peer's key is pinned: the study key comes from a file the sites exchanged.", file=sys.stderr)
@@ -37,6 +43,37 @@ def run_accept(args: argparse.Namespace) -> None:
     study = site_folder.accept(review)
     data = {"study": study.id, "hash": study.hash, "hash_words": review.hash_words, "peers": review.peers, "looser": looser}
     emit(args, data, [f"accepted {study.id}, hash {study.hash}"])
+
+
+def _earlier(site_folder: Any, study: Any) -> list[str]:
+    """What this site knows of the run that the study says it replaces, and what its ledger has counted so far."""
+    if study.replaces is None:
+        return []
+    lines = []
+    try:
+        old = site_folder.accepted(study.replaces)
+    except IntarsiaError:
+        lines.append("This site has not accepted the run that this one says it replaces: nothing can be compared with it here.")
+    else:
+        found = old.differences(study)
+        lines.append(f"Compared with the run it replaces, which this site accepted: {len(found) or 'no'} entries differ.")
+        lines += [f"    {one_line(line)}" for line in found]
+    if study.sketch.gram or not (site_folder.folder / "ledger" / "ledger.jsonl").exists():
+        return lines
+    from intarsia.site.site_ledger import open_ledger
+
+    try:
+        ids = site_folder.site().table().ids()
+    except IntarsiaError:
+        return lines
+    ledger = open_ledger(site_folder.folder)
+    told = ledger.history(ledger.tokens(ids))
+    then = told + study.sketch.m
+    lines.append(
+        f"This site's ledger: up to {told:,} sketch rows have left about the same subject; with this run {then:,}, for "
+        f"{len(ids):,} subjects here (Σm/n = {then / len(ids):.3f}; refused above {study.privacy.max_ratio:g})."
+    )
+    return lines
 
 
 def _looser(site_folder: Any, study: Any) -> list[str]:

@@ -82,6 +82,7 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
     out = [
         f"site {report.site}: {report.n:,} subjects, id column {report.id or 'none'}. "
         "A dry run: nothing is sent, booked or kept.",
+        *([f"{report.withdrawn:,} more have withdrawn (withdrawn.txt) and take no part."] if report.withdrawn else []),
         "",
     ]
     if report.unlisted:
@@ -108,7 +109,7 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
             out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
     stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
     out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
-    filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing != "error"}
+    filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing in ("mean", "regression")}
     if filled:
         total = sum(filled.values())
         out += [
@@ -150,6 +151,7 @@ def _column(column: "ColumnReport") -> str:
             parts.append("one indicator each")
     if column.missing:
         done = {"error": "REFUSED", "mean": "put at the mean", "regression": "predicted from the other columns here"}
+        done["union"] = "these subjects count as lacking it"
         parts.append(f"{column.missing:,} missing: {done[column.when_missing]}")
     if column.note:
         parts.append(column.note)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from intarsia.cli import living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.wire.kinds import in_words
@@ -18,7 +19,11 @@ EPILOG = """examples:
   intarsia study check study.toml
   intarsia study run study.toml --server server
   intarsia study status server/studies/liver-1a2b3c4d
-  intarsia study again study.toml -o study-2.toml"""
+after it has begun (docs/living-study.md):
+  intarsia study leave server/studies/liver-1a2b3c4d mri.leave         # a site left; fitted again without it
+  intarsia study join study.toml --site lab.toml --responses lab=hdl -o study-2.toml
+  intarsia study again study.toml --reason correction -o study-2.toml
+  intarsia study changes server/studies/liver-5e6f7a8b --before server/studies/liver-1a2b3c4d"""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +55,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(check)
     check.set_defaults(run=run_check)
 
-    again = sub.add_parser("again", help="the same study with a new run nonce: Φ is used once")
-    again.add_argument("path", type=Path)
-    again.add_argument("-o", "--out", type=Path, required=True)
-    again.set_defaults(run=run_again)
+    living_study.register(sub)
 
     status = sub.add_parser("status", help="where a study stands, step by step")
     status.add_argument("folder", type=Path, help="the study folder at the server")
@@ -74,14 +76,14 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run_new(args: argparse.Namespace) -> None:
     if args.path.exists():
         raise InputError(f"{args.path} exists already; it is not overwritten.")
-    responses, features, covariates = _by_site(args.responses), _by_site(args.features), _by_site(args.covariates)
-    sites = [_site(text) for text in args.site]
+    responses, features, covariates = by_site(args.responses), by_site(args.features), by_site(args.covariates)
+    sites = [site_of(text) for text in args.site]
     names = [site["name"] for site in sites]
     for name in (*responses, *features, *covariates):
         if name not in names:
             raise InputError(f"{name!r} is not one of the sites {', '.join(names)}.")
     blocks = [
-        _block(
+        site_block(
             site,
             {"features": features.get(name, ["*"]), "responses": responses.get(name, []), "covariates": covariates.get(name, [])},
         )
@@ -117,6 +119,13 @@ def explain(study: Study) -> list[str]:
         if s.gram
         else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
+    if study.replaces is not None:
+        because = f" (reason: {study.reason})" if study.reason else ""
+        lines.insert(
+            1,
+            f"It replaces the run with hash {study.replaces[:16]}…{because}. Φ is new: every site agrees, aligns and sketches "
+            "anew, and what the earlier run told stays told.",
+        )
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
     elif study.alignment.mode == "union":
@@ -149,7 +158,10 @@ def explain(study: Study) -> list[str]:
     lines.append(f"Sampler: {f.chains} chains × ({warmup} + {budget}{f.draws} draws){thinned}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
-        lines.append("Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.")
+        more = " Of a yes/no response everybody also learns how much of it is explained." if study.yes_or_no else ""
+        lines.append(
+            f"Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.{more}"
+        )
     if s.gram:
         lines.append("Privacy: refused above one column per three subjects; two sites together have the third one's values.")
     elif p.epsilon is None:
@@ -159,22 +171,6 @@ def explain(study: Study) -> list[str]:
     return lines
 
 
-def run_again(args: argparse.Namespace) -> None:
-    old = Study.load(args.path)
-    if args.out.exists():
-        raise InputError(f"{args.out} exists already; it is not overwritten.")
-    text = args.path.read_text(encoding="utf-8")
-    new = old.again()
-    changed = "".join(
-        line if not line.lstrip().startswith("run") else line.replace(old.run, new.run) for line in text.splitlines(keepends=True)
-    )
-    study = Study.parse(changed, str(args.out))
-    if study.run == old.run:
-        raise StudyError(f'The run nonce of {args.path} was not found; write it as run = "…" in lower case.')
-    args.out.write_text(changed, encoding="utf-8")
-    print(f"wrote {args.out}, run {study.run[:12]}…, hash {study.hash[:16]}…")
-
-
 def run_status(args: argparse.Namespace) -> None:
     from intarsia.server.study.folder import StudyFolder
     from intarsia.server.study.status import status
@@ -182,11 +178,13 @@ def run_status(args: argparse.Namespace) -> None:
     folder = StudyFolder.open(args.folder)
     rows = status(folder)
     refused = [event for event in _events(folder.path) if event.get("event") == "refused"]
-    summary = {"study": folder.study.id, "hash": folder.study.hash, "steps": rows, "refused": refused}
+    summary = {"study": folder.study.id, "hash": folder.study.hash, "steps": rows, "refused": refused, "left": list(folder.left)}
     if args.json:
         emit(args, summary)
         return
     table(f"study {folder.study.id}, hash {folder.study.hash[:16]}…", ("step", "done", "present", "missing"), rows)
+    if folder.left:
+        print(f"left after having sent: {', '.join(folder.left)}")
     for event in refused[-5:]:
         print(one_line(f"refused {event['time']}: {event['why']}"))
     waiting = next((row for row in rows if not row["done"]), None)
@@ -220,7 +218,7 @@ def run_run(args: argparse.Namespace) -> None:
     emit(args, result, lines)
 
 
-def _by_site(texts: list[str]) -> dict[str, list[str]]:
+def by_site(texts: list[str]) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for text in texts:
         name, found, labels = text.partition("=")
@@ -230,7 +228,7 @@ def _by_site(texts: list[str]) -> dict[str, list[str]]:
     return out
 
 
-def _site(text: str) -> dict[str, str]:
+def site_of(text: str) -> dict[str, str]:
     """A site by name, or by the public file its operator sent."""
     path = Path(text)
     if not path.is_file():
@@ -246,7 +244,7 @@ def _site(text: str) -> dict[str, str]:
         raise InputError(f"{path} is not the public file that `intarsia site init` writes.") from None
 
 
-def _block(site: dict[str, str], roles: dict[str, list[str]]) -> str:
+def site_block(site: dict[str, str], roles: dict[str, list[str]]) -> str:
     lines = ["[[site]]", f'name = "{site["name"]}"']
     lines += [f"{role} = {json.dumps(labels)}" for role, labels in roles.items() if labels or role == "features"]
     if "exchange_key" in site:

@@ -129,12 +129,17 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
     return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
 
 
+def least_apart(columns: int, min_level: int) -> int:
+    """In how many subjects two Gram matrices of so many columns must differ: their difference is a Gram matrix of these."""
+    return max(int(np.ceil(columns / MOST_COLUMNS)), min_level)
+
+
 def differencing(facts: Facts, policy: Policy) -> list[Finding]:
     """Earlier Gram matrices of nearly the same people."""
     d = facts.singled_out
     if d is None:
         return [Finding("differencing", OK, "differencing: no earlier Gram matrix of these people.")]
-    least = max(int(np.ceil(facts.columns / MOST_COLUMNS)), policy.min_level)
+    least = least_apart(facts.columns, policy.min_level)
     if d == 0:
         text = (
             "differencing: a Gram matrix of these people, with other values or other columns, has left before. All second "

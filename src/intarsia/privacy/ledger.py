@@ -127,8 +127,12 @@ class Ledger:
 
     def tokens(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
         """Keyed tokens of the subjects, sorted. They mean nothing without this ledger's key."""
+        return np.unique(self.token_of_each(ids))
+
+    def token_of_each(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
+        """The keyed token of every subject, in the order given."""
         raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN] for i in ids)
-        return np.unique(np.frombuffer(raw, "<u8"))
+        return np.frombuffer(raw, "<u8")
 
     def digest(self, *parts: bytes) -> str:
         """A keyed digest of anything (a cohort's tokens, a table's content)."""
@@ -156,6 +160,23 @@ class Ledger:
             else:
                 spent += entry.m
         return int(spent.max(initial=0))
+
+    def about(self, tokens: NDArray[np.uint64]) -> list[tuple[Entry, int]]:
+        """Every released run that told of any of these subjects, and of how many; a cohort whose token file was deleted is
+        taken to hold all of them.
+        """
+        out = []
+        for entry in self._runs().values():
+            path = self.folder / "cohorts" / entry.cohort
+            met = len(tokens) if not path.exists() else int(np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8")).sum())
+            if entry.state == "released" and met:
+                out.append((entry, met))
+        return out
+
+    def cohort(self, entry: Entry) -> NDArray[np.uint64] | None:
+        """The keyed tokens of a run's cohort; None when their file was deleted."""
+        path = self.folder / "cohorts" / entry.cohort
+        return np.frombuffer(path.read_bytes(), "<u8") if path.exists() else None
 
     def budget(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> tuple[float, float] | None:
         """Σε and Σδ (basic composition) of all released runs that share subjects; None when one had no noise."""

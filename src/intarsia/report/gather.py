@@ -17,6 +17,7 @@ from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
+from intarsia.wire.changes import Changes
 from intarsia.wire.cohort_groups import Group
 
 Array = NDArray[np.float64]
@@ -54,6 +55,8 @@ class Material:
     refits: dict[str, Any] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     dropped: int = 0
+    left: tuple[str, ...] = ()
+    changes: Changes | None = None
 
     @property
     def diagnosis(self) -> Any:
@@ -104,7 +107,7 @@ class Material:
     @cached_property
     def sites(self) -> list[str]:
         if self.study is not None:
-            return list(self.study.names)
+            return [name for name in self.study.names if name not in self.left]
         return list(dict.fromkeys([*self.feature_sites, *self.response_sites]))
 
     @property
@@ -203,6 +206,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.privacy.card import study_card
     from intarsia.server.results.posterior import Posterior
     from intarsia.server.study.check import read as read_checks
+    from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
 
     where = StudyFolder.open(folder)
@@ -224,6 +228,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material.events = read_events(where.path)
     material.refits = read_checks(where)
     material.groups, material.dropped = where.groups()
+    material.left, material.changes = where.left, read_changes(where)
     return material
 
 

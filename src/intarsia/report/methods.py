@@ -78,8 +78,20 @@ def _data(m: Material, t: _Text) -> None:
     )
     if s.alignment.mode == "strict":
         t.add("All institutions held the same subjects, which was checked by a keyed digest of their identifiers.")
+    elif s.alignment.mode == "union":
+        t.add(
+            "The analysis rests on the subjects that all institutions with features held, found by keyed tokens of their "
+            "identifiers; subjects who lacked responses were kept and grouped by those they had."
+        )
     else:
         t.add("The analysis rests on the subjects common to all institutions, found by keyed tokens of their identifiers.")
+    if m.left:
+        t.add(
+            f"{_list(list(m.left))} had taken part and left after sending; what was sent was deleted, and the analysis made "
+            "again without these variables."
+        )
+    if s.replaces is not None:
+        t.add(f"This analysis replaces an earlier one of the same study{_BECAUSE.get(s.reason or '', '')}.")
     scored = [site.name for site in s.sites if site.transform == "rank-normal"]
     if scored:
         t.add(f"Continuous features of {_list(scored)} were replaced by their normal scores.")
@@ -89,6 +101,12 @@ def _data(m: Material, t: _Text) -> None:
         t.add("Each institution centred and scaled its columns by constants fixed in advance and bounded each subject's row.")
     t.add(_sketch(m, t))
     t.add(_filled(m))
+
+
+_BECAUSE = {
+    "join": ", because a further institution joined", "leave": ", because an institution left",
+    "withdrawal": ", because subjects had withdrawn", "correction": ", because values had been corrected",
+}  # fmt: skip
 
 
 def _holds(m: Material, site: str) -> str:

@@ -41,7 +41,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
         return {"name": path.name, "error": str(error)}
     study = folder.study
     sites = []
-    for name in study.names:
+    for name in folder.names:
         row: dict[str, Any] = {"name": name}
         for kind in ("offer", "share", "confirmation", "announcement", "alignment", "sketch"):
             file = folder.file(kind, name)
@@ -68,7 +68,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
 
 def _aligned(folder: StudyFolder) -> int | None:
     """People at all sites, once every site has reported."""
-    if folder.missing("alignment"):
+    if folder.left or folder.missing("alignment"):
         return None
     try:
         return next(iter(folder.cohorts().values())).n

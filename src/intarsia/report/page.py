@@ -12,7 +12,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.report import adjusted, close_up, contributions, doubts, evidence, outcomes, results, sections
+from intarsia.report import adjusted, close_up, contributions, doubts, earlier, evidence, outcomes, results, sections
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
@@ -65,6 +65,7 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
         ("converged", "Can the sampler be trusted?", evidence.convergence(m)),
         ("against", "What speaks against this fit", doubts.against(m)),
         ("selected", "Selected features" if m.diagnosis.converged else "Selected features (provisional)", results.selected(m)),
+        ("changes", "Beside the earlier fit", earlier.changes(m)),
         ("groups", "Who contributes to what", contributions.groups(m)),
         ("outcomes", "Outcomes that are not measurements", outcomes.outcomes(m)),
         ("covariates", "Covariates", adjusted.effects(m)),

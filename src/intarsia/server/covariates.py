@@ -3,6 +3,10 @@
 With Z (m × c) their sketched columns and N an orthonormal basis of the complement of Z's columns, the posterior of C and Σ
 is exactly that of NᵀX, NᵀY: the covariates' effects Γ are integrated out and the sampler needs to know nothing of them.
 Afterwards, for every draw,  Γ | C, Σ ~ MN((ZᵀZ)⁻¹Zᵀ(Y − XC), (ZᵀZ)⁻¹, Σ).
+
+Where rows lack responses (NaN in Y), Z is projected out of the rows of each pattern on their own, so that covariates may act
+otherwise in another group; each pattern then pays c rows. One effect per covariate and response is told: least squares over all
+rows that have the response.
 """
 
 from collections.abc import Callable, Sequence
@@ -174,12 +178,62 @@ def _listed(names: Sequence[str], which: NDArray[np.bool_]) -> str:
     return ", ".join(names[i] for i in at[:8]) + more
 
 
+@dataclass(frozen=True)
+class AdjustedInParts:
+    """X, Y and Z where rows lack responses: what is left of each pattern's rows, below each other."""
+
+    X: Array
+    Y: Array
+    Z: Array
+    X_left: Array
+    Y_left: Array
+
+    def draw_effects(self, draws: Draws, rng: np.random.Generator) -> Array:
+        """One draw of Γ (chain, draw, c, Q) for every draw of C and Σ: for each response least squares of Y − XC, with noise of
+        covariance Σ added to the rows, over the rows that have it.
+        """
+        there = ~np.isnan(self.Y)
+        solve = [np.linalg.pinv(self.Z[rows]) for rows in there.T]
+        root = square_root(draws.Sigma)
+        out = np.empty((draws.chains, draws.draws, self.Z.shape[1], draws.Q))
+        for chain in range(draws.chains):
+            for draw in range(draws.draws):
+                noise = rng.standard_normal(self.Y.shape) @ root[chain, draw]
+                around = self.Y - self.X @ draws.C[chain, draw] + noise
+                for q, rows in enumerate(there.T):
+                    out[chain, draw, :, q] = solve[q] @ around[rows, q]
+        return out
+
+
+def adjust_in_parts(Z: Any, X: Any, Y: Any, names: Sequence[str]) -> AdjustedInParts:
+    """Project the covariates out of the rows of each pattern of responses."""
+    Z, X, Y = (np.asarray(a, dtype=np.float64) for a in (Z, X, Y))
+    left_X, left_Y = [], []
+    kinds, which = np.unique(np.isnan(Y), axis=0, return_inverse=True)
+    for k, absent in enumerate(kinds):
+        rows = which.ravel() == k
+        try:
+            part = adjust(Z[rows], X[rows], Y[rows][:, ~absent], names)
+        except InputError as error:
+            raise InputError(f"Among the subjects who have {int((~absent).sum())} of {len(absent)} responses: {error}") from None
+        whole = np.full((len(part.Y_left), len(absent)), np.nan)
+        whole[:, ~absent] = part.Y_left
+        left_X.append(part.X_left)
+        left_Y.append(whole)
+    return AdjustedInParts(X, Y, Z, np.concatenate(left_X), np.concatenate(left_Y))
+
+
 def sample_adjusted(
     run: Callable[[Array, Array], Draws], X: Array, Y: Array, covariates: Covariates, seed: int, power: float = 1.0
 ) -> Fitted:
     """`run(X, Y)` on what the covariates leave of X and Y, then the covariates' effects; `power` is the likelihood's."""
     if not covariates.names:
         return Fitted(run(X, Y), None, X, Y)
+    if np.isnan(Y).any():
+        parts = adjust_in_parts(covariates.Z, X, Y, covariates.names)
+        draws = run(parts.X_left, parts.Y_left)
+        effects = parts.draw_effects(draws, np.random.default_rng([seed, _STREAM]))
+        return Fitted(draws, effects, parts.X_left, parts.Y_left)
     adjusted = adjust(covariates.Z, X, Y, covariates.names)
     draws = run(adjusted.X_left, adjusted.Y_left)
     Gamma = adjusted.draw_effects(draws, np.random.default_rng([seed, _STREAM]), power)

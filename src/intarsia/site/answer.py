@@ -12,6 +12,7 @@ from typing import Any
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.site.run_store import note_problem
 from intarsia.site.site import Site
+from intarsia.wire.leave import notices_in
 from intarsia.wire.study import Study
 
 FindTable = Callable[[Study, str], Any]
@@ -28,6 +29,8 @@ REFUSED = (
 
 def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None = None) -> bytes:
     """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site."""
+    if site.name not in site.remaining(study):
+        raise FederationError(f"Site {site.name!r} has left this run of the study and takes no step of it any more.")
     if step in ("predict", "finish"):
         return _predict(site, study, step, payload, new_data)
     if step == "offer":
@@ -49,7 +52,7 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
     if step == "multiply":
         return site.multiply(study, payload)
     if step == "receive":
-        site.receive(study, _entry(payload, "coefficients"))
+        site.receive(study, _entry(payload, "coefficients"), notices_in(payload))
         return site.receipt(study)
     raise FederationError(f"Site {site.name!r} knows no step of that name.")
 

@@ -12,8 +12,10 @@ from intarsia.errors import InputError, IntarsiaError
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
+from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.suspects import suspected_codes
 from intarsia.site.data.table import Table
+from intarsia.site.dry_groups import judge_groups, profile_of_complete
 from intarsia.site.key import SketchKey
 from intarsia.site.prepared_table import PreparedTable
 from intarsia.site.response_kinds import kinds_of, prepared
@@ -36,7 +38,7 @@ class ColumnReport:
     levels: tuple[str, ...] = ()
     reference: str | None = None
     missing: int = 0
-    when_missing: str = "error"
+    when_missing: str = "error"  # or "mean", "regression"; "union": the subject lacks this response
     values: int | None = None  # different values, where they are few
     note: str = ""
 
@@ -65,6 +67,7 @@ class SiteReport:
     unlisted: bool  # no list of features: every column without another role is one
     problems: tuple[str, ...] = ()
     studies: tuple[StudyReport, ...] = field(default=())
+    withdrawn: int = 0  # subjects of the table who withdrew; they are not among `n`
 
     @property
     def refused(self) -> bool:
@@ -89,19 +92,20 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     except InputError as error:
         problems.append(str(error))
         kinds = {}
+    gaps = bool(studies) and all(study.alignment.mode == "union" for study in studies)
     found: Profile | None = None
     try:
-        found = profile(table)
+        found = profile_of_complete(table) if gaps else profile(table)
     except InputError as error:
         problems.append(str(error))
     roles = table.layout.roles
     id = table._id if isinstance(table._id, str) else None
     return SiteReport(
-        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds)),
+        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, gaps)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
-        problems=tuple(problems),
-        studies=tuple(_study(site_folder, table, study) for study in studies) if found is not None
+        problems=tuple(problems), withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
+        studies=tuple(_study(site_folder, table, study) for study in studies) if found is not None or gaps
         else (),
     )  # fmt: skip
 
@@ -120,7 +124,7 @@ def _no_id() -> None:
     raise InputError('site.toml names no id column, so subjects cannot be matched. Say which it is: id = "…" under [table].')
 
 
-def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str]) -> list[ColumnReport]:
+def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], gaps: bool) -> list[ColumnReport]:
     missing = table.missing_counts
     laws = {} if found is None else found.laws
     few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
@@ -144,18 +148,11 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str]) -> l
                 suspect = suspects[name]
                 code = f"{suspect.count:,} times {suspect.code}, far from all other values: a code for missing? (missing_codes)"
                 note = f"{note}; {code}" if note else code
-            out.append(
-                ColumnReport(
-                    name,
-                    role,
-                    levels,
-                    table.layout.reference.get(name),
-                    missing.get(name, 0),
-                    table.missing_rules[labels[0]] if labels else "error",
-                    values,
-                    note,
-                )
-            )
+            rule = table.missing_rules[labels[0]] if labels else "error"
+            if gaps and role == "response" and rule == "error":
+                rule = "union"
+            reference = table.layout.reference.get(name)
+            out.append(ColumnReport(name, role, levels, reference, missing.get(name, 0), rule, values, note))
     return out
 
 
@@ -193,15 +190,20 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
         sent = as_the_study_asks(table, study.site(site.name).transform)
         sent = prepared(sent, kinds_of(study, site.name, site.kinds))
         own = SiteRules(site.policy, ledger, dry=True)
-        check = preflight(sent, SketchKey.new(), study, site=site.name, own=own)
+        if study.alignment.mode == "union":
+            checks, more = judge_groups(site.name, sent, study, own)
+        else:
+            checks, more = {"": preflight(sent, SketchKey.new(), study, site=site.name, own=own)}, []
     except IntarsiaError as error:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
-    findings = check.verdict.findings
-    by = {level: tuple(f.text for f in findings if f.level == level) for level in ("refuse", "warn", "note", "ok", "overridden")}
-    notes = by["ok"] + by["note"]
+    if not checks:
+        return StudyReport(study.id, study.hash, study.sketch.m, refused=("no group of subjects is large enough", *more))
+    said = [(f.level, f"{name}: {f.text}" if name else f.text) for name, check in checks.items() for f in check.verdict.findings]
+    by = {level: tuple(text for at, text in said if at == level) for level in ("refuse", "warn", "note", "ok", "overridden")}
+    notes = by["ok"] + by["note"] + tuple(more)
     if study.privacy.epsilon is not None:
         # The gate of a private study looks at no column, because a refusal would be an answer. This dry run tells nobody else.
-        alone = columns_alone(table, check.verdict.policy)
+        alone = columns_alone(table, checks[""].verdict.policy)
         notes += tuple(f"not looked at in a private study, for you alone: {text}" for text in (*alone.refused, *alone.warnings))
     return StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)
 

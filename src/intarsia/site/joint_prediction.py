@@ -21,6 +21,7 @@ from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.rank_normal import Scores
 from intarsia.site.table_settings import for_new_subjects
+from intarsia.site.withdrawal import refuse_withdrawn
 from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import Study
@@ -103,7 +104,7 @@ def finish(site: "Site", study: Study, request: str, data: Any, total: bytes, id
 
 
 def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, shape: tuple[int, ...]) -> Array:
-    if len(study.names) == 1:
+    if len(site.remaining(study)) == 1:
         return np.zeros(shape)
     slices = shape[0]
     if message.total is None or message.total.shape != (2 * slices, *shape[1:]):
@@ -181,6 +182,7 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
         data, id=id if id is not None else site.roles["id"], levels=levels, reference=kept["reference"],
         missing=site.roles["missing"], constant="drop", **named, **options,
     )  # fmt: skip
+    refuse_withdrawn(site.folder, table.ids())
     tokens = tokenise(table.ids(), site.key(study), study, purpose=f"predict-{request}")
     if not units.features and not units.covariates:
         return NewSubjects(np.empty((tokens.n, 0)), np.empty((tokens.n, 0)), tokens, table)
@@ -198,7 +200,7 @@ def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dic
     """One secret per peer, for this one message: from the pair's keys of this run; else from the study key all sites share."""
     agreed = json.loads(site.run_store(study).need("pairs.secret", "Agree on the study key first.")) if study.agrees else {}
     out = {}
-    for peer in study.names:
+    for peer in site.remaining(study):
         if peer != site.name:
             context = "|".join(["predict", asked.digest(), owner, *sorted((site.name, peer))])
             key = SketchKey(bytes.fromhex(agreed[peer])) if study.agrees else site.key(study)

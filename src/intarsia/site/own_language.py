@@ -6,7 +6,7 @@ The sketched model is linear and standardised. For a plain measurement a coeffic
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import log
+from math import isnan, log, nan, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -17,7 +17,7 @@ from intarsia.site.probabilities import centred
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.kinds import Back
+from intarsia.wire.kinds import MARTINGALE, Back
 from intarsia.wire.result_table import Told
 
 Array = NDArray[np.float64]
@@ -29,7 +29,7 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 @dataclass(frozen=True)
 class Response:
     """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, and how much wider the
-    predictions are than the draws say (`spread`)."""
+    predictions are than the draws say (`spread`). Who reads a response whose scale is shared does not know its mean (NaN)."""
 
     y_mean: float
     s_y: float
@@ -60,9 +60,12 @@ class Response:
         """
         if self.back.kind != "binary":
             return None
-        off = 0.5 * skewness * (1 - 2 * self.y_mean) * effect
+        known = not isnan(self.y_mean)
+        # Without its mean, s_y² = p(1 − p) still says how far p is from a half, though not to which side.
+        rare = 1 - 2 * self.y_mean if known else sqrt(max(1 - 4 * self.s_y**2, 0.0))
+        off = 0.5 * skewness * rare * effect
         if abs(off) > _ROUGH:
-            way = "large" if off > 0 else "small"
+            way = "large or too small" if not known else "large" if off > 0 else "small"
             return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too {way}"
         return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > _STRONG else None
 
@@ -104,6 +107,20 @@ def own_responses(c: Coefficients, u: Units, meaning: Meaning) -> dict[str, Resp
             float(u.y_mean[k]), float(u.y_scale[k]), back, float(c.sigma2_mean[k]), sigma2,
             1.0 if c.spread is None else float(c.spread[k]),
         )  # fmt: skip
+    return out
+
+
+def shared_responses(c: Coefficients, meaning: Meaning) -> dict[str, Response]:
+    """Other sites' responses that study.toml calls no plain measurements, where their scale is shared and says enough.
+
+    A count's root and martingale residuals need more than the scale (`Back.centre`): these stay in standard deviations.
+    """
+    out = {}
+    for label, scale in zip(c.responses, c.response_scales, strict=False):
+        back, noise = meaning.planned.get(label), c.noise_variances.get(label)
+        if back is None or back.transform in ("anscombe", MARTINGALE) or (back.kind == "binary" and noise is None):
+            continue
+        out[label] = Response(nan, scale, back, 1.0 if noise is None else noise)
     return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
-from intarsia.site.own_language import Response, own_responses, told
+from intarsia.site.own_language import Response, own_responses, shared_responses, told
 from intarsia.site.probabilities import auc, brier, calibration
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
@@ -58,8 +58,10 @@ class SiteModel:
     def effects(self, others: Mapping[str, Response] | None = None) -> list[Effects]:
         """The site's own columns for the table of results; `others` are other sites' responses, where they are known."""
         c, u = self.coefficients, self.units
-        all_known = {**(others or {}), **self.own}
+        all_known = {**shared_responses(c, self.meaning), **(others or {}), **self.own}
         known = dict(zip(c.responses, c.response_scales, strict=True)) if c.response_scales else {}
+        for label in set(self.meaning.planned) - set(all_known):
+            known.pop(label, None)  # of a kind whose units need more than the scale
         known |= {label: response.s_y for label, response in all_known.items()}
         read = told(c, all_known, self.meaning.skewness)
         groups = {label: group.number for group in c.groups for label in group.members}

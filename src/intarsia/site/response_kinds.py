@@ -12,7 +12,7 @@ from typing import Any
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
 from intarsia.site.prepared_table import PreparedTable, response_labels
-from intarsia.wire.kinds import Back, check_kind
+from intarsia.wire.kinds import Back, check_kind, planned
 from intarsia.wire.study import Study
 
 FILE = "kinds.secret"  # in the run folder: the mean of a count is in it
@@ -57,23 +57,30 @@ def leaving(table: Table, kinds: Kinds) -> list[str]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """How this site's coefficients are to be read: the way back by response, notes, and the skewness of its features."""
+    """How this site's coefficients are to be read: the way back by response, notes, and the skewness of its features.
+
+    `planned` is the way back of all responses as study.toml tells it, for effects on other sites' responses whose scale is
+    shared.
+    """
 
     backs: Mapping[str, Back] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skewness: Mapping[str, float] = field(default_factory=dict)
+    planned: Mapping[str, Back] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, table: Table, skewness: Mapping[str, float]) -> "Meaning":
-        if not isinstance(table, PreparedTable):
-            return cls()
-        notes = {name: found.notes for name, found in table.prepared.items() if found.notes}
-        rough = any(back.kind == "binary" for back in table.backs.values())
-        return cls(table.backs, notes, dict(skewness) if rough else {})
+    def of(cls, table: Table, skewness: Mapping[str, float], kinds: Kinds | None = None) -> "Meaning":
+        own = table if isinstance(table, PreparedTable) else None
+        ways = {name: planned(said) for name, said in (kinds or {}).items()}
+        backs = {} if own is None else own.backs
+        notes = {} if own is None else {name: found.notes for name, found in own.prepared.items() if found.notes}
+        rough = any(back.kind == "binary" for back in (*backs.values(), *ways.values()))
+        return cls(backs, notes, dict(skewness) if rough else {}, ways)
 
     def to_bytes(self) -> bytes:
-        backs = {name: back.as_dict() for name, back in self.backs.items()}
-        return json.dumps({"backs": backs, "notes": self.notes, "skewness": self.skewness}, indent=1).encode()
+        backs, ways = ({name: back.as_dict() for name, back in some.items()} for some in (self.backs, self.planned))
+        content = {"backs": backs, "notes": self.notes, "skewness": self.skewness, "planned": ways}
+        return json.dumps(content, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes | None) -> "Meaning":
@@ -81,8 +88,8 @@ class Meaning:
             return cls()
         try:
             found = json.loads(raw)
-            backs = {name: Back.from_dict(back) for name, back in found["backs"].items()}
+            backs, ways = ({name: Back.from_dict(back) for name, back in found[key].items()} for key in ("backs", "planned"))
             notes = {name: tuple(texts) for name, texts in found["notes"].items()}
-            return cls(backs, notes, {name: float(value) for name, value in found["skewness"].items()})
+            return cls(backs, notes, {name: float(value) for name, value in found["skewness"].items()}, ways)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise MessageError("The file of this site's kinds of responses is damaged. Sketch again to make it.") from None

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
-from intarsia.site import agreement, joint_prediction
+from intarsia.site import agreement, departed, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
+from intarsia.site.fingerprint import Fingerprint
 from intarsia.site.gram import steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
@@ -28,6 +30,7 @@ from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, r
 from intarsia.site.run_store import RunStore
 from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
+from intarsia.site.withdrawal import withdrawn
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
@@ -85,8 +88,17 @@ class Site:
         if self._table is None:
             if self.data is None:
                 raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
-            self._table = Table.open(self.data, **self.roles, **self.options)
+            self._table = Table.open(self.data, **self.roles, **self.options, without=withdrawn(self.folder))
         return self._table
+
+    def whole_table(self) -> Table:
+        """The table with everybody in it, also those who withdrew: for counts and comparisons at this site, never to be sent."""
+        return Table.open(self.data, **self.roles, **self.options)
+
+    def remember_columns(self, store: RunStore, ledger: Any, rows: np.ndarray) -> None:
+        """Keep what will show, at this site, whether a column was changed after it was sketched."""
+        if ledger is not None:
+            store.replace(FINGERPRINT_FILE, Fingerprint.of(self.table(), ledger, rows).to_bytes())
 
     def run_store(self, study: Study) -> RunStore:
         """Where this site keeps what belongs to this run of the study."""
@@ -301,17 +313,19 @@ class Site:
         waiting = f"sketch.pending-{'' if check.claim is None else check.claim.content[:16]}"
         pending = store.get(waiting)
         if pending is None:
-            result = self.make(study, table, order, mac, check)
+            result = self.make(study, key, table, order, mac, check)
             shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
-            store.replace(KINDS_FILE, Meaning.of(table, {c.name: c.skewness for c in check.facts.own_columns}).to_bytes())
+            skewness = {c.name: c.skewness for c in check.facts.own_columns}
+            store.replace(KINDS_FILE, Meaning.of(table, skewness, study.kinds).to_bytes())
             store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
             listed = {name: counts["subjects"] for name, counts in self.heard(study).items()}
             longest = getattr(result, "longest", None)
             for name, content in card_files(check, pending, self.identity, longest, table.imputed, listed).items():
                 store.replace(name, content)
+            self.remember_columns(store, ledger, order)
             store.replace(waiting, pending)
         # The ledger fixes these bytes before they may leave; killed in between, the same bytes are fixed next time.
         if ledger is not None and claim is not None:
@@ -333,13 +347,13 @@ class Site:
         if not study.sketch.gram:
             raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
 
-    def make(self, study: Study, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
+    def make(self, study: Study, key: SketchKey, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
             return gram.own_block(self, study, table, order, mac)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
-        terms, key = SketchTerms.of(study, self.name, mac), self.key(study)
+        terms = SketchTerms.of(study, self.name, mac)
         if check.noise is not None:
             from intarsia.site.sketch.private import private_sketch
 
@@ -369,22 +383,36 @@ class Site:
 
     # After the fit.
 
-    def receive(self, study: Study, message: bytes) -> SiteModel:
-        """Take this site's coefficients, once per run, and map them to its own units."""
+    def leave(self, study: Study) -> bytes:
+        """This site's signed notice that it leaves the run after it has sent; from now on it answers no step of it."""
+        return self._send(study, "leave", departed.leave(self, study))
+
+    def remaining(self, study: Study) -> tuple[str, ...]:
+        """The sites of the roster that have not left, as far as this site knows from their own notices."""
+        left = departed.left(self, study)
+        return tuple(name for name in study.names if name not in left)
+
+    def receive(self, study: Study, message: bytes, notices: Mapping[str, bytes] | None = None) -> SiteModel:
+        """Take this site's coefficients and map them to its own units: once per run, and once more when a site has left."""
+        departed.heed(self, study, notices or {})
         store = self.run_store(study)
         coefficients = Coefficients.from_bytes(message)
         if coefficients.site != self.name or coefficients.study_hash != study.hash:
             raise MessageError(f"These coefficients are not for site {self.name!r} in this run of study {study.id!r}.")
-        named = set(coefficients.fit_parts) == set(study.names)
+        remaining = set(self.remaining(study))
+        named = set(coefficients.fit_parts) == remaining
         if not named or coefficients.fit_parts[self.name] != coefficients.own_digest():
-            raise MessageError("The coefficients do not carry the digests of one fit of all sites. Refused.")
+            raise MessageError("The coefficients do not carry the digests of one fit of all sites that take part. Refused.")
         for response, owner in zip(coefficients.responses, coefficients.response_sites, strict=True):
-            if owner not in study.names or not study.site(owner).claims_response(response):
+            if owner not in remaining or not study.site(owner).claims_response(response):
                 raise MessageError("The coefficients give a response to another site than study.toml does. Refused.")
         if bool(coefficients.response_scales) != study.deliver.share_scales:
             raise MessageError("The coefficients do not keep to [deliver] share_scales of study.toml. Refused.")
+        shared = set(study.yes_or_no) & set(coefficients.responses) if study.deliver.share_scales else set()
+        if set(coefficients.noise_variances) != shared:
+            raise MessageError("The coefficients have noise variances of other responses than the study's yes/no ones. Refused.")
         model = self._model(store, coefficients)
-        if store.put("coefficients", message) != message:
+        if store.put(departed.item(self, study, "coefficients"), message) != message:
             raise FederationError(
                 f"Site {self.name!r} holds other coefficients of this run already; they are taken once. "
                 "Another fit needs a new run of the study (`intarsia study again`)."
@@ -395,13 +423,14 @@ class Site:
     def receipt(self, study: Study) -> bytes:
         """What this site acknowledges: the fit it holds and where its ledger stands; signed with its identity."""
         store = self.run_store(study)
-        made = store.get("receipt")
+        name = departed.item(self, study, "receipt")
+        made = store.get(name)
         if made is not None:
             return self._send(study, "receipt", made)
         entries, head = self._ledger_head()
         unsigned = Receipt(self.name, study.hash, self.model(study).coefficients.fit_digest, entries, head)
         receipt = unsigned if self.identity is None else replace(unsigned, signature=self.identity.sign(unsigned.body()))
-        return self._send(study, "receipt", store.put("receipt", receipt.to_bytes()))
+        return self._send(study, "receipt", store.put(name, receipt.to_bytes()))
 
     def _ledger_head(self) -> tuple[int, str]:
         if self.folder is None:
@@ -412,7 +441,13 @@ class Site:
 
     def model(self, study: Study) -> SiteModel:
         store = self.run_store(study)
-        return self._model(store, Coefficients.from_bytes(store.need("coefficients", "Coefficients come after the fit.")))
+        name = departed.item(self, study, "coefficients")
+        return self._model(store, Coefficients.from_bytes(store.need(name, "Coefficients come after the fit.")))
+
+    def earlier_model(self, study: Study) -> SiteModel | None:
+        """The model of this run before the last site left, where there was one."""
+        raw = departed.superseded(self, study)
+        return None if raw is None else self._model(self.run_store(study), Coefficients.from_bytes(raw))
 
     def _model(self, store: RunStore, coefficients: Coefficients) -> SiteModel:
         units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))

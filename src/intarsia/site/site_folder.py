@@ -4,6 +4,7 @@ identity.key     owner only
 site.toml        where the table is, what its columns are: the site's own decision, never a message's
 accepted/        study files this site's operator has read and accepted
 studies/         one run folder per study
+withdrawn.txt    subjects who withdrew: ids, owner only, never sent
 predict/         tables of new subjects, one folder per study and one file per request
 network/         certificates and configuration of the networked carrier
 problems.jsonl   what went wrong here, in full; the server is told a code

@@ -130,8 +130,9 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
     waiting = f"sketch.pending-{hashlib.sha256(contents.encode()).hexdigest()[:16]}"
     pending = store.get(waiting)
     if pending is None:
+        key = site.key(study)  # of the study's own run; a group's is only a name in the ledger
         made = [
-            site.make(portion.study, part, portion.order, portion.mac, check)
+            site.make(portion.study, key, part, portion.order, portion.mac, check)
             for portion, part, check in zip(portions, tables, checks, strict=True)
         ]
         units = common_units([one.units for one in made], [len(p.order) for p in portions], table.responses)
@@ -139,10 +140,11 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
         pending = GroupedSketch(site.name, study.hash, tuple(units.responses), parts).to_bytes()
         skewness = {c.name: c.skewness for check in checks for c in check.facts.own_columns}
         store.replace("units.secret", units.to_bytes())
-        store.replace(KINDS_FILE, Meaning.of(table, skewness).to_bytes())
+        store.replace(KINDS_FILE, Meaning.of(table, skewness, study.kinds).to_bytes())
         store.replace("columns.json", json.dumps({"levels": table.levels, "reference": table.layout.reference}).encode())
         for number, (check, part) in enumerate(zip(checks, parts.values(), strict=True)):
             _cards(site, study, store, check, part, number)
+        site.remember_columns(store, ledger, everybody)
         store.replace(waiting, pending)
     grouped = GroupedSketch.load(pending)
     for claim, part in zip(claims, grouped.parts.values(), strict=True):

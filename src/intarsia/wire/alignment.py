@@ -156,7 +156,7 @@ def _strict(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
             )
         raise AlignmentError(
             f"The sites do not hold the same subjects: {sizes} subjects; the cohorts of {', '.join(differing)} differ. {written}"
-            'Make them equal, or set [alignment] mode = "intersect" in study.toml.'
+            'Make them equal (whoever withdrew at one site, at all), or set [alignment] mode = "intersect" in study.toml.'
         )
     return {name: Cohort(name, r.study_hash, r.mode, r.n) for name, r in reports.items()}
 

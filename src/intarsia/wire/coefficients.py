@@ -5,6 +5,7 @@ Values are in standard deviations, as the sketch was; only the site can take the
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -62,7 +63,7 @@ class Coefficients:
     `local_fdr` (own feature, response) is the probability that selecting a coefficient is wrong. `selected_count` and `r2_loo`
     say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
     variance explained (none where it was not worked out). `response_scales` are all responses' standard deviations where the
-    study shares them.
+    study shares them, and then `noise_variances` has the noise variance of every yes/no response: an odds ratio needs both.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
     hold the same `fit_digest` hold parts of one fit. To predict, `to_predict` is added to the means, `covariate_to_predict`
     to the covariates' effects, and the predictive variances of the site's own responses are multiplied by `spread`.
@@ -100,6 +101,7 @@ class Coefficients:
     selected_count: tuple[int, ...] = ()
     r2_loo: tuple[float, ...] = ()
     response_scales: tuple[float, ...] = ()
+    noise_variances: Mapping[str, float] = field(default_factory=dict)
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +149,7 @@ class Coefficients:
             "selected_count": list(self.selected_count),
             "r2_loo": list(self.r2_loo),
             "response_scales": list(self.response_scales),
+            "noise_variances": dict(self.noise_variances),
             "fit_parts": dict(self.fit_parts),
         }
         arrays = {name: getattr(self, name) for name in _ARRAYS}
@@ -171,6 +174,7 @@ class Coefficients:
             "selected_count",
             "r2_loo",
             "response_scales",
+            "noise_variances",
         )
         site, study_hash = checked(header, "coefficients", extra)
         features = check_labels(header["features"], "feature")
@@ -186,6 +190,10 @@ class Coefficients:
         fit_parts = header["fit_parts"]
         if not isinstance(fit_parts, dict) or not all(is_digest(value) for value in fit_parts.values()):
             raise MessageError("The coefficients message does not carry the digests of its fit.")
+        noise = header["noise_variances"]
+        fits = isinstance(noise, dict) and all(label in responses for label in noise)
+        if not fits or not all(type(value) is float and 0 < value < math.inf for value in noise.values()):
+            raise MessageError("The coefficients message has noise variances that cannot be.")
         P, Q, own = len(features), len(responses), sum(s == site for s in sites)
         S = len(arrays["draws"]) if "draws" in arrays and arrays["draws"].ndim else 0
         counts, r2 = header["selected_count"], header["r2_loo"]
@@ -225,6 +233,7 @@ class Coefficients:
             selected_count=tuple(counts),
             r2_loo=tuple(r2),
             response_scales=check_scales(header["response_scales"], Q),
+            noise_variances=noise,
             fit_parts=fit_parts,
         )
 

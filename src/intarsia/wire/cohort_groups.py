@@ -197,8 +197,13 @@ class GroupedSketch:
 
 
 def join_groups(sketches: Sequence[GroupedSketch]) -> tuple[Joined, tuple[Group, ...]]:
-    """The groups' rows below each other, the sites' columns side by side; a response that a group lacks is NaN there."""
-    numbers = sorted({g for sketch in sketches for g in sketch.parts})
+    """The groups' rows below each other, the sites' columns side by side; a response that a group lacks is NaN there.
+
+    A group that lost its last response with a site that left says nothing about the others and is not joined.
+    """
+    numbers = sorted({g for sketch in sketches for g, part in sketch.parts.items() if part.responses})
+    if not numbers:
+        raise MessageError("No site brings a response: a regression needs at least one.")
     responses = [(label, sketch.site) for sketch in sketches for label in sketch.responses]
     place = {label: q for q, (label, _) in enumerate(responses)}
     joined = [join([sketch.parts[g] for sketch in sketches if g in sketch.parts]) for g in numbers]

@@ -25,6 +25,7 @@ GRAM = "gram"  # no sketch: the exact Gram matrix of all sites' columns, by secu
 PRECISIONS = ("float64", "float32")
 TRANSFORMS = ("rank-normal",)
 MAX_LIST_RATIO = 10
+REASONS = ("repeat", "join", "leave", "withdrawal", "correction")  # why a run replaces another
 CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
 
 
@@ -96,7 +97,8 @@ class Fit:
 class Delivery:
     """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval.
 
-    With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units.
+    With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units; of
+    a yes/no response the server tells everybody the noise variance too, and every site has odds ratios.
     """
 
     content: str = "draws"
@@ -201,6 +203,8 @@ class Study:
     sketch: SketchPlan
     sites: tuple[SiteEntry, ...]
     title: str = ""
+    replaces: str | None = None  # the hash of the run this one was made from
+    reason: str | None = None  # why: one of REASONS
     alignment: Alignment = Alignment()
     fit: Fit = Fit()
     deliver: Delivery = Delivery()
@@ -242,8 +246,9 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The canonical content: plain values, defaults filled in, nothing that is absent."""
         out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
-        if self.title:
-            out["title"] = self.title
+        for name in ("title", "replaces", "reason"):
+            if getattr(self, name):
+                out[name] = getattr(self, name)
         for name in ("sketch", "alignment", "fit", "deliver", "predict", "privacy"):
             out[name] = _plain(getattr(self, name))
         out["site"] = [_plain(site) for site in self.sites]
@@ -279,6 +284,11 @@ class Study:
         """What the study file says of its responses' kinds, by response; a plain measurement may be left out there."""
         return {name: said for site in self.sites for name, said in site.kinds.items()}
 
+    @property
+    def yes_or_no(self) -> tuple[str, ...]:
+        """The responses that study.toml calls binary."""
+        return tuple(name for name, said in self.kinds.items() if said["kind"] == "binary")
+
     def site(self, name: str) -> SiteEntry:
         for entry in self.sites:
             if entry.name == name:
@@ -290,14 +300,38 @@ class Study:
         """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
         return all(site.exchange_key is not None for site in self.sites)
 
-    def again(self, run: str | None = None) -> "Study":
+    def again(self, run: str | None = None, reason: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
-        return replace(self, run=run or new_run())
+        return replace(self, run=run or new_run(), replaces=self.hash, reason=reason)
+
+    def differences(self, other: "Study") -> list[str]:
+        """Entry by entry what `other` says otherwise than this study; the run and what it replaces are left out."""
+        mine, theirs = (_entries(study.to_dict()) for study in (self, other))
+        out = []
+        for key in dict.fromkeys([*mine, *theirs]):
+            if mine.get(key) != theirs.get(key) and key not in ("run", "replaces", "reason"):
+                was, now = (json.dumps(one[key]) if key in one else "absent" for one in (mine, theirs))
+                out.append(f"{key}: {was} → {now}")
+        return out
 
 
 def new_run() -> str:
     """A fresh run nonce, 32 hexadecimal digits."""
     return secrets.token_hex(16)
+
+
+def _entries(content: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """A study's content by dotted names; sites by their name."""
+    out: dict[str, Any] = {}
+    for key, value in content.items():
+        if key == "site" and not at:
+            for entry in value:
+                out |= _entries(entry, f"site {entry['name']}.")
+        elif isinstance(value, Mapping):
+            out |= _entries(value, f"{at}{key}.")
+        else:
+            out[f"{at}{key}"] = value
+    return out
 
 
 def _plain(value: Any) -> Any:
@@ -316,12 +350,28 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     if schema != SCHEMA:
         check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
         check.finish()
-    known = ("schema", "id", "run", "title", "sketch", "alignment", "fit", "deliver", "predict", "privacy", "site")
+    known = (
+        "schema",
+        "id",
+        "run",
+        "replaces",
+        "reason",
+        "title",
+        "sketch",
+        "alignment",
+        "fit",
+        "deliver",
+        "predict",
+        "privacy",
+        "site",
+    )
     check.known(content, (), known)
     study = Study(
         id=check.label(content, (), "id"),
         run=_run(content, check),
         title=check.text(content, (), "title", default=""),
+        replaces=_replaces(content, check),
+        reason=check.choice(content, (), "reason", REASONS, "repeat") if "reason" in content else None,
         sites=_sites(content, check),
         sketch=_sketch(content, check),
         alignment=_alignment(content, check),
@@ -336,7 +386,6 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
     if study.alignment.mode == "union":
         for what, there in (
             ('kind = "gram"', study.sketch.gram),
-            ("covariates", any(site.covariates for site in study.sites)),
             ("differential privacy", study.privacy.epsilon is not None),
             ("a fractional likelihood (power)", study.fit.power != 1),
         ):
@@ -351,6 +400,15 @@ def _run(content: dict[str, Any], check: Checker) -> str:
     if run and (len(run) < 16 or len(run) > 64 or any(c not in "0123456789abcdef" for c in run)):
         check.fail(("run",), "run must be 16 to 64 hexadecimal digits; `intarsia study new` makes one")
     return run
+
+
+def _replaces(content: dict[str, Any], check: Checker) -> str | None:
+    found = check.text(content, (), "replaces", default="").lower()
+    if found and (len(found) != 64 or any(c not in "0123456789abcdef" for c in found)):
+        check.fail(
+            ("replaces",), "replaces is the hash of another run: 64 hexadecimal digits, as `intarsia study check` shows it"
+        )
+    return found or None
 
 
 def _sketch(content: dict[str, Any], check: Checker) -> SketchPlan:

@@ -187,7 +187,7 @@ PATIENCE = Patience()
 
 def run_job(opened: Any, folder: StudyFolder, action: str, *, request: str = "", patience: Patience = PATIENCE) -> dict[str, Any]:
     """Submit one short job and wait for its outcome in the study folder."""
-    names = folder.study.names
+    names = folder.names
     if action not in ACTIONS:
         raise FederationError(f"A job is one of {', '.join(ACTIONS)}.")
     wait_for_sites(opened, names, patience.wait_s)

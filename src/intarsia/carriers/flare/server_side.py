@@ -80,8 +80,8 @@ class _Carrier:
             fl_ctx,
             timeout,
         )
-        self.received: dict[str, int] = dict.fromkeys(folder.study.names, 0)
-        self.sent: dict[str, int] = dict.fromkeys(folder.study.names, 0)
+        self.received: dict[str, int] = dict.fromkeys(folder.names, 0)
+        self.sent: dict[str, int] = dict.fromkeys(folder.names, 0)
 
     def ask(self, step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
         """One step at all the given sites; they work at the same time, pieces go round by round."""

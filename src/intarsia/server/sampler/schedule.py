@@ -89,7 +89,7 @@ class Plan:
     @cached_property
     def trades(self) -> bool:
         """Are the small coefficients' share and the noise's traded? Where features outnumber rows well, a full Sigma needs it."""
-        return self.model.noise == "correlated" and self.Q > 1 and self.P >= 2 * self.m
+        return self.model.noise == "correlated" and self.Q > 1 and 2 * self.m <= self.P
 
     @cached_property
     def every(self) -> int:

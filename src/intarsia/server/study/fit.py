@@ -6,7 +6,7 @@ draws. Files are written whole; `fit.json` comes last and says that the step is 
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +44,8 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
         os.replace(temporary, target)
-    messages, summary = coefficients(study, posterior, judgement)
-    summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out()}
+    messages, summary = coefficients(study, posterior, judgement, folder.names)
+    summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())
@@ -111,13 +111,19 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) ->
     return run_private(X, Y, feature_noise=noise, response_noise=np.asarray(joined.response_noise), n=joined.n, **plan)
 
 
-def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[dict[str, Coefficients], dict[str, Any]]:
-    """Each site's own rows of C, and a summary for the server's operator, the verdict first."""
+def coefficients(
+    study: Study, posterior: Any, judgement: Judgement, names: Sequence[str] | None = None
+) -> tuple[dict[str, Coefficients], dict[str, Any]]:
+    """Each site's own rows of C, and a summary for the server's operator, the verdict first.
+
+    `names` are the sites that take part: by default all of the roster.
+    """
+    names = study.names if names is None else names
     features, responses, columns = tuple(posterior.features), tuple(posterior.responses), posterior.columns
     feature_sites = np.array([str(s) for s in columns["site"].values])
     response_sites = tuple(str(s) for s in columns["response_site"].values)
-    if set(feature_sites.tolist()) - set(study.names) or set(response_sites) - set(study.names):
-        raise FederationError("The posterior speaks of sites that are not on the roster.")
+    if set(feature_sites.tolist()) - set(names) or set(response_sites) - set(names):
+        raise FederationError("The posterior speaks of sites that are not on the roster, or have left.")
     diagnosis, chosen = judgement.diagnosis, judgement.selection
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
@@ -128,8 +134,13 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
     Sigma = posterior.noise_covariance().values
     with_draws = study.deliver.content == "draws"
     delivered = _delivered(posterior, study.deliver.draws) if with_draws else None
+    shared_noise = {
+        response: float(Sigma[q, q])
+        for q, response in enumerate(responses)
+        if study.deliver.share_scales and response in study.yes_or_no
+    }
     messages = {}
-    for name in study.names:
+    for name in names:
         at = np.flatnonzero(feature_sites == name)
         own = [q for q, site in enumerate(response_sites) if site == name]
         here = np.flatnonzero(covariate_sites == name)
@@ -165,6 +176,7 @@ def coefficients(study: Study, posterior: Any, judgement: Judgement) -> tuple[di
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
             r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
             response_scales=tuple(posterior.response_scales.values()),
+            noise_variances=shared_noise,
         )
     summary = {
         **judgement.summary(list(features), list(responses)),

@@ -11,6 +11,9 @@ Nothing in it but study.toml and what the sites chose to send.
     coefficients/                               one file per site, only its own rows
     receipt/                                    one file per site: it has its coefficients
     predictions/<request>/                      masked parts, one file per site
+    leave/                                      notices of sites that left after they had sent; nothing else of theirs is kept
+    superseded/<fit>/                           an earlier fit: fit.json and the results of the sites that stayed
+    changes.json                                this fit beside an earlier one
     events.jsonl                                what came, what was refused and why
 """
 
@@ -74,11 +77,22 @@ class StudyFolder:
     def file(self, kind: str, name: str) -> Path:
         return self.path / kind / f"{name}.{kind}"
 
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Sites that have left this run (`server.study.departure`), in the order of the roster."""
+        return tuple(name for name in self.study.names if self.file("leave", name).is_file())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites of the roster that take part: all that have not left."""
+        left = self.left
+        return tuple(name for name in self.study.names if name not in left)
+
     def present(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.study.names if self.file(kind, name).is_file())
+        return tuple(name for name in self.names if self.file(kind, name).is_file())
 
     def missing(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.study.names if not self.file(kind, name).is_file())
+        return tuple(name for name in self.names if not self.file(kind, name).is_file())
 
     def require(self, kind: str) -> None:
         """Fail closed, by name, unless every site of the roster has delivered."""
@@ -109,6 +123,8 @@ class StudyFolder:
             raise FederationError(
                 f"{sender!r} is not on the roster of study {self.study.id!r} ({', '.join(self.study.names)}). Refused."
             )
+        if sender in self.left:
+            raise FederationError(f"Site {sender!r} has left this run; nothing of it is taken in any more. Refused.")
         target = self.file(kind, sender)
         if target.is_file():
             if _digest(raw) == _digest(target):
@@ -134,20 +150,23 @@ class StudyFolder:
     def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
-        reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.study.names}
+        reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
     def left_out(self) -> dict[str, int]:
-        """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here."""
-        if self.missing("alignment"):
+        """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here.
+
+        Nor is it known any more when a site has left: its list is deleted.
+        """
+        if self.left or self.missing("alignment"):
             return {}
-        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.study.names}
+        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.names}
         return {name: counts[name] - cohort.n for name, cohort in self.cohorts().items() if counts[name] > cohort.n}
 
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
         self.require("sketch")
-        return [Sketch.load(self.file("sketch", name)) for name in self.study.names]
+        return [Sketch.load(self.file("sketch", name)) for name in self.names]
 
     def joined(self) -> Joined:
         """All sites' sketches as one: columns side by side and, in a union, the groups' rows below each other.
@@ -159,12 +178,17 @@ class StudyFolder:
         self.require("sketch")
         if self.study.alignment.mode != "union":
             return join(self.sketches())
-        return join_groups([GroupedSketch.load(self.file("sketch", name)) for name in self.study.names])[0]
+        return self._joined_groups()[0]
+
+    def _joined_groups(self) -> tuple[Joined, tuple[Group, ...]]:
+        return join_groups([GroupedSketch.load(self.file("sketch", name)) for name in self.names])
 
     def groups(self) -> tuple[tuple[Group, ...], int]:
         """The groups of subjects by the responses they have, and how many subjects are in none; no groups outside of a union."""
         if self.study.alignment.mode != "union":
             return (), 0
+        if self.left:
+            return self._joined_groups()[1], 0
         first = next(iter(self.cohorts().values()))
         return (first.groups, first.dropped) if isinstance(first, UnionCohort) else ((), 0)
 
@@ -175,7 +199,7 @@ class StudyFolder:
 
     def drop(self, kind: str) -> None:
         """Delete messages that have been handed on and are of no use any more."""
-        for name in self.study.names:
+        for name in self.names:
             self.file(kind, name).unlink(missing_ok=True)
 
     def sketch_facts(self, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Each is checked: the check columns must be the weighted columns, by weights that
 computed; every number must lie where products of standardised columns can; the whole must be positive semidefinite.
 """
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: 
     if block is not None:
         return
     check_signed(folder.study, sender, product)
-    own = blocks[folder.study.names.index(sender)]
+    own = blocks[folder.names.index(sender)]
     if seed_digest(product.seed) != own.check:
         raise FederationError(f"The check weights of site {sender!r} are not those it committed to. Refused.")
     for i, j in PAIRS:
@@ -88,10 +89,15 @@ def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: 
 
 
 def joint(folder: "StudyFolder") -> np.ndarray:
-    """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold."""
+    """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold.
+
+    Once a site has left it is what was kept of the matrix then: shares of a product are of no use without the third one.
+    """
+    if folder.left:
+        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False))
     folder.require("product")
     blocks = _blocks(folder)
-    products = [GramProduct.from_bytes(folder.file("product", name)) for name in folder.study.names]
+    products = [GramProduct.from_bytes(folder.file("product", name)) for name in folder.names]
     ends = np.cumsum([0, *(block.columns for block in blocks)])
     whole = np.zeros((ends[-1], ends[-1]), dtype=np.uint64)
     for k, block in enumerate(blocks):
@@ -127,9 +133,23 @@ def _checked(total: Ring, first: GramBlock, second: GramBlock, seed_i: bytes, se
     return np.asarray(cross)
 
 
+def remaining(folder: "StudyFolder", left: int) -> Path:
+    """Where the joint matrix of the sites that stayed is, once so many have left."""
+    return folder.path / f"gram-after-{left}-left.npy"
+
+
+def without(folder: "StudyFolder", site: str) -> bytes:
+    """The joint matrix less a site's rows and columns, as the content of the file `remaining`."""
+    owners = np.repeat(np.array(folder.names), [block.columns for block in _blocks(folder)])
+    stays = np.flatnonzero(owners != site)
+    buffer = io.BytesIO()
+    np.save(buffer, joint(folder)[np.ix_(stays, stays)], allow_pickle=False)
+    return buffer.getvalue()
+
+
 def joined(folder: "StudyFolder") -> Joined:
     """A root of the joint Gram matrix, as the columns of all sites side by side; `m` is the number of rows it stands for."""
-    blocks, names = _blocks(folder), folder.study.names
+    blocks, names = _blocks(folder), folder.names
     W = root(joint(folder))
     labels: dict[str, list[tuple[str, str, int]]] = {"features": [], "responses": [], "covariates": []}
     at = 0
@@ -162,12 +182,12 @@ def joined(folder: "StudyFolder") -> Joined:
 
 def _blocks(folder: "StudyFolder") -> list[GramBlock]:
     folder.require("sketch")
-    return [GramBlock.from_bytes(folder.file("sketch", name)) for name in folder.study.names]
+    return [GramBlock.from_bytes(folder.file("sketch", name)) for name in folder.names]
 
 
 def collected(folder: "StudyFolder") -> bool:
-    """Whether every site's shares of the products are here."""
-    return not folder.missing("sketch") and not folder.missing("product")
+    """Whether every site's shares of the products are here, or what was made of them before a site left."""
+    return not folder.missing("sketch") and (bool(folder.left) or not folder.missing("product"))
 
 
 def number_of_blocks(folder: "StudyFolder") -> int:

@@ -15,6 +15,7 @@ from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study import gram
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.gram import BLOCK
+from intarsia.wire.leave import ENTRY
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name
 
@@ -42,7 +43,7 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
     if not folder.missing("sketch"):
         collect_products(folder, ask)
         return
-    names, confirmations = folder.study.names, {}
+    names, confirmations = folder.names, {}
     if folder.study.agrees:
         _gather(folder, ask, "offer", "offer", {name: {} for name in names})
         _gather(folder, ask, "share", "share", dict.fromkeys(names, _all(folder, "offer")))
@@ -60,7 +61,7 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
 
     What a site has multiplied is of no use to anybody any more and is deleted.
     """
-    names, blocks = folder.study.names, gram.number_of_blocks(folder)
+    names, blocks = folder.names, gram.number_of_blocks(folder)
     for block in range(blocks):
         last, number = block == blocks - 1, {BLOCK: str(block).encode()}
         deal, product = f"deal-{block}", "product" if last else f"progress-{block}"
@@ -73,25 +74,26 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
 
 def collect_shares(folder: StudyFolder, ask: Ask) -> None:
     """The products of a Gram study alone: sites that exchange files have multiplied without this server."""
-    _gather(folder, ask, "product", "multiply", {name: {} for name in folder.study.names})
+    _gather(folder, ask, "product", "multiply", {name: {} for name in folder.names})
 
 
 def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:
     """The sketches alone: sites that exchange files have agreed and aligned without this server."""
-    _gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.study.names})
+    _gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.names})
 
 
 def align(folder: StudyFolder, ask: Ask) -> dict[str, bytes]:
     """The cohort of each site, from the sites' alignment reports."""
-    _gather(folder, ask, "alignment", "align", {name: {} for name in folder.study.names})
+    _gather(folder, ask, "alignment", "align", {name: {} for name in folder.names})
     return {name: cohort.to_bytes() for name, cohort in folder.cohorts().items()}
 
 
 def deliver(folder: StudyFolder, ask: Ask) -> None:
-    """Hand each site its own coefficients and keep its receipt."""
+    """Hand each site its own coefficients, with the notices of sites that left, and keep its receipt."""
     if not (folder.path / "fit.json").is_file():
         raise FederationError(f"Study {folder.study.id!r} is not fitted yet; there is nothing to deliver.")
-    payloads = {name: {"coefficients": folder.file("coefficients", name)} for name in folder.study.names}
+    notices: dict[str, bytes | Path] = {ENTRY + name: folder.file("leave", name) for name in folder.left}
+    payloads = {name: {"coefficients": folder.file("coefficients", name), **notices} for name in folder.names}
     _gather(folder, ask, "receipt", "receive", payloads)
 
 
@@ -110,8 +112,8 @@ def collect_parts(folder: StudyFolder, request: str, ask: Ask) -> dict[str, Pred
     """Every site's masked part, and their sum for each site that owns a response."""
     if not check_name(request):
         raise FederationError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
-    study, where = folder.study, folder.path / "predictions" / request
-    waiting = [name for name in study.names if not (where / f"{name}.part").is_file()]
+    names, where = folder.names, folder.path / "predictions" / request
+    waiting = [name for name in names if not (where / f"{name}.part").is_file()]
     replies = ask("predict", {name: {"request": request.encode()} for name in waiting}) if waiting else {}
     for name in waiting:
         reply = replies.get(name)
@@ -129,12 +131,12 @@ def collect_parts(folder: StudyFolder, request: str, ask: Ask) -> dict[str, Pred
             f"Prediction {request!r} lacks the part of {', '.join(late)}: {_why(replies, late)}. Masked parts are no "
             "use unless all are there; run the same command again."
         )
-    parts = {name: PredictionPart.from_bytes((where / f"{name}.part").read_bytes()) for name in study.names}
-    return {site.name: add_parts(parts, site.name) for site in study.sites if site.responses}
+    parts = {name: PredictionPart.from_bytes((where / f"{name}.part").read_bytes()) for name in names}
+    return {name: add_parts(parts, name) for name in names if folder.study.site(name).responses}
 
 
 def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
-    return {name: folder.read(kind, name) for name in folder.study.names}
+    return {name: folder.read(kind, name) for name in folder.names}
 
 
 def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:

@@ -5,12 +5,14 @@ from intarsia.server.study.folder import StudyFolder
 
 def status(folder: StudyFolder) -> list[dict[str, object]]:
     """Every step of the study: done, waiting for whom, or not begun."""
-    study = folder.study
+    study, names = folder.study, folder.names
     kinds = ["offer", "share", "confirmation"] if study.agrees else []
     kinds += ["announcement", "alignment", "sketch"]
     if study.sketch.gram:
         kinds.append("product")
-    if not folder.missing("sketch"):
+    if folder.left:
+        kinds = ["sketch"]  # all had sent before the first one left
+    elif not folder.missing("sketch"):
         # Sketches that came as files prove the alignment themselves.
         kinds = [kind for kind in kinds if kind in ("sketch", "product") or not folder.missing(kind)]
     rows = [_row(folder, kind, kind) for kind in kinds]
@@ -19,8 +21,8 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
     rows.append({"step": "fit", "done": fitted, "present": ["checkpoint"] if begun else [], "missing": []})
     rows.append(_row(folder, "deliver", "receipt"))
     for where in sorted((folder.path / "predictions").glob("*")):
-        parts = [name for name in study.names if (where / f"{name}.part").is_file()]
-        lacking = [name for name in study.names if name not in parts]
+        parts = [name for name in names if (where / f"{name}.part").is_file()]
+        lacking = [name for name in names if name not in parts]
         rows.append({"step": f"predict {where.name}", "done": not lacking, "present": parts, "missing": lacking})
     return rows
 

@@ -4,7 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from intarsia.errors import InputError
+from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site.data.column_rules import MISSING, Rules
+from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
@@ -75,6 +77,7 @@ class Table:
         levels: Mapping[str, Sequence[str]] | None = None,
         reference: Mapping[str, str] | None = None,
         max_levels: int = MAX_LEVELS,
+        without: Collection[str] = (),
     ) -> "Table":
         """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
 
@@ -86,7 +89,7 @@ class Table:
         columns out of the sketch. `columns` has the rules of single columns (see `rules`), `missing_codes` the codes that mean
         "missing" in every column, `reading` how to read the source (see `reading`). `levels` fixes the levels of categorical
         columns (when the stores of one site are sketched separately and some lack a level), `reference` the level without an
-        indicator.
+        indicator. Subjects in `without` (ids as `privacy.subject_ids.canonical_id` writes them) are not read at all.
         """
         choices = ((missing, MISSING, "missing"), (constant, ("error", "drop"), "constant"))
         for value, allowed, what in choices:
@@ -110,6 +113,13 @@ class Table:
                        ignore=ignore)  # fmt: skip
         if by_name:
             read_as_text(opened, id)
+        if without:
+            texts = _texts(opened, id if by_name else ids)
+            keep = np.array([text is None or canonical_id(text) not in without for text in texts.to_pylist()], dtype=bool)
+            if not keep.any():
+                raise InputError("Every subject of the table has withdrawn.")
+            opened = opened if keep.all() else KeptRows(opened, keep)
+            ids = ids[keep] if isinstance(ids, np.ndarray) else ids
         for name in roles.all:
             if opened.kinds[name] not in (NUMBER, LEVEL):
                 raise InputError(
@@ -264,16 +274,7 @@ class Table:
 
     def ids(self) -> np.ndarray:
         """The subjects' ids as text, in the table's order; missing or duplicate ids are refused (by count)."""
-        if self._id is None:
-            raise InputError("The table has no id column. Say which it is: id='…', or --id on the command line.")
-        if isinstance(self._id, str):
-            kind = self.source.kinds[self._id]
-            if kind not in (NUMBER, LEVEL):
-                raise InputError(f"The id column {self._id!r} holds {kind}. Ids are text or whole numbers.")
-            parts = [batch.text(self._id) for batch in self._batches([self._id], 1 << 16)]
-            text = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
-        else:
-            text = to_text(pa.array(self._id if self._id.dtype != object else self._id.tolist()))
+        text = _texts(self.source, self._id)
         if text.null_count:
             raise InputError(f"{text.null_count} subjects have no id. Give every subject one.")
         found = np.array(text.to_pylist(), dtype=object)
@@ -281,6 +282,19 @@ class Table:
         if extra:
             raise InputError(f"{extra} rows repeat the id of another row. One row a subject: merge or remove them.")
         return found
+
+
+def _texts(source: Source, id: str | np.ndarray | None) -> pa.Array:
+    """The ids as text, in the order of the source."""
+    if id is None:
+        raise InputError("The table has no id column. Say which it is: id='…', or --id on the command line.")
+    if not isinstance(id, str):
+        return to_text(pa.array(id if id.dtype != object else id.tolist()))
+    kind = source.kinds[id]
+    if kind not in (NUMBER, LEVEL):
+        raise InputError(f"The id column {id!r} holds {kind}. Ids are text or whole numbers.")
+    parts = [batch.text(id) for batch in _read(source, [id], 1 << 16)]
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
 def _read(source: Source, columns: Sequence[str], rows: int) -> Iterator[Any]:

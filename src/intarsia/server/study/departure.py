@@ -1,0 +1,113 @@
+"""A site leaves after it has sent: its messages are deleted, and the study is fitted again without its columns.
+
+Nobody but the site can say that it leaves (`wire.leave`). What the server keeps of it afterwards is the notice. Of the fit
+that rested on it the folder `superseded/` keeps the summary and the results of the sites that stayed. Sketches of the other sites
+stay valid: Φ and the cohort are the same, and columns that are taken out change no other column.
+
+The order of the steps is such that the same command, given again after a crash, ends in the same state.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import FederationError, StudyError
+from intarsia.server.study import gram
+from intarsia.server.study.check import FILE as CHECKS
+from intarsia.server.study.comparison import FILE, keep, read_json, results
+from intarsia.server.study.fit import fit
+from intarsia.server.study.folder import KINDS, StudyFolder, write_atomic
+from intarsia.wire.changes import Changes
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.leave import Leave, check_leave
+
+SUPERSEDED = "superseded"
+_LATEST = "latest.json"  # which superseded fit the next one is compared with
+
+
+def leave(
+    folder: StudyFolder, raw: bytes, *, workers: int | None = None, progress: Callable[..., Any] | None = None
+) -> tuple[Leave, dict[str, Any], Changes | None]:
+    """Take the site out, fit again, say what changed (None where nothing had been fitted before)."""
+    notice = check_leave(folder.study, raw, None)
+    name, target = notice.site, folder.file("leave", notice.site)
+    if not target.is_file():
+        _check_what_remains(folder, name)
+        _supersede(folder, name)
+        if folder.study.sketch.gram:
+            write_atomic(gram.remaining(folder, len(folder.left) + 1), gram.without(folder, name))
+        # From here on the study is one without this site.
+        write_atomic(target, raw)
+    elif target.read_bytes() != raw:
+        raise FederationError(f"Another notice of site {name!r} is here already. Refused.")
+    _delete(folder, name)
+    summary = fit(folder, workers=workers, progress=progress)
+    return notice, summary, changes(folder)
+
+
+def _check_what_remains(folder: StudyFolder, name: str) -> None:
+    if not folder.collected:
+        lacking = folder.missing("sketch") or folder.missing("product")
+        raise FederationError(
+            f"Site {name!r} cannot be taken out yet: nothing has been fitted, and the messages of {', '.join(lacking)} are not "
+            f"here. Stop this run and start one without it: intarsia study again study.toml --without {name} -o study-2.toml"
+        )
+    joined = folder.joined()
+    for what, sites in (("response", joined.response_sites), ("feature", joined.feature_sites)):
+        if set(sites) == {name}:
+            raise StudyError(
+                f"Site {name!r} holds every {what} of the study: without it there is nothing left to regress. Nothing was "
+                "changed. The study ends here: delete its folder, and start a new one with other sites."
+            )
+
+
+def _supersede(folder: StudyFolder, leaving: str) -> None:
+    """Keep what the other sites may still look up of the fit so far, then take that fit away."""
+    if (folder.path / "fit.json").is_file():
+        digest = Coefficients.from_bytes(folder.file("coefficients", leaving)).fit_digest
+        where = folder.path / SUPERSEDED / digest[:16]
+        summary = read_json(folder.path / "fit.json") | {"superseded": True, "fit_digest": digest, "because": f"{leaving} left"}
+        write_atomic(where / "results.json", json.dumps(results(folder)).encode())
+        write_atomic(where / "fit.json", json.dumps(summary, indent=1).encode())
+        write_atomic(folder.path / SUPERSEDED / _LATEST, json.dumps({"fit": digest[:16]}).encode())
+    for path in folder.path.glob(f"{SUPERSEDED}/*/results.json"):  # of earlier departures too
+        stays = [row for row in json.loads(path.read_text(encoding="utf-8")) if row["site"] != leaving]
+        write_atomic(path, json.dumps(stays).encode())
+    for name in ("fit.json", "posterior.nc", FILE, CHECKS):  # the summary first: without it there is no fit
+        (folder.path / name).unlink(missing_ok=True)
+    for name in ("checkpoint", "coefficients", "receipt", "predictions", "incoming"):
+        shutil.rmtree(folder.path / name, ignore_errors=True)
+
+
+def _delete(folder: StudyFolder, name: str) -> None:
+    """Everything the site sent, and what belongs to it alone; the log says what."""
+    found = [folder.file(kind, name) for kind in (*KINDS, "coefficients")]
+    found += [folder.path / "sketch" / f"{name}.facts", folder.path / f"{name}.cohort", *folder.path.glob(f"progress-*/{name}.*")]
+    if folder.study.sketch.gram:
+        found += (folder.path / "product").glob("*.product")  # shares are of no use without the third one's
+        found += [gram.remaining(folder, count) for count in range(1, len(folder.left))]  # of an earlier departure
+    found = [path for path in dict.fromkeys(found) if path.is_file()]
+    for path in found:
+        path.unlink()
+    if found:
+        said = sorted({path.relative_to(folder.path).as_posix() for path in found})
+        folder.note("left", site=name, deleted=said, stay=list(folder.names))
+
+
+def changes(folder: StudyFolder) -> Changes | None:
+    """This fit beside the one before the last site left; None where nothing had been fitted."""
+    latest: Path = folder.path / SUPERSEDED / _LATEST
+    if not latest.is_file():
+        return None
+    where = folder.path / SUPERSEDED / read_json(latest)["fit"]
+    was = read_json(where / "fit.json")
+    before = json.loads((where / "results.json").read_text(encoding="utf-8"))
+    now = read_json(folder.path / "fit.json")
+    features, responses = was["features"] - now["features"], len(was["responses"]) - len(now["responses"])
+    why = [
+        f"{', '.join(folder.left)} left; {', '.join(folder.names)} stay",
+        f"{features:,} features and {responses} responses left with it",
+    ]
+    return keep(folder, before, was, why)

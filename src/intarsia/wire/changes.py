@@ -1,0 +1,129 @@
+"""Two fits side by side: what a site, or the server, is told when a study is fitted again.
+
+A fit is made again when a site left, a site joined, a subject withdrew or a response was corrected. Both fits rest on much of
+the same data, so what moved is described and not tested.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+# Column -> what it says, in the order of the table.
+COLUMNS = {
+    "feature": "the column's label",
+    "role": "'feature' or 'covariate'",
+    "site": "who holds the column",
+    "response": "the response it acts on",
+    "unit": "what one of `before` and of `after` means",
+    "before": "the earlier effect, empty where there was none",
+    "before_lower": "lower end of its interval",
+    "before_upper": "upper end of its interval",
+    "after": "the effect now, empty where there is none any more",
+    "after_lower": "lower end of its interval",
+    "after_upper": "upper end of its interval",
+    "moved": "after less before, in posterior standard deviations of the earlier fit",
+    "outside": "whether the effect now lies outside of the earlier interval",
+    "selected_before": "whether the feature was selected",
+    "selected_after": "whether it is now",
+}
+_SHOWN = 8
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Two fits side by side, as a table and in words.
+
+    `why` says what happened between them, `gone` and `added` are the features and responses that only one of them has,
+    `compared` is how many coefficients are in both. `rows` is the whole table, or what is worth a look of it (`noteworthy`).
+    """
+
+    why: tuple[str, ...]
+    rows: list[dict[str, Any]] = field(repr=False)
+    gone: dict[str, list[str]] = field(repr=False)
+    added: dict[str, list[str]] = field(repr=False)
+    compared: int
+    selected_before: tuple[str, ...]
+    selected_after: tuple[str, ...]
+
+    @property
+    def outside(self) -> list[dict[str, Any]]:
+        """Coefficients that now lie outside of their earlier interval, those that moved most first."""
+        return sorted((row for row in self.rows if row["outside"]), key=lambda row: -abs(row["moved"]))
+
+    @property
+    def noteworthy(self) -> "Changes":
+        """With the rows of features that are or were selected, and of coefficients outside of their earlier interval, alone."""
+        chosen = [row for row in self.rows if row["selected_before"] or row["selected_after"] or row["outside"]]
+        return replace(self, rows=chosen)
+
+    def lines(self) -> list[str]:
+        """What changed, for a person to read."""
+        out = list(self.why)
+        for which, words in ((self.gone, "no longer in the fit"), (self.added, "new in the fit")):
+            out += [f"{len(names)} {what}s {words}: {_some(names)}" for what, names in which.items() if names]
+        before, after = set(self.selected_before), set(self.selected_after)
+        out.append(f"selected before: {_some(self.selected_before)}; now: {_some(self.selected_after)}")
+        if before == after:
+            out.append("the same features are selected")
+        for words, names in (("no longer selected", before - after), ("newly selected", after - before)):
+            if names:
+                out.append(f"{words}: {_some(sorted(names))}")
+        out.append(f"{len(self.outside)} of {self.compared} coefficients lie outside of their earlier interval")
+        for row in self.outside[:_SHOWN]:
+            was, now = (f"{row[t]:.3g} ({row[f'{t}_lower']:.3g} to {row[f'{t}_upper']:.3g})" for t in ("before", "after"))
+            out.append(f"  {row['feature']} on {row['response']}: {was} before, {now} now")
+        return out
+
+    def as_dict(self) -> dict[str, Any]:
+        lists = {name: list(getattr(self, name)) for name in ("why", "selected_before", "selected_after")}
+        return {**lists, "gone": self.gone, "added": self.added, "compared": self.compared, "rows": self.rows}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "Changes":
+        lists = {name: tuple(found[name]) for name in ("why", "selected_before", "selected_after")}
+        return cls(**lists, gone=found["gone"], added=found["added"], compared=found["compared"], rows=found["rows"])
+
+
+def compare(before: Sequence[Row], after: Sequence[Row], why: Iterable[str] = ()) -> Changes:
+    """Two tables of results (`wire.result_table`) of the same columns, coefficient by coefficient."""
+    old, new = ({(r["site"], r["role"], r["feature"], r["response"]): r for r in rows} for rows in (before, after))
+    rows = [_beside(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
+    compared = sum(row["moved"] is not None for row in rows)
+    return Changes(
+        tuple(why), rows, _only(before, after), _only(after, before), compared, _selected(before), _selected(after)
+    )  # fmt: skip
+
+
+def _only(here: Sequence[Row], there: Sequence[Row]) -> dict[str, list[str]]:
+    """Features and responses of the one table that the other has not."""
+    out = {}
+    for what in ("feature", "response"):
+        elsewhere = {row[what] for row in there}
+        out[what] = [name for name in dict.fromkeys(row[what] for row in here) if name not in elsewhere]
+    return out
+
+
+def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:
+    known = new or old
+    assert known is not None
+    out: dict[str, Any] = {name: known[name] for name in ("feature", "role", "site", "response", "unit")}
+    for when, row in (("before", old), ("after", new)):
+        for name, source in ((when, "effect"), (f"{when}_lower", "lower"), (f"{when}_upper", "upper")):
+            out[name] = None if row is None else row[source]
+    # Effects in different units (a scale that is shared now) are shown, and not compared.
+    out |= {"moved": None, "outside": False}
+    if old is not None and new is not None and old["unit"] == new["unit"] and old["sd"] > 0:
+        out["moved"] = (new["effect"] - old["effect"]) / old["sd"]
+        out["outside"] = not old["lower"] <= new["effect"] <= old["upper"]
+    out["selected_before"] = None if old is None else bool(old["selected"])
+    out["selected_after"] = None if new is None else bool(new["selected"])
+    return {name: out[name] for name in COLUMNS}
+
+
+def _selected(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row["feature"] for row in rows if row["selected"]))
+
+
+def _some(names: Sequence[str]) -> str:
+    return (", ".join(names[:_SHOWN]) or "none") + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
