@@ -95,6 +95,8 @@ def test_a_regression_needs_features_and_responses() -> None:
     ("change", "words"),
     [
         ({"site": "../../etc"}, "site of a sketch"),
+        ({"site": "st.marys"}, "site of a sketch"),  # the rule of study.toml: no dot, at most 63
+        ({"site": "a" * 64}, "site of a sketch"),
         ({"features": ("x", "x")}, "same label: x"),
         ({"responses": ("x",)}, "has two roles"),
         ({"features": (), "responses": ()}, "neither"),

@@ -7,6 +7,7 @@ from typing import Any, cast
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
+from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
 EPILOG = """example:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
@@ -32,8 +33,8 @@ def register(a: argparse.ArgumentParser) -> None:
     a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
     a.add_argument("--site", default="site", help="this site's name in study.toml")
     a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
-    a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
-    a.add_argument("--precision", choices=("float64", "float32"), default="float32")
+    a.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal")
+    a.add_argument("--precision", choices=PRECISIONS, default="float32")
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
     a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")

@@ -10,7 +10,8 @@ from intarsia.errors import InputError, StudyError
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
-from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
+from intarsia.wire.study import Study, new_run
+from intarsia.wire.study_parts import MAX_LIST_RATIO
 from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:

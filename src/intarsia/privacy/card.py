@@ -20,7 +20,7 @@ from intarsia.privacy.grid import STEPS_PER_SD
 from intarsia.privacy.known_rows import known_rows_r2
 from intarsia.privacy.leakage import Leakage, known_phi_r2, known_phi_text, leakage
 from intarsia.privacy.membership import membership_auc
-from intarsia.wire.study import Privacy
+from intarsia.wire.study_parts import Privacy
 
 SCHEMA = 2
 UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
