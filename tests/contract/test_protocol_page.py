@@ -16,8 +16,7 @@ from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
 from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle
 from intarsia.wire.steps import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

@@ -18,8 +18,7 @@ from intarsia.wire.alignment import AlignmentReport
 from intarsia.wire.gram import GramBlock, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import FileSignature, verify
+from intarsia.wire.signed import FileSignature, Receipt, verify
 from intarsia.wire.study import Study
 
 # Who a file of each step says it is from.

@@ -32,8 +32,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, verify
 from intarsia.wire.study import Study
 
 KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
