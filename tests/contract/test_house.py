@@ -58,7 +58,7 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
 # Names of modules that occur twice because the folder makes each plain: a command and what it calls, a message and its
 # sender, methods compared in the lab and the report's paragraph on methods. A name is added here with its reason or changed.
 TWICE = {
-    "base", "check", "fit", "gram", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
+    "base", "check", "fit", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
     "site", "steps", "study",
 }  # fmt: skip
 

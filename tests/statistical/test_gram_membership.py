@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.privacy.gram import leverage_auc, membership_auc, most_columns
+from intarsia.privacy.gram_leakage import leverage_auc, membership_auc, most_columns
 from intarsia.privacy.membership import auc
 
 

@@ -15,7 +15,7 @@ from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
-from intarsia.wire.gram import GramBlock, GramProduct
+from intarsia.wire.gram_messages import GramBlock, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
 from intarsia.wire.signed import FileSignature, Receipt, verify

@@ -99,7 +99,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from intarsia.privacy.gram import beside_sketch
+    from intarsia.privacy.gram_leakage import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
 
     if (args.epsilon is None) != (args.delta is None):
