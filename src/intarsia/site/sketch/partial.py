@@ -88,7 +88,7 @@ class Partial:
         if self.labels != other.labels:
             raise InputError(
                 "The partial sums have different columns. Open every store with the same roles and, for categorical "
-                "columns, the same levels=…"
+                'columns, the same levels (columns={"…": {"levels": […]}}).'
             )
         if (twice := int((self.covered & other.covered).sum())) > 0:
             raise InputError(f"{twice} subjects are in both partial sums. Each subject is counted in one store only.")
