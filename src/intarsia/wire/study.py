@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import StudyError
+from intarsia.errors import FederationError, StudyError
 from intarsia.wire import study_tables
 from intarsia.wire.schema import Checker
 from intarsia.wire.study_parts import Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
@@ -113,6 +113,11 @@ class Study:
             if entry.name == name:
                 return entry
         raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
+
+    def check_sender(self, name: str) -> None:
+        """Refuse what comes from anybody who is not on the roster."""
+        if name not in self.names:
+            raise FederationError(f"{name!r} is not on the roster of study {self.id!r} ({', '.join(self.names)}). Refused.")
 
     @property
     def agrees(self) -> bool:

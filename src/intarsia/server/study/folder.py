@@ -104,10 +104,7 @@ class StudyFolder:
             raise
 
     def _accept(self, kind: str, sender: str, raw: bytes | Path) -> bool:
-        if sender not in self.study.names:
-            raise FederationError(
-                f"{sender!r} is not on the roster of study {self.study.id!r} ({', '.join(self.study.names)}). Refused."
-            )
+        self.study.check_sender(sender)
         target = self.file(kind, sender)
         if target.is_file():
             if _digest(raw) == _digest(target):
