@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import NAMES, frames, sites, study
+from tests.federation import frames, sites, study
 
 from intarsia.carriers.in_process import carrier
 from intarsia.errors import FederationError, StudyError
@@ -147,6 +147,8 @@ def test_a_site_that_declines_is_named_and_the_others_are_kept(tmp_path: Path) -
     with pytest.raises(FederationError, match=r"No sketch from mri. mri: PrivacyError"):
         protocol.collect(folder, ask)
     assert folder.present("sketch") == ("clinic", "lab")
+    events = [json.loads(line) for line in (folder.path / "events.jsonl").read_text().splitlines()]
+    assert [(e["event"], e["site"]) for e in events if "why" in e] == [("declined", "mri")]  # said once
 
 
 def test_a_tampered_relay_is_noticed_by_the_sites(tmp_path: Path) -> None:
@@ -173,4 +175,3 @@ def test_names_cannot_leave_the_folder(folder: StudyFolder, sketches: dict[str, 
         with pytest.raises(FederationError, match="not on the roster"):
             folder.accept("sketch", sender, sketches["clinic"])
     assert sorted(p.name for p in folder.path.parent.iterdir()) == ["study"]
-    assert NAMES
