@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from intarsia.cli.show import grid, print_json
@@ -86,6 +87,15 @@ def run(args: argparse.Namespace) -> int:
     rows = facts_table(facts)
     if args.json:
         return print_json({"columns": rows, "server": server.as_dict(), **verdict.as_dict()})
+    _column_table(f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known", rows)
+    print()
+    _server_lines(server)
+    for finding in verdict.findings:
+        print(f"{finding.level:>10}  {one_line(finding.text)}")
+    return 0
+
+
+def _column_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     exposed = [r for r in rows if r["theory_unknown"] is not None or r["duplicate_of"] or r["dominance"] > 0.25]
     shown = [
         [
@@ -96,15 +106,9 @@ def run(args: argparse.Namespace) -> int:
         for r in exposed[:40]
     ]  # fmt: skip
     head = ["column", "values", "off mode", "decoded", "rare found", "theory", "one subject"]
-    title = f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known"
     grid(title, head, shown or [["none of few values", *["-"] * 6]])
     if len(exposed) > 40:
         print(f"… and {len(exposed) - 40} more (--json lists all)")
-    print()
-    _server_lines(server)
-    for finding in verdict.findings:
-        print(f"{finding.level:>10}  {one_line(finding.text)}")
-    return 0
 
 
 def _server_lines(server: Any) -> None:
