@@ -177,7 +177,7 @@ def left(folder: Path) -> list[Left]:
 
 def opened(asked: Asked, k: int) -> Run:
     """The run that makes chain number k; on an accelerator, all chains."""
-    if asked.engine == "jax":
+    if asked.engine == "device":
         from intarsia.server.sampler.device_chains import DeviceChains
 
         return Run(asked, DeviceChains(asked))
