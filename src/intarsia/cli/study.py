@@ -291,7 +291,7 @@ canonical = ["strip", "nfc"]
 
 [fit]
 # rank = 3                # default: as many as responses
-local = "row"             # "row": one local scale a feature; "element": the paper's
+local = "row"             # "row": one local scale per feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
 draws = 1000              # a budget: kept per chain, at most

@@ -188,7 +188,7 @@ def _csv(records: list[list[Any]]) -> str:
 
 
 def forests(m: Material) -> Html:
-    """One forest a response: the selected features that matter most there, else those with most evidence."""
+    """One forest plot per response: the selected features that matter most there, else those with most evidence."""
     level = f"{m.probability:.0%}".replace("%", " %")
     hits = m.selection.by_response.sum(axis=0)
     order = sorted(range(m.Q), key=lambda q: (-int(hits[q]), q))[:FORESTS]

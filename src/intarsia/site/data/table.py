@@ -22,12 +22,12 @@ from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 
 MAX_LEVELS = 100
-BLOCK_VALUES = 1 << 22  # about 32 MB of float64 a block
+BLOCK_VALUES = 1 << 22  # about 32 MB of float64 per block
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
 
 
 def block_rows(columns: int) -> int:
-    """Rows a block, so that a block of this many columns has about 32 MB."""
+    """Rows per block, so that a block of this many columns has about 32 MB."""
     return int(np.clip(BLOCK_VALUES // max(columns, 1), 64, 16384))
 
 
@@ -101,7 +101,7 @@ class Table:
             raise InputError("The table has no rows.")
         ids = id if id is None or by_name else np.asarray(id).ravel()
         if ids is not None and not by_name and len(ids) != opened.n:
-            raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id a row.")
+            raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id per row.")
         roles = assign(known, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
                        ignore=ignore)  # fmt: skip
         rules.check_names(known)
@@ -276,7 +276,7 @@ class Table:
         found = np.array(text.to_pylist(), dtype=object)
         extra = len(found) - len(set(found.tolist()))
         if extra:
-            raise InputError(f"{extra} rows repeat the id of another row. One row a subject: merge or remove them.")
+            raise InputError(f"{extra} rows repeat the id of another row. One row per subject: merge or remove them.")
         return found
 
 
