@@ -140,6 +140,14 @@ def test_infinite_values_are_refused_even_when_missing_ones_are_not() -> None:
         whole(Table.open(df, id="who", missing="mean"))
 
 
+@pytest.mark.parametrize("values", [1, 8 * 20, 8 * 45])
+def test_another_order_is_the_same_in_however_many_passes(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intarsia.site.data.table._PASS_VALUES", values)
+    table, chosen = Table.open(frame(), id="who", responses=["y"]), np.random.default_rng(1).permutation(N)[:41]
+    np.testing.assert_array_equal(whole(table, rows=7, order=chosen), whole(table)[chosen])
+    assert [len(X) for X, *_ in table.blocks(rows=7, order=chosen)] == [7, 7, 7, 7, 7, 6]
+
+
 def test_a_column_without_any_value_is_refused() -> None:
     with pytest.raises(InputError, match="No value at all in column b"):
         whole(Table.open({"a": [1.0, 2.0], "b": [None, None]}, missing="mean"))

@@ -32,7 +32,7 @@ from intarsia.privacy.dp import composed
 from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
-TOKEN = 8  # bytes a token: a chance match among 10⁷ subjects has probability below 1e-5
+TOKEN = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
 MAX_LINE = 1 << 16
 
 

@@ -113,7 +113,7 @@ def privacy(m: Material) -> Html:
     detail: list[list[Any]] = [
         [
             "Mutual information, Φ secret",
-            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits a subject ({info['assumes']}). How much the "
+            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits per subject ({info['assumes']}). How much the "
             "sketch and the data have in common: an average over all people, a guarantee to none.",
         ],
         [
