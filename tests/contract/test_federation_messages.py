@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intarsia.carriers.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
+from intarsia.carriers.flare.pieces import PIECE_BYTES, Assembly, all_pieces, pack_payload, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
@@ -122,7 +122,7 @@ def test_a_signed_message_has_one_reading_only(kind: str) -> None:
 
 
 def test_pieces_make_the_whole_or_nothing() -> None:
-    raw = np.random.default_rng(0).bytes(2 * PIECE + 17)
+    raw = np.random.default_rng(0).bytes(2 * PIECE_BYTES + 17)
     pieces = list(all_pieces(raw))
     assert len(pieces) == 3
     sink = io.BytesIO()

@@ -198,7 +198,8 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.network_study import Patience, run_study
+    from intarsia.carriers.flare.engine import Patience
+    from intarsia.carriers.flare.network_study import run_study
     from intarsia.progress import Bar
 
     with Bar() as bar:

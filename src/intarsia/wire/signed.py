@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from intarsia.errors import MessageError
 from intarsia.wire.schema import check_name
 
-LIMIT = 2**20
+LIMIT_BYTES = 2**20
 
 
 def encode(raw: bytes) -> str:
@@ -218,8 +218,8 @@ def _canonical(value: dict[str, Any]) -> bytes:
 
 
 def _object(raw: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
-    if len(raw) > LIMIT:
-        raise MessageError(f"A signed message has {len(raw)} bytes; at most {LIMIT} are expected.")
+    if len(raw) > LIMIT_BYTES:
+        raise MessageError(f"A signed message has {len(raw)} bytes; at most {LIMIT_BYTES} are expected.")
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
