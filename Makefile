@@ -125,7 +125,7 @@ lock: $(VENV)/.tested  ## lock the newest packages that fit pyproject.toml, for 
 COMPILE = $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-emit-find-links --no-annotate
 
-# In an environment of its own. JAX, Dask and the network engine bring requirements of their own: the core's floors are what is tested.
+# In an environment of its own, without the network engine, which brings requirements of its own. Every other range begins at what this installs.
 oldest:  ## the exact and contract tests with the oldest packages that pyproject.toml allows
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install -q uv

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from intarsia.server.sampler.launch import Progress
 
-EVERY = 5.0  # seconds between plain lines
+EVERY_SECONDS = 5.0  # seconds between plain lines
 
 
 class Bar:
@@ -68,7 +68,7 @@ class Bar:
     def _line(self, progress: Progress) -> None:
         finished = all(s >= progress.total for s in progress.sweeps)
         now = time.monotonic()
-        if (now - self._said < EVERY and not finished) or (finished and (self._done or progress.seconds < EVERY)):
+        if (now - self._said < EVERY_SECONDS and not finished) or (finished and (self._done or progress.seconds < EVERY_SECONDS)):
             return  # a fit that is over before the first line is due needs none
         self._said, self._done = now, finished
         share = sum(progress.sweeps) / (progress.total * len(progress.sweeps))

@@ -91,7 +91,7 @@ def test_a_second_fit_does_not_replace_a_sites_model(rogue: RogueServer) -> None
 def test_a_false_receipt_does_not_complete_the_study(rogue: RogueServer, evil: EvilCarrier, trick: str) -> None:
     from dataclasses import replace
 
-    from intarsia.wire.receipt import Receipt
+    from intarsia.wire.signed import Receipt
 
     receipts = {name: Receipt.from_bytes(told.message) for name, told in rogue.deliver().items()}
     false = receipts["mri"]

@@ -19,7 +19,7 @@ from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import REFUSALS
 from intarsia.site.gram.encode import opened
-from intarsia.wire.gram import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_weights
+from intarsia.wire.gram_messages import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_weights
 
 
 def rogue(where: Path, tables=None) -> RogueServer:  # type: ignore[no-untyped-def]

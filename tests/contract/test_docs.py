@@ -205,6 +205,21 @@ def test_named_tests_and_functions_exist():
             break
 
 
+def test_the_plan_of_the_rooms_is_that_of_the_tree():
+    """Every folder and module at the top of the package has its line in the table, and the picture names what there is."""
+    package = ROOT / "src" / "intarsia"
+    there = {p.name + "/" * p.is_dir() for p in package.iterdir() if p.is_dir() or p.suffix == ".py"}
+    there -= {"__init__.py", "__main__.py", "__pycache__/"}
+    plan = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    first = [row.split("|")[1] for row in plan.split("## The rooms")[1].split("\n## ")[0].splitlines() if row.startswith("| `")]
+    listed = {name for cell in first for name in re.findall(r"`([\w./]+)`", cell)}
+    assert {name for name in listed if name.count("/") == name.endswith("/")} == there
+    drawn = re.findall(r">([a-z_]+(?:/[a-z_.]*)*)<", (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8"))
+    named = [name for name in (*drawn, *listed) if "/" in name]
+    assert {"site/", "wire/", "server/"} <= set(named)
+    assert [name for name in named if not (package / name).exists()] == []
+
+
 def test_pytest_selections_select_something():
     """`pytest FILE -k WORD` in the errata names tests that are there."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)

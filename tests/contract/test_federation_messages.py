@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intarsia.carriers.flare.pieces import PIECE, Assembly, all_pieces, pack_payload, unpack_payload
+from intarsia.carriers.flare.pieces import PIECE_BYTES, Assembly, all_pieces, pack_payload, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
@@ -18,8 +18,7 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
 from intarsia.wire.leave import Leave
 from intarsia.wire.prediction import PredictionPart, PredictionSum
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle, Signed
 
 HASH = "ab" * 32
 
@@ -100,16 +99,35 @@ def test_coefficients_of_the_wrong_shape() -> None:
         Coefficients.from_bytes(pack("coefficients", header, arrays | {"mean": np.ones((3, 2))}))
 
 
-def test_a_share_has_one_reading_only() -> None:
-    bundle = MESSAGES["share"]
-    outer = json.loads(bundle.to_bytes())
-    outer["body"] = outer["body"].replace('"kind":', '"kind" :')
-    with pytest.raises(MessageError, match="canonical"):
-        ShareBundle.from_bytes(json.dumps(outer).encode())
+SIGNED = {kind: message for kind, message in MESSAGES.items() if isinstance(message, Signed)} | {
+    "file": FileSignature("clinic", HASH, HASH, bytes(64))
+}
+
+
+@pytest.mark.parametrize("kind", list(SIGNED))
+def test_a_signed_message_has_one_reading_only(kind: str) -> None:
+    message = SIGNED[kind]
+    outer = json.loads(message.to_bytes())
+    for body, words in (
+        (outer["body"].replace('"kind":', '"kind" :'), "canonical"),
+        (outer["body"].replace(f'"{kind}"', '"foreign"'), "This is not"),
+        (outer["body"].replace('"clinic"', '"../clinic"'), "This is not"),
+        (outer["body"].replace(HASH, HASH[1:]), "hash"),
+        ("\ud800", "readable"),  # half a surrogate pair, which JSON can write and UTF-8 cannot
+        (7, "readable"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            type(message).from_bytes(json.dumps(outer | {"body": body}).encode())
+    unsigned = json.dumps(outer | {"signature": ""}).encode()
+    if kind == "receipt":
+        assert type(message).from_bytes(unsigned).signature == b""
+    else:
+        with pytest.raises(MessageError, match="signature"):
+            type(message).from_bytes(unsigned)
 
 
 def test_pieces_make_the_whole_or_nothing() -> None:
-    raw = np.random.default_rng(0).bytes(2 * PIECE + 17)
+    raw = np.random.default_rng(0).bytes(2 * PIECE_BYTES + 17)
     pieces = list(all_pieces(raw))
     assert len(pieces) == 3
     sink = io.BytesIO()

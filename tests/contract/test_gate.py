@@ -4,6 +4,7 @@ import base64
 import json
 import multiprocessing
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,6 +218,18 @@ def test_phi_is_used_once(tmp_path):
     with pytest.raises(PrivacyError, match="another sketch"):
         ledger.release(entry, b"other bytes")
     assert len(ledger.entries()) == 2
+
+
+def test_only_what_was_reserved_is_released(tmp_path):
+    ledger, other = Ledger(tmp_path / "here"), Ledger(tmp_path / "there")
+    foreign = claim(other, ["a", "b"])
+    with pytest.raises(PrivacyError, match="not reserved"):
+        ledger.release(foreign, b"sketch")
+    assert ledger.entries() == []
+    mine = claim(ledger, ["a", "b"])
+    with pytest.raises(PrivacyError, match="not reserved"):
+        ledger.release(replace(mine, cohort=claim(ledger, ["a", "c"], run="r2").cohort), b"sketch")
+    assert {e.state for e in ledger.entries()} == {"reserved"}
 
 
 def test_a_claim_that_released_nothing_may_be_repaired(tmp_path):

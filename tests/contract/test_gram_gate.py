@@ -10,7 +10,7 @@ from intarsia.cli import main
 from intarsia.errors import FederationError, PrivacyError, StudyError
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import judge
-from intarsia.privacy.gram import beside_sketch
+from intarsia.privacy.gram_leakage import beside_sketch
 from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.server.study import protocol

@@ -1,6 +1,7 @@
-"""Habits of the code that a reader relies on: few parameters per function, one module per name."""
+"""Habits of the code that a reader relies on: few parameters per function, one module per name, nothing unused, plain words."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
 # Names of modules that occur twice because the folder makes each plain: a command and what it calls, a message and its
 # sender, methods compared in the lab and the report's paragraph on methods. A name is added here with its reason or changed.
 TWICE = {
-    "base", "check", "fit", "gram", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
+    "base", "check", "fit", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
     "site", "steps", "study",
 }  # fmt: skip
 
@@ -66,3 +67,55 @@ TWICE = {
 def test_a_new_module_does_not_take_the_name_of_another() -> None:
     names = Counter(path.stem for path in SOURCE.rglob("*.py") if path.stem != "__init__")
     assert {name for name, count in names.items() if count > 1} == TWICE
+
+
+ROOT = SOURCE.parents[1]
+# Called by the network engine and by Python's HTTP server, which know them by name.
+CALLED_BY_OTHERS = {"start_controller", "stop_controller", "process_result_of_unknown_task", "control_flow", "log_message"}
+
+
+def named_once(texts: dict[Path, str], elsewhere: str) -> set[str]:
+    """Functions, classes and constants of these modules that nothing but their own definition names."""
+    count = Counter(word for text in (*texts.values(), elsewhere) for word in re.findall(r"\w+", text))
+    found = set()
+    for text in texts.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Assign):
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name) and target.id.isupper()}
+    return {name for name in found if count[name] == 1 and not name.startswith("__")}
+
+
+def test_nothing_is_kept_for_the_tests_alone() -> None:
+    planted = {Path("a.py"): "LIMIT = 3\n\ndef used(): ...\n\ndef unused(): return used()\n\nclass Idle: ..."}
+    assert named_once(planted, "print(LIMIT)") == {"unused", "Idle"}
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("*.md")]
+    assert named_once(texts, "\n".join(path.read_text(encoding="utf-8") for path in pages)) - CALLED_BY_OTHERS == set()
+
+
+NOUNS = (
+    "second|minute|hour|row|block|subject|sweep|site|column|chain|feature|person|query|draw|response|study|run|message|file|step|"
+    "thread|core|cell|replicate|iteration|patient|worker|process|entry"
+)
+SMALL_WORDS = (
+    "of|for|to|from|in|at|on|with|as|than|by|is|was|over|or|and|gives?|has|have|makes?|after|before|without|between|under|such|"
+    "if|where|when|that|about|through|like|beside"
+)
+# "one scale a feature", "2,000 results a query", "once a sweep"; "one for a feature" and "two runs a site has" are not meant.
+DISTRIBUTIVE = re.compile(
+    rf"\b(?:[Oo]ne|two|three|[0-9][0-9,.]*)(?: (?!(?:{SMALL_WORDS})\b)[\w²³-]+){{1,2}} an? (?:{NOUNS})\b"
+    rf"(?! (?:of|has|is|at|may|can|to|that)\b)|\b(?:[Oo]nce|[Tt]wice) an? (?:{NOUNS})\b"
+)
+
+
+def test_per_is_written_where_per_is_meant() -> None:
+    for planted in ("one scale a feature", "2,000 results a query", "170 million normals a second", "once a sweep"):
+        assert DISTRIBUTIVE.search(planted), planted
+    for right in ("near one for a feature", "one scale per feature", "after two runs a site has two lines", "once per sweep"):
+        assert not DISTRIBUTIVE.search(right), right
+    pages = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("*.md")]
+    pages.remove(ROOT / "CHANGELOG.md")  # what it says of past versions stays as it was
+    found = [f"{path.name}: {hit[0]}" for path in pages for hit in DISTRIBUTIVE.finditer(path.read_text(encoding="utf-8"))]
+    assert found == []

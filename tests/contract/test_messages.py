@@ -95,6 +95,8 @@ def test_a_regression_needs_features_and_responses() -> None:
     ("change", "words"),
     [
         ({"site": "../../etc"}, "site of a sketch"),
+        ({"site": "st.marys"}, "site of a sketch"),  # the rule of study.toml: no dot, at most 63
+        ({"site": "a" * 64}, "site of a sketch"),
         ({"features": ("x", "x")}, "same label: x"),
         ({"responses": ("x",)}, "has two roles"),
         ({"features": (), "responses": ()}, "neither"),
@@ -117,6 +119,21 @@ def test_a_regression_needs_features_and_responses() -> None:
 def test_a_sketch_that_makes_no_sense_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(MessageError, match=words):
         replace(site("a", ("x",)), **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "scales", [(1.0,), (1.0, 2.0, 3.0), (1.0, 0.0), (1.0, -2.0), (1.0, np.inf), (1.0, np.nan), (1, 2), 2.0, None]
+)
+def test_shared_scales_are_none_or_a_positive_number_per_response(scales: object) -> None:
+    sent = site("a", (), ("y", "z"), response_scales=(0.5, 1e-3))
+    assert sent.response_scales == (0.5, 1e-3)
+    assert replace(sent, response_scales=()).response_scales == ()
+    with pytest.raises(MessageError, match="none at all or 2 positive numbers"):
+        replace(sent, response_scales=scales)  # type: ignore[arg-type]
+
+
+def test_the_smallest_sketch_has_two_rows_of_three_subjects() -> None:
+    assert site("a", ("x",), X=np.ones((2, 1)), Y=np.empty((2, 0)), m=2, n=3).m == 2
 
 
 def test_values_cannot_be_changed_afterwards() -> None:

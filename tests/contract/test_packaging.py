@@ -6,7 +6,9 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -110,12 +112,36 @@ def test_formatting_is_enforced_everywhere() -> None:
     assert "ruff check" in lint
     assert "ruff format --check" in lint
     assert "ruff format" in text(".pre-commit-config.yaml")
-    workflow = text(".github/workflows/tests.yml")
+
+
+def matrix_of(job: dict[str, Any]) -> list[dict[str, str]]:
+    """The combinations that the forge makes of a matrix whose `include` adds whole ones."""
+    given = dict(job["strategy"]["matrix"])
+    more = given.pop("include", [])
+    return [dict(zip(given, values)) for values in product(*given.values())] + more
+
+
+def test_the_workflow_tests_every_python_and_the_oldest_and_newest_packages() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with intarsia[docs]")
+    jobs = yaml.safe_load(text(".github/workflows/tests.yml"))["jobs"]
+    combinations = matrix_of(jobs["tests"])
+    locked = [f"3.{minor}" for minor in (11, 12, 13)]
+    assert [c["python"] for c in combinations if c["packages"] == "locked"] == locked
+    assert [c["packages"] for c in combinations if c["packages"] != "locked"] == ["oldest", "newest"]
+    assert [f"Programming Language :: Python :: {version}" in PROJECT["classifiers"] for version in locked] == [True] * 3
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
-    called = set(re.findall(r"make (?:LOCKED=no )?([a-z-]+)", workflow))
-    assert {"test", "oldest", "system-packages"} <= called <= targets
-    assert re.search(r'python: \["3.11", "3.12", "3.13"\]', workflow)
-    assert {"oldest", "newest"} <= set(re.findall(r"packages: (\w+)", workflow))
+    for one in combinations:
+        steps = [s for s in jobs["tests"]["steps"] if "run" in s]
+        runs = [
+            s["run"] for s in steps if s.get("if", f"matrix.packages == '{one['packages']}'").endswith(f"'{one['packages']}'")
+        ]
+        wanted = {"locked": "make test", "newest": "make LOCKED=no test", "oldest": "make oldest"}[one["packages"]]
+        assert runs == ["make system-packages", wanted]
+    for name in ("tests", "slow"):
+        for job in yaml.safe_load(text(f".github/workflows/{name}.yml"))["jobs"].values():
+            called = [step["run"].split()[-1] for step in job["steps"] if "run" in step]
+            assert called
+            assert set(called) <= targets
 
 
 def test_the_quick_tests_exist() -> None:

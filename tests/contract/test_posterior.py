@@ -110,7 +110,9 @@ def test_rank_summary_and_effective_rank(posterior):
     assert effective_rank(np.array([[1.0, 1, 1, 0]]))[0] == pytest.approx(3)
     assert effective_rank(np.array([[5.0, 0]]))[0] == pytest.approx(1)
     told = posterior.rank_summary()
-    assert 1 <= told["effective_rank"] <= 2
+    values = np.linalg.svd(posterior.C.values, compute_uv=False)
+    share = values / values.sum(axis=-1, keepdims=True)
+    assert told["effective_rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum(axis=-1)).mean())
     assert sum(told["share"]) == pytest.approx(1)
     assert len(told["singular_value_intervals"]) == 2
 

@@ -216,11 +216,14 @@ def test_self_attack_uses_the_real_phi():
 
 @pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
 def test_attacks_as_the_server(kind):
-    phi = SketchTerms("demo", "r", 60, kind).design(SketchKey.new(), N)
-    found = attack_as_server(table(), phi, None, "float32")
-    assert found.singletons == 0
-    assert found.membership_known_sigma == pytest.approx(found.membership_theory, abs=0.15)
-    assert found.known_rows_theory < 0.02
+    opened = Table.open(np.random.default_rng(0).standard_normal((N, 40)))
+    keys = [SketchKey(bytes([k]) * 32) for k in range(4)]
+    found = [attack_as_server(opened, SketchTerms("demo", "r", 60, kind).design(key, N), None, "float32") for key in keys]
+    assert {one.singletons for one in found} == {0}
+    theory = found[0].membership_theory
+    assert theory > 0.7  # far from the .5 of a guess
+    assert np.mean([one.membership_known_sigma for one in found]) == pytest.approx(theory, abs=0.08)  # each is ± .04
+    assert found[0].known_rows_theory == pytest.approx(60 / N * 39 / (N + 39))
 
 
 def test_rare_columns_are_found_in_what_really_leaves():

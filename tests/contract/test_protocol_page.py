@@ -13,12 +13,11 @@ from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
-from intarsia.wire.gram import GramBlock, GramDeal, GramProduct
+from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct
 from intarsia.wire.leave import Leave
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle
 from intarsia.wire.steps import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

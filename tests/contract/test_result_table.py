@@ -230,7 +230,7 @@ def test_the_estimator_has_the_same_table_in_its_data_units(data):
 def test_a_study_that_has_not_converged_warns_and_shows_its_progress(tmp_path, capsys, monkeypatch):
     import intarsia.progress
 
-    monkeypatch.setattr(intarsia.progress, "EVERY", 0.0)
+    monkeypatch.setattr(intarsia.progress, "EVERY_SECONDS", 0.0)
     tables = frames()
     sites = [
         Site("clinic", tables["clinic"], id="id", features=[], responses=["weight", "height"]),

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import NAMES, frames, sites, study
+from tests.federation import frames, sites, study
 
 from intarsia.carriers.in_process import carrier
 from intarsia.errors import FederationError, StudyError
 from intarsia.server.study import protocol
-from intarsia.server.study.folder import StudyFolder, dump
+from intarsia.server.study.folder import StudyFolder, dump, write_atomic
 from intarsia.server.study.protocol import Reply
 from intarsia.server.study.status import status
+from intarsia.wire.announcement import Announcement
+from intarsia.wire.coefficients import Coefficients, bind
 from intarsia.wire.container import pack
 from intarsia.wire.messages import Sketch
+from intarsia.wire.signed import Receipt
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,8 @@ def test_a_site_that_declines_is_named_and_the_others_are_kept(tmp_path: Path) -
     with pytest.raises(FederationError, match=r"No sketch from mri. mri: PrivacyError"):
         protocol.collect(folder, ask)
     assert folder.present("sketch") == ("clinic", "lab")
+    events = [json.loads(line) for line in (folder.path / "events.jsonl").read_text().splitlines()]
+    assert [(e["event"], e["site"]) for e in events if "why" in e] == [("declined", "mri")]  # said once
 
 
 def test_a_tampered_relay_is_noticed_by_the_sites(tmp_path: Path) -> None:
@@ -173,4 +178,41 @@ def test_names_cannot_leave_the_folder(folder: StudyFolder, sketches: dict[str, 
         with pytest.raises(FederationError, match="not on the roster"):
             folder.accept("sketch", sender, sketches["clinic"])
     assert sorted(p.name for p in folder.path.parent.iterdir()) == ["study"]
-    assert NAMES
+
+
+def test_receipts_are_of_this_fit_and_signed_by_their_site(tmp_path: Path) -> None:
+    parties = sites(frames(40), identities=True)
+    s, clinic = study(parties), parties[0].own_identity()
+    folder = StudyFolder.create(tmp_path / "study", s)
+    zero, none = np.zeros((1, 1)), np.zeros((0, 1))
+    own = Coefficients(
+        "clinic", s.hash, ("a",), ("y",), ("lab",), 0.95, mean=zero, sd=zero, lower=zero, upper=zero, evidence=np.ones(1),
+        selected=np.array([True]), by_response=np.array([[True]]), sigma2_mean=np.zeros(0), noise_covariance=np.zeros((0, 0)),
+        local_fdr=zero, to_predict=zero, spread=np.zeros(0), covariate_to_predict=none,
+        **{f"covariate_{what}": none for what in ("mean", "sd", "lower", "upper")},
+    )  # fmt: skip
+    own = bind({"clinic": own})["clinic"]
+    receipt = Receipt("clinic", s.hash, own.fit_digest, 3, "ab" * 32)
+    signed = replace(receipt, signature=clinic.sign(receipt.body()))
+    with pytest.raises(FederationError, match="coefficients of another fit"):  # nothing has been delivered yet
+        folder.accept("receipt", "clinic", signed.to_bytes())
+    write_atomic(folder.file("coefficients", "clinic"), own.to_bytes())
+    other = replace(receipt, fit_digest="0" * 64)
+    for bad, words in (
+        (replace(other, signature=clinic.sign(other.body())), "coefficients of another fit"),
+        (receipt, "not signed with its key"),
+        (replace(receipt, signature=parties[1].own_identity().sign(receipt.body())), "not signed with its key"),
+        (replace(signed, ledger_entries=2), "not signed with its key"),
+    ):
+        with pytest.raises(FederationError, match=words):
+            folder.accept("receipt", "clinic", bad.to_bytes())
+    assert folder.present("receipt") == ()
+    assert folder.accept("receipt", "clinic", signed.to_bytes()) is True
+
+
+def test_a_list_longer_than_the_study_allows_is_refused_by_the_server_too(tmp_path: Path) -> None:
+    s = study(alignment={"mode": "intersect", "max_subjects": 500})
+    folder = StudyFolder.create(tmp_path / "study", s)
+    with pytest.raises(FederationError, match="more subjects than"):
+        folder.accept("announcement", "mri", Announcement("mri", s.hash, 501, 6).signed(bytes(32)).to_bytes())
+    assert folder.accept("announcement", "mri", Announcement("mri", s.hash, 500, 6).signed(bytes(32)).to_bytes()) is True

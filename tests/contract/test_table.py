@@ -140,6 +140,14 @@ def test_infinite_values_are_refused_even_when_missing_ones_are_not() -> None:
         whole(Table.open(df, id="who", missing="mean"))
 
 
+@pytest.mark.parametrize("values", [1, 8 * 20, 8 * 45])
+def test_another_order_is_the_same_in_however_many_passes(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intarsia.site.data.table._PASS_VALUES", values)
+    table, chosen = Table.open(frame(), id="who", responses=["y"]), np.random.default_rng(1).permutation(N)[:41]
+    np.testing.assert_array_equal(whole(table, rows=7, order=chosen), whole(table)[chosen])
+    assert [len(X) for X, *_ in table.blocks(rows=7, order=chosen)] == [7, 7, 7, 7, 7, 6]
+
+
 def test_a_column_without_any_value_is_refused() -> None:
     with pytest.raises(InputError, match="No value at all in column b"):
         whole(Table.open({"a": [1.0, 2.0], "b": [None, None]}, missing="mean"))
@@ -147,12 +155,13 @@ def test_a_column_without_any_value_is_refused() -> None:
 
 def test_levels_can_be_fixed_for_stores_that_lack_one() -> None:
     df = frame()
-    levels = {"sex": ["f", "m"], "group": ["a", "b", "c"], "count": [str(i) for i in range(9)]}
-    part = Table.open(df[df["group"] != "b"], id="who", levels=levels)
-    assert part.features == Table.open(df, id="who", levels=levels).features
+    given = {"sex": ["f", "m"], "group": ["a", "b", "c"], "count": [str(i) for i in range(9)]}
+    rules = {name: {"levels": levels} for name, levels in given.items()}
+    part = Table.open(df[df["group"] != "b"], id="who", columns=rules)
+    assert part.features == Table.open(df, id="who", columns=rules).features
     assert "count=3" in part.features  # a coded factor
     with pytest.raises(InputError, match="cells with a level that is not in its list"):
-        whole(Table.open(df, id="who", levels={"group": ["a", "b"]}))
+        whole(Table.open(df, id="who", columns={"group": {"levels": ["a", "b"]}}))
 
 
 def test_covariates_are_a_role_of_their_own_with_a_reference_level() -> None:
@@ -165,9 +174,9 @@ def test_covariates_are_a_role_of_their_own_with_a_reference_level() -> None:
     np.testing.assert_array_equal(Z, np.column_stack([df["age"], df["sex"] == "m", df["group"] == "b", df["group"] == "c"]))
     np.testing.assert_array_equal(Y[:, 0], df["y"])
     assert X.shape == (N, 2)
-    other = Table.open(df, id="who", covariates="group", reference={"group": "c"})
+    other = Table.open(df, id="who", covariates="group", columns={"group": {"reference": "c"}})
     assert other.covariates == ["group=a", "group=b"]
-    as_feature = Table.open(df, id="who", features=["group"], reference={"group": "b"})
+    as_feature = Table.open(df, id="who", features=["group"], columns={"group": {"reference": "b"}})
     assert as_feature.features == ["group=a", "group=c"]
 
 
@@ -212,13 +221,16 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("No column 'pid'", lambda: Table.open(secret_frame(), id="pid")),
     ("two roles: x", lambda: Table.open(secret_frame(), covariates=["x"], responses=["x"])),
     ("two roles: x", lambda: Table.open(secret_frame(), features=["x"], covariates=["x"])),
-    ("no level like the reference", lambda: Table.open(secret_frame(s=list("abaab")), id="id", reference={"s": SECRET})),
+    (
+        "no level like the reference",
+        lambda: Table.open(secret_frame(s=list("abaab")), id="id", columns={"s": {"reference": SECRET}}),
+    ),
     ("two roles", lambda: Table.open(secret_frame(), features=["x"], responses=["x"])),
     ("No column is left", lambda: Table.open(secret_frame(), id="id", ignore="x")),
     ("no rows", lambda: Table.open(secret_frame()[:0], id="id")),
     ("neither numbers nor levels", lambda: Table.open(secret_frame(d=pd.Timestamp("2020-01-01")), id="id")),
     ("mixed types", lambda: Table.open(secret_frame(d=[SECRET, 1, 2, 3, None]), id="id")),
-    ("over 3 different texts", lambda: Table.open(secret_frame(), max_levels=3)),
+    ("over 100 different texts", lambda: Table.open({"x": [f"{SECRET}{i}" for i in range(101)]})),
     ("3 rows repeat", lambda: Table.open(secret_frame(k=[f"{SECRET}"] * 4 + ["b"]), id="k", features="x").ids()),
     ("1 subjects have no id", lambda: Table.open(secret_frame(k=[None, *"abcd"]), id="k", features="x").ids()),
     ("no id column", lambda: Table.open(secret_frame(), features="x").ids()),

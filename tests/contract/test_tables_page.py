@@ -2,9 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from intarsia.site.data.column_rules import ColumnRule
+from intarsia.site.data.table import Table
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.table_settings import for_new_subjects
 
@@ -44,9 +47,21 @@ def test_new_subjects_keep_codes_and_categories_but_no_query() -> None:
         "columns": {"centre": {"categorical": True}, "y": {"missing": "mean"}, "lab_*": {"missing_codes": [7]}},
         "reading": {"query": "visits", "decimal": ","},
     }
-    got = for_new_subjects(options, ["centre", "lab_1"])
+    nothing: dict[str, dict[str, Any]] = {"levels": {}, "reference": {}}
+    got = for_new_subjects(options, ["centre", "lab_1"], nothing)
     assert got == {
         "missing_codes": [9],
         "columns": {"centre": {"categorical": True}, "lab_*": {"missing_codes": [7]}},
         "reading": {"decimal": ","},
     }
+
+
+def test_new_subjects_have_the_levels_of_the_sketch_beside_the_columns_own_rules() -> None:
+    options = {"columns": {"lab_*": {"missing_codes": [7], "missing": "mean"}}}
+    kept = {"levels": {"lab_1": ["1", "2"], "y": ["no", "yes"]}, "reference": {"lab_1": "2", "y": "no"}}
+    got = for_new_subjects(options, ["lab_1", "lab_2"], kept)["columns"]
+    assert set(got) == {"lab_*", "lab_1"}  # y is no column of theirs
+    assert got["lab_1"] == ColumnRule(levels=("1", "2"), reference="2", missing_codes=("7",), missing="mean")
+    table = Table.open({"lab_1": [1, 7, 1], "lab_2": [0.5, 7.0, 2.5]}, columns=got)
+    assert table.features == ["lab_1=1", "lab_2"]
+    assert table.missing_counts == {"lab_1": 1, "lab_2": 1}

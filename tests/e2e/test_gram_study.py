@@ -24,7 +24,7 @@ from intarsia.server.study.protocol import Reply
 from intarsia.server.study.status import status
 from intarsia.site.gram.encode import FILE
 from intarsia.site.site import Site
-from intarsia.wire.gram import GramProduct
+from intarsia.wire.gram_messages import GramProduct
 from intarsia.wire.study import Study
 
 pytestmark = pytest.mark.filterwarnings("ignore")

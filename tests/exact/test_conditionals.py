@@ -57,6 +57,50 @@ def test_B_has_the_textbook_mean_and_covariance(element, m, P, R):
     np.testing.assert_allclose(np.array(J).T @ np.array(J), cov, atol=1e-10)
 
 
+@pytest.mark.parametrize("element", [False, True])
+def test_a_relaxed_draw_of_B_keeps_its_law(element):
+    """B → μ − back (B − μ) + √(1 − back²) ξ: reflected about the conditional mean, the covariance smaller by 1 − back²."""
+    X, Y, A, lam, tau, s = problem(m=6, P=4, R=2, element=element)
+    step, columns = (conditionals.draw_B_element, 3) if element else (conditionals.draw_B_row, 2)
+    (mean, cov), given = dense_B(X, Y, A, lam, tau, s), Given(A, lam, tau, s)
+    before = RNG(3).standard_normal((4, 2))
+
+    def relaxed(noise):
+        Z, E = noise[:8].reshape(4, 2), noise[8:].reshape(6, columns)
+        return conditionals.relaxed(lambda Y, Z, E: step(BE, X, Y, given, Z, E), 0.6, before, Y, Z, E)
+
+    size = 8 + 6 * columns
+    base = relaxed(np.zeros(size))
+    np.testing.assert_allclose(base, mean - 0.6 * (before - mean), atol=1e-10)
+    J = np.array([(relaxed(e) - base).ravel() for e in np.eye(size)])
+    np.testing.assert_allclose(J.T @ J, (1 - 0.6**2) * cov, atol=1e-10)
+
+
+class Asked:
+    """A law that notes what it is asked for and leaves the precision as it is."""
+
+    def draw(self, xp, eta, k, mu, noise):
+        self.eta, self.k, self.mu = eta, k, mu
+        return eta
+
+
+@pytest.mark.parametrize("element", [False, True])
+def test_scales_are_drawn_given_their_own_sums_of_squares(element):
+    """Precision 1/lam² given R squares of a row of B over tau (element: one each), 1/tau² given P of a column over lam."""
+    *_, lam, tau, _ = problem(P=4, R=2, element=element)
+    B, law = RNG(5).standard_normal((4, 2)), Asked()
+    np.testing.assert_allclose(conditionals.draw_lam(BE, lam, B, tau, law, {}), lam)
+    rows = lam if element else np.repeat(lam[:, None], 2, axis=1)
+    squares = np.array([[(B[p, r] / tau[r]) ** 2 for r in range(2)] for p in range(4)])
+    np.testing.assert_allclose(law.mu, squares if element else squares[:, 0] + squares[:, 1])
+    np.testing.assert_allclose(law.eta, 1 / lam**2)
+    assert law.k == (1 if element else 2)
+    np.testing.assert_allclose(conditionals.draw_tau(BE, tau, B, lam, law, {}), tau)
+    np.testing.assert_allclose(law.mu, [sum((B[p, r] / rows[p, r]) ** 2 for p in range(4)) for r in range(2)])
+    np.testing.assert_allclose(law.eta, 1 / tau**2)
+    assert law.k == 4
+
+
 def test_A_has_the_textbook_mean_and_covariance():
     X, Y, A, _, _, s = problem()
     F = X @ RNG(1).standard_normal((X.shape[1], 2))

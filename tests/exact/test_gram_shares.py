@@ -9,7 +9,7 @@ from tests.federation import NAMES, gram_sites, gram_study
 
 from intarsia.errors import FederationError
 from intarsia.site.gram.shares import Circle, digest, terms, with_checks
-from intarsia.wire.gram import CHECKS, PAIRS, check_weights, pair_name
+from intarsia.wire.gram_messages import CHECKS, PAIRS, check_weights, pair_name
 from intarsia.wire.ring import product
 
 MAC = "ab" * 32

@@ -128,7 +128,10 @@ def test_its_random_numbers_have_the_laws_that_are_asked_for():
 
 
 def test_a_stiff_system_is_still_factored():
-    """Scales so large that I + d²G loses the identity: finite numbers come out, near those of singular values."""
+    """Scales so large that I + d²G loses digits of the identity, then all of it; a ridge puts back what rounding asks.
+
+    With d² tr(G) of 1e13 the solution is that of singular values to 1e-4; of 1e19 it is finite and shorter, nothing more.
+    """
     rng = np.random.default_rng(2)
     X = rng.standard_normal((6, 4))
     lam = np.array([1e9, 1.0, 1.0, 1.0])
@@ -138,9 +141,9 @@ def test_a_stiff_system_is_still_factored():
         factor = JAX.factor(JAX.gram(JAX.asarray(X * lam)), X, lam, 4.0)
         got = np.asarray(factor.solve(JAX.asarray(d), JAX.asarray(V)))
         assert np.isfinite(float(factor.log_marginal(JAX.asarray(d), JAX.asarray(V[:, :, 0].T))))
-    for j in range(2):
-        rotated = np.stack([exact.rotate(V[j])] * 2)
-        assert np.abs(got[j] - exact.unrotate(exact.solve(d, rotated)[j])).max() < np.abs(V[j]).max()
+    wanted = [exact.unrotate(exact.solve(d, np.stack([exact.rotate(V[j])] * 2))[j]) for j in range(2)]
+    np.testing.assert_allclose(got[1], wanted[1], atol=1e-4)
+    assert np.linalg.norm(got[0]) < np.linalg.norm(wanted[0])
 
 
 def test_a_long_product_in_parts_is_the_product(monkeypatch):

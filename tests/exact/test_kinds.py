@@ -97,7 +97,7 @@ def test_the_way_back() -> None:
     assert Back("count", "log").ratio(0.5) == pytest.approx(np.exp(0.5))
     assert Back("continuous").ratio(0.5) is None
     assert Back("binary").language.ratio == "odds ratio"
-    assert prepare(([1.0, 2.0, 3.0], [1, 0, 1]), "time", {"horizon": 2.5, "unit": "months"}).scale_language.unit == "months"
+    assert prepare(([1.0, 2.0, 3.0], [1, 0, 1]), "time", {"horizon": 2.5, "unit": "months"}).back.language.unit == "months"
 
 
 T, D = [1.0, 2.0, 3.0], [1, 0, 1]

@@ -144,9 +144,36 @@ def test_limits_of_prediction_may_only_be_tightened() -> None:
 
 
 def test_covariates_and_differential_privacy_exclude_each_other() -> None:
-    private = {"epsilon": 1.0, "delta": 1e-6, "row_bound": {"clinic": 3.0, "mri": 3.0}}
     with pytest.raises(StudyError, match="does not cover covariates"):
-        with_sites(sketch={"m": 40, "kind": "gaussian"}, privacy=private)
+        with_sites(sketch={"m": 40, "kind": "gaussian"}, privacy=PRIVATE)
+
+
+PRIVATE = {"epsilon": 1.0, "delta": 1e-6, "row_bound": {"clinic": 3.0, "mri": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("clinic", "words"),
+    [
+        ({"kinds": {"alt": "binary"}}, "does not cover kinds of responses"),
+        ({"transform": "rank-normal"}, "does not cover transform"),
+        ({}, None),
+        ({"kinds": {"alt": "continuous"}}, None),  # a plain measurement, said in so many words
+    ],
+)
+def test_what_differential_privacy_does_not_cover_is_refused(clinic: dict[str, object], words: str | None) -> None:
+    roster = [{"name": "clinic", "features": ["bmi"], "responses": ["alt"]} | clinic, {"name": "mri", "features": ["roi*"]}]
+    given = {"site": roster, "sketch": {"m": 40, "kind": "gaussian"}, "privacy": PRIVATE}
+    if words is None:
+        assert with_sites(**given).privacy.epsilon == 1.0
+    else:
+        with pytest.raises(StudyError, match=words):
+            with_sites(**given)
+
+
+def test_the_smallest_values_that_make_sense_are_taken() -> None:
+    fit = {"draws": 1, "chains": 1, "thin": 1, "warmup": 0}
+    study = with_sites(sketch={"m": 2}, fit=fit)
+    assert (study.sketch.m, {name: getattr(study.fit, name) for name in fit}) == (2, fit)
 
 
 def test_server_and_sites_call_a_study_s_folder_the_same() -> None:

@@ -15,11 +15,10 @@ from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
-from intarsia.wire.gram import GramBlock, GramProduct
+from intarsia.wire.gram_messages import GramBlock, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import FileSignature, verify
+from intarsia.wire.signed import FileSignature, Receipt, verify
 from intarsia.wire.study import Study
 
 # Who a file of each step says it is from.
@@ -45,10 +44,7 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
                 sender = _SENDER["gram" if step == "sketch" and study.sketch.gram else step](raw)
             except MessageError as error:
                 raise MessageError(f"{path.name}: {error}") from None
-            if sender not in study.names:
-                raise FederationError(
-                    f"{sender!r} is not on the roster of study {study.id!r} ({', '.join(study.names)}). Refused."
-                )
+            study.check_sender(sender)
             if sender in replies:
                 raise FederationError(f"Two of the files given come from site {sender!r}; give one file per site.")
             if step not in ("receive", "multiply"):  # these carry their signature inside

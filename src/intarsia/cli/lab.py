@@ -77,6 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     from intarsia.lab import runner
     from intarsia.lab.experiments import find
     from intarsia.lab.realdata import PUBLIC, available
+    from intarsia.server.sampler import backends
 
     experiment = find(args.experiment)
     if args.experiment in ("brain", "real"):
@@ -86,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
     chain = {name: getattr(args, name) for name in ("chains", "warmup", "draws", "thin") if getattr(args, name) is not None}
     with _Bar(experiment.title) as bar:
         part = runner.Part(args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain})
-        together = args.together if args.backend == "jax" else None
+        together = args.together if backends.engine(args.backend) == "device" else None
         path = runner.run(
             args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together
         )

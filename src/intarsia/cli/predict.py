@@ -45,7 +45,8 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.network_study import Patience, run_prediction
+    from intarsia.carriers.flare.engine import Patience
+    from intarsia.carriers.flare.network_study import run_prediction
 
     outcome = run_prediction(args.folder, args.server, args.request, patience=Patience(args.timeout))
     emit(args, outcome, [f"{args.request}: the sites with responses have their predictions"])

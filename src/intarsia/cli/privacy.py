@@ -12,6 +12,7 @@ from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
+from intarsia.wire.study_parts import SKETCH_KINDS
 
 _PLAN = """example:
   intarsia privacy plan --n 500 --features 300 --responses 5
@@ -69,7 +70,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--effect", type=float, default=0.2, metavar="SD", help=EFFECT)
     p.add_argument("--skewness", type=float, default=1.0, help="of a typical column (default 1; 0: normal)")
     p.add_argument("--kurtosis", type=float, default=1.5, help="excess kurtosis of a typical column (default 1.5; 0: normal)")
-    p.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
+    p.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal")
     p.add_argument("--m", type=int, nargs="+", help="sizes to tabulate (default: 1 %% of n to n − 1)")
     p.add_argument("--history", type=int, default=0, metavar="M", help="Σm of earlier studies on the same cohort")
     p.add_argument("--epsilon", type=float, help="differential privacy: ε against the server")
@@ -98,7 +99,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from intarsia.privacy.gram import beside_sketch
+    from intarsia.privacy.gram_leakage import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
 
     if (args.epsilon is None) != (args.delta is None):

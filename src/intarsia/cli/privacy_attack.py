@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
+from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
 EPILOG = """example:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
@@ -32,8 +34,8 @@ def register(a: argparse.ArgumentParser) -> None:
     a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
     a.add_argument("--site", default="site", help="this site's name in study.toml")
     a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
-    a.add_argument("--kind", choices=("orthonormal", "gaussian"), default="orthonormal")
-    a.add_argument("--precision", choices=("float64", "float32"), default="float32")
+    a.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal")
+    a.add_argument("--precision", choices=PRECISIONS, default="float32")
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
     a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")
@@ -85,6 +87,15 @@ def run(args: argparse.Namespace) -> int:
     rows = facts_table(facts)
     if args.json:
         return print_json({"columns": rows, "server": server.as_dict(), **verdict.as_dict()})
+    _column_table(f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known", rows)
+    print()
+    _server_lines(server)
+    for finding in verdict.findings:
+        print(f"{finding.level:>10}  {one_line(finding.text)}")
+    return 0
+
+
+def _column_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     exposed = [r for r in rows if r["theory_unknown"] is not None or r["duplicate_of"] or r["dominance"] > 0.25]
     shown = [
         [
@@ -95,15 +106,9 @@ def run(args: argparse.Namespace) -> int:
         for r in exposed[:40]
     ]  # fmt: skip
     head = ["column", "values", "off mode", "decoded", "rare found", "theory", "one subject"]
-    title = f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known"
     grid(title, head, shown or [["none of few values", *["-"] * 6]])
     if len(exposed) > 40:
         print(f"… and {len(exposed) - 40} more (--json lists all)")
-    print()
-    _server_lines(server)
-    for finding in verdict.findings:
-        print(f"{finding.level:>10}  {one_line(finding.text)}")
-    return 0
 
 
 def _server_lines(server: Any) -> None:

@@ -91,12 +91,11 @@ def run_init(args: argparse.Namespace) -> None:
 
 def run_approve(args: argparse.Namespace) -> None:
     from intarsia.carriers.flare.certificates import approve, authority_words, read_request
-    from intarsia.errors import FederationError
     from intarsia.wire.study import Study
 
     request = read_request(args.request)
-    if args.study is not None and request.name not in (names := Study.load(args.study).names):
-        raise FederationError(f"{request.name!r} is not on the roster of {args.study}: it lists {', '.join(names)}. Refused.")
+    if args.study is not None:
+        Study.load(args.study).check_sender(request.name)
     print(f"A request for the certificate of the client {request.name}, and of nobody else; its key's words:", file=sys.stderr)
     confirm({request.name: request.words}, args.fingerprints)
     signed, digest = approve(args.dir, request)

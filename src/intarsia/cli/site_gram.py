@@ -21,7 +21,7 @@ def register(add: Callable[..., argparse.ArgumentParser]) -> None:
 def run_deal(args: argparse.Namespace) -> None:
     from intarsia.cli.site import both, write_file
     from intarsia.site.answer import answer
-    from intarsia.wire.gram import BLOCK, GramBlock
+    from intarsia.wire.gram_messages import BLOCK, GramBlock
 
     site, study = both(args)
     raw = [path.read_bytes() for path in args.files]
@@ -36,7 +36,7 @@ def run_deal(args: argparse.Namespace) -> None:
 def run_multiply(args: argparse.Namespace) -> None:
     from intarsia.cli.site import both, write_file
     from intarsia.site.answer import answer
-    from intarsia.wire.gram import BLOCK, GramDeal, GramProduct
+    from intarsia.wire.gram_messages import BLOCK, GramDeal, GramProduct
 
     site, study = both(args)
     mine: dict[int, Path] = {}

@@ -11,7 +11,8 @@ from intarsia.errors import InputError, StudyError
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
-from intarsia.wire.study import MAX_LIST_RATIO, Study, new_run
+from intarsia.wire.study import Study, new_run
+from intarsia.wire.study_parts import MAX_LIST_RATIO
 from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:
@@ -197,7 +198,8 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.network_study import Patience, run_study
+    from intarsia.carriers.flare.engine import Patience
+    from intarsia.carriers.flare.network_study import run_study
     from intarsia.progress import Bar
 
     with Bar() as bar:
@@ -290,7 +292,7 @@ canonical = ["strip", "nfc"]
 
 [fit]
 # rank = 3                # default: as many as responses
-local = "row"             # "row": one local scale a feature; "element": the paper's
+local = "row"             # "row": one local scale per feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
 draws = 1000              # a budget: kept per chain, at most

@@ -16,7 +16,8 @@ from intarsia.server.study.folder import StudyFolder
 def run(out: Path, options: Options) -> dict[str, Any]:
     """Set up a federation, start server and hospitals, run the study, stop everything."""
     from intarsia.carriers.flare import certificates as kit
-    from intarsia.carriers.flare.network_study import Patience, run_study, study_folder
+    from intarsia.carriers.flare.engine import Patience
+    from intarsia.carriers.flare.network_study import run_study, study_folder
 
     kit.require_engine()
     began, say = time.perf_counter(), options.say

@@ -13,14 +13,14 @@ from math import isinf, isnan
 from typing import Any
 
 from intarsia.errors import MessageError
-from intarsia.privacy import dp, gram, gram_card
+from intarsia.privacy import dp, gram_card, gram_leakage
 from intarsia.privacy.facts import Facts
 from intarsia.privacy.gate import Verdict, facts_table
 from intarsia.privacy.grid import STEPS_PER_SD
 from intarsia.privacy.known_rows import known_rows_r2
 from intarsia.privacy.leakage import Leakage, known_phi_r2, known_phi_text, leakage
 from intarsia.privacy.membership import membership_auc
-from intarsia.wire.study import Privacy
+from intarsia.wire.study_parts import Privacy
 
 SCHEMA = 2
 UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
@@ -107,7 +107,7 @@ def study_card(
     """The server's card for the whole study, from the sketches' sizes and the sites' own cards."""
     kind, m = study.sketch.kind, study.sketch.m
     if study.sketch.gram:
-        card = _common(study, n, columns, None, gram.membership_auc(n, columns))
+        card = _common(study, n, columns, None, gram_leakage.membership_auc(n, columns))
     else:
         card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
     guarantee = None

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import gram, rules
+from intarsia.privacy import gram_leakage, rules
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
@@ -77,9 +77,9 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
 def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     """There is no Φ to be found and no key to leak; the columns, who can be recognised, and what left before are judged."""
     fits = facts.columns_known and facts.columns < facts.n - 1
-    auc = gram.membership_auc(facts.n, facts.columns) if fits else None
-    found = [*gram.size(facts, policy), *gram.membership(facts, auc, policy), *rules.columns(facts, policy)]
-    found += gram.differencing(facts, policy)
+    auc = gram_leakage.membership_auc(facts.n, facts.columns) if fits else None
+    found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
+    found += gram_leakage.differencing(facts, policy)
     return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.n, None, policy)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from intarsia.privacy.gram import MOST_COLUMNS
+from intarsia.privacy.gram_leakage import MOST_COLUMNS
 
 COLLUSION = (
     "Two of the three sites that work together have every value of the third site's columns. One site alone has nothing of the "

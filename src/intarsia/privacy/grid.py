@@ -25,7 +25,6 @@ STEPS_PER_SD = 2**30
 RESERVED = 1e-3  # share of ε and δ set aside for the grid
 _FLOAT_ERROR = 4 * 2.0**-53
 _BLOCK_ROWS = 16384
-_SDS = 13.0  # the noise stays within so many standard deviations, but for less than 2⁻¹²⁰
 
 
 def reserve(epsilon: float, delta: float) -> tuple[float, float]:

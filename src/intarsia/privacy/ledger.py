@@ -32,8 +32,8 @@ from intarsia.privacy.dp import composed
 from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
-TOKEN = 8  # bytes a token: a chance match among 10⁷ subjects has probability below 1e-5
-MAX_LINE = 1 << 16
+TOKEN_BYTES = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
+MAX_LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Ledger:
 
     def token_of_each(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
         """The keyed token of every subject, in the order given."""
-        raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN] for i in ids)
+        raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN_BYTES] for i in ids)
         return np.frombuffer(raw, "<u8")
 
     def digest(self, *parts: bytes) -> str:
@@ -330,7 +330,7 @@ class Ledger:
         previous, out = START, []
         for number, line in enumerate(raw.split(b"\n")[:-1]):
             try:
-                if len(line) > MAX_LINE:
+                if len(line) > MAX_LINE_BYTES:
                     raise ValueError
                 entry = Entry(**json.loads(line))
                 good = entry.previous == previous and entry.sequence == number

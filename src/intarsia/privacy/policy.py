@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from intarsia.errors import InputError
+from intarsia.wire.study_parts import Privacy
 
 # Rules a site may override, with what they mean; the rest (one-time Φ, constant columns) have no exception.
 RULES = {
@@ -55,24 +56,24 @@ class Override:
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits; the defaults suit a cohort of patients.
+    """Limits; the defaults, most of them those of study.toml, suit a cohort of patients.
 
     Σm/n up to .25: beyond, a leaked key decodes 0/1 columns of a tenth of ones and more. Σε up to 10: beyond, the odds of
     any guess about a person may change by more than e¹⁰ = 22,000, which promises next to nothing. `max_blind` is in units
     of where the blind attack begins to find columns of Φ, measured (`intarsia.privacy.blind`).
     """
 
-    warn_ratio: float = 0.1
-    max_ratio: float = 0.25
-    max_auc: float = 0.6
-    min_level: int = 10
+    warn_ratio: float = Privacy.warn_ratio
+    max_ratio: float = Privacy.max_ratio
+    max_auc: float = Privacy.max_auc
+    min_level: int = Privacy.min_level
     few_values: int = 3
     max_dominance: float = 0.5
     warn_blind: float = 0.3
-    max_blind: float = 1.0
-    max_epsilon: float = 10.0
+    max_blind: float = Privacy.max_blind
+    max_epsilon: float = Privacy.max_epsilon
     max_delta: float = 1e-4
-    self_attack: bool = True
+    self_attack: bool = Privacy.self_attack
     attack_seconds: float = 20.0
     overrides: tuple[Override, ...] = field(default_factory=tuple)
 

@@ -105,6 +105,35 @@ def checks(m: Material, c: Checks | None) -> Html:
         )
     worst = c.worst(6)
     level = f"{m.probability:.0%}".replace("%", " %")
+    parts: list[Any] = [
+        el(
+            "p",
+            f"From {c.replicates} draws the {c.m} rows of each sketched response were made anew and held against those that "
+            "came. Shares near 0 or 1 say that the replicates do not look like the data in that respect.",
+        ),
+        table(
+            ["response", f"variance explained in-sample [{level}]", f"inside {level} predictive", "spread", "largest value", ""],
+            _by_response(m, c),
+        ),
+        el(
+            "h3",
+            "Observed against predicted quantiles" + (f", the {len(worst)} most extreme of {m.Q}" if len(worst) < m.Q else ""),
+        ),
+        el("div", *(_quantiles(m, c, q) for q in worst), class_="panels tight"),
+    ]
+    parts += [doubts.unseen(m, c.r2[:, 0]), doubts.residual_correlations(m), doubts.replication(m)]
+    parts.append(
+        el(
+            "p",
+            "What these checks cannot see: every row of a sketch mixes all subjects, so residuals look normal whatever "
+            "single subjects do. Outliers, skewness and bends must be looked for at the sites, before sketching.",
+            class_="note",
+        )
+    )
+    return join(parts)
+
+
+def _by_response(m: Material, c: Checks) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for q in range(m.Q):
         odd = min(c.p_spread[q], 1 - c.p_spread[q], c.p_largest[q], 1 - c.p_largest[q]) < 0.01
@@ -118,47 +147,13 @@ def checks(m: Material, c: Checks | None) -> Html:
                 el("span", "look", class_="tag no") if odd else "fine",
             ]
         )
-    panels = [
-        el(
-            "figure",
-            el("h3", el("bdi", short(m.responses[q], 26))),
-            charts.quantile_band(
-                c.observed[q],
-                c.low[q],
-                c.middle[q],
-                c.high[q],
-                f"Observed against predicted order statistics of {m.responses[q]}",
-            ),
-            class_="panel small",
-        )
-        for q in worst
-    ]
-    parts: list[Any] = [
-        el(
-            "p",
-            f"From {c.replicates} draws the {c.m} rows of each sketched response were made anew and held against those that "
-            "came. Shares near 0 or 1 say that the replicates do not look like the data in that respect.",
-        ),
-        table(
-            ["response", f"variance explained in-sample [{level}]", f"inside {level} predictive", "spread", "largest value", ""],
-            rows,
-        ),
-        el(
-            "h3",
-            "Observed against predicted quantiles" + (f", the {len(worst)} most extreme of {m.Q}" if len(worst) < m.Q else ""),
-        ),
-        el("div", *panels, class_="panels tight"),
-    ]
-    parts += [doubts.unseen(m, c.r2[:, 0]), doubts.residual_correlations(m), doubts.replication(m)]
-    parts.append(
-        el(
-            "p",
-            "What these checks cannot see: every row of a sketch mixes all subjects, so residuals look normal whatever "
-            "single subjects do. Outliers, skewness and bends must be looked for at the sites, before sketching.",
-            class_="note",
-        )
-    )
-    return join(parts)
+    return rows
+
+
+def _quantiles(m: Material, c: Checks, q: int) -> Html:
+    words = f"Observed against predicted order statistics of {m.responses[q]}"
+    band = charts.quantile_band(c.observed[q], c.low[q], c.middle[q], c.high[q], words)
+    return el("figure", el("h3", el("bdi", short(m.responses[q], 26))), band, class_="panel small")
 
 
 def rank(m: Material) -> Html:

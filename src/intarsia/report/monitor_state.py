@@ -12,7 +12,7 @@ from intarsia.report.gather import read_events
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.status import status
 
-QUIET = 60.0  # seconds without news after which a running chain is called silent
+QUIET_SECONDS = 60.0  # seconds without news after which a running chain is called silent
 SHOWN = 30  # events
 
 
@@ -92,7 +92,7 @@ def chains(checkpoint: Path, expected: int, now: float | None = None) -> list[di
         except OSError:
             silent = 0.0
         left = None if not sweeps else (total - sweeps) * seconds / sweeps
-        quiet = silent if sweeps < total and silent > QUIET else None
+        quiet = silent if sweeps < total and silent > QUIET_SECONDS else None
         seen.append({
             "chain": k, "sweeps": sweeps, "total": total, "warmup": int(content["warmup"]), "kept": int(content["kept"]),
             "left": left, "silent": quiet, "mean": content["mean"], "square": content["square"],

@@ -31,21 +31,49 @@ def interval(m: Material, i: int, q: int, name: str) -> Interval:
 
 
 def selected(m: Material) -> Html:
-    s, level = m.selection, f"{m.probability:.0%}".replace("%", " %")
-    listed = len(m.chosen)
+    level = f"{m.probability:.0%}".replace("%", " %")
+    listing, records = _features(m, level)
+    tools = el(
+        "div",
+        el(
+            "label",
+            "Search ",
+            el("input", type="search", id="q", placeholder="feature, site, response", autocomplete="off"),
+        ),
+        el("label", "Show ", el("select", *(el("option", t, value=v) for v, t in _shown_options(m)), id="k")),
+        el("span", "", id="count", aria_live="polite"),
+        class_="tools js",
+    )
+    listed, rest = len(m.chosen), len(m.shown) - len(m.chosen)
+    note = f"{listed:,} of {m.count:,} selected features are listed. " if listed < m.count else ""
+    if rest > 0:
+        note += f"Below the selected ones: the {rest:,} with most evidence among those not selected."
+    download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
+    return join([*_in_words(m, level), *groups(m), tools,
+                 el("div", listing, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
+                 el("p", note, " ", download, class_="note")])  # fmt: skip
+
+
+def _in_words(m: Material, level: str) -> list[Html]:
+    """How many features are selected, by which rule, and what the table's numbers are."""
+    s = m.selection
+    words: list[Html] = []
+    if not m.diagnosis.converged:
+        words.append(el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
+                        "more draws and must not be reported as a result.", class_="verdict bad"))  # fmt: skip
     if m.count == 0:
-        words: list[Any] = [
+        words.append(
             el("p", el("strong", "No feature is selected."), " At an expected false discovery rate of "
                f"{s.fdr:g} the data do not single out any. The table lists the features with most evidence; their "
-               "intervals say what is still possible."),
-        ]  # fmt: skip
+               "intervals say what is still possible.")
+        )  # fmt: skip
     else:
         rule = "the posterior false discovery rate" if s.method == "bfdr" else "the paper's two-component mixture"
         whole = " and sets" if s.groups else ""
-        words = [
+        words.append(
             el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.fdr:g}. Of these "
-               f"features{whole}, {about(s.expected_fdr * len(s.findings))} are expected to be wrong."),
-        ]  # fmt: skip
+               f"features{whole}, {about(s.expected_fdr * len(s.findings))} are expected to be wrong.")
+        )  # fmt: skip
     words.append(
         el("p", f"Effects are posterior means in {of_response(m)} for one standard deviation of the feature, with {level} "
            "credible intervals, at the response where the feature shows most. "
@@ -53,10 +81,12 @@ def selected(m: Material) -> Html:
               "Only the sites know the units; each reads its own coefficients in them. ")
            + "The local fdr is the feature's: the probability that selecting it for any response is wrong.", class_="note")
     )  # fmt: skip
-    if not m.diagnosis.converged:
-        words.insert(0, el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
-                           "more draws and must not be reported as a result.", class_="verdict bad"))  # fmt: skip
-    words += groups(m)
+    return words
+
+
+def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
+    """The table of features, and the same rows for a file."""
+    s = m.selection
     rows, records, limits = [], [], _limits(m)
     for i, p in enumerate(int(v) for v in m.shown):
         q = m.strongest(p)
@@ -90,25 +120,7 @@ def selected(m: Material) -> Html:
         el("th", h, scope="col", data_sort=k or None, class_="num" if k == "num" else None, title=titles.get(h))
         for h, k in zip(head, kinds)
     ))  # fmt: skip
-    note = f"{listed:,} of {m.count:,} selected features are listed. " if listed < m.count else ""
-    rest = len(m.shown) - listed
-    if rest > 0:
-        note += f"Below the selected ones: the {rest:,} with most evidence among those not selected."
-    tools = el(
-        "div",
-        el(
-            "label",
-            "Search ",
-            el("input", type="search", id="q", placeholder="feature, site, response", autocomplete="off"),
-        ),
-        el("label", "Show ", el("select", *(el("option", t, value=v) for v, t in _shown_options(m)), id="k")),
-        el("span", "", id="count", aria_live="polite"),
-        class_="tools js",
-    )
-    listing = el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features")
-    download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
-    return join([*words, tools, el("div", listing, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
-                 el("p", note, " ", download, class_="note")])  # fmt: skip
+    return el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features"), records
 
 
 def groups(m: Material) -> list[Html]:
@@ -176,7 +188,7 @@ def _csv(records: list[list[Any]]) -> str:
 
 
 def forests(m: Material) -> Html:
-    """One forest a response: the selected features that matter most there, else those with most evidence."""
+    """One forest plot per response: the selected features that matter most there, else those with most evidence."""
     level = f"{m.probability:.0%}".replace("%", " %")
     hits = m.selection.by_response.sum(axis=0)
     order = sorted(range(m.Q), key=lambda q: (-int(hits[q]), q))[:FORESTS]

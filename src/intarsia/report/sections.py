@@ -57,7 +57,7 @@ def asked(m: Material) -> Html:
 
 
 def _strip(m: Material, counts: Mapping[str, tuple[int, int, int]]) -> Html:
-    """The vertical partition: one inlay a site, as wide as its columns."""
+    """The vertical partition: one rectangle per site, as wide as its columns."""
     width, gap = 860.0, 3.0
     weights = [max(1.0, sum(counts[s]) ** 0.6) for s in m.sites]
     x = Scale(0, sum(weights), 0, width - gap * max(0, len(weights) - 1))
@@ -113,7 +113,7 @@ def privacy(m: Material) -> Html:
     detail: list[list[Any]] = [
         [
             "Mutual information, Φ secret",
-            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits a subject ({info['assumes']}). How much the "
+            f"{_range([bits['lower'], bits['upper']])} bits; {per_subject} bits per subject ({info['assumes']}). How much the "
             "sketch and the data have in common: an average over all people, a guarantee to none.",
         ],
         [

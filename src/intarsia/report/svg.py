@@ -125,7 +125,7 @@ POSITIVE, NEGATIVE = (213, 94, 0), (30, 120, 190)
 
 
 def heat_image(values: NDArray[np.float64], largest: float) -> str:
-    """A matrix as a PNG data address, one pixel an entry."""
+    """A matrix as a PNG data address, one pixel per entry."""
     share = np.sqrt(np.clip(np.abs(values) / (largest or 1.0), 0, 1))
     pixels = np.zeros((*values.shape, 4), dtype=np.uint8)
     pixels[..., :3] = np.where((values > 0)[..., None], POSITIVE, NEGATIVE)

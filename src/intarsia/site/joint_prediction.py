@@ -170,17 +170,16 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     if not check_name(request):
         raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
     kept = json.loads(site.run_store(study).need("columns.json", "Predict after the sketch."))
-    levels, units = kept["levels"], model.units
-    column = {f"{name}={text}": name for name, texts in levels.items() for text in texts}
+    units = model.units
+    column = {f"{name}={text}": name for name, texts in kept["levels"].items() for text in texts}
 
     def columns(labels: tuple[str, ...]) -> list[str]:
         return list(dict.fromkeys(column.get(label, label) for label in labels))
 
     named: dict[str, Any] = {"features": columns(units.features), "covariates": columns(units.covariates)}
-    options = for_new_subjects(site.options, [*named["features"], *named["covariates"]])
+    options = for_new_subjects(site.options, [*named["features"], *named["covariates"]], kept)
     table = Table.open(
-        data, id=id if id is not None else site.roles["id"], levels=levels, reference=kept["reference"],
-        missing=site.roles["missing"], constant="drop", **named, **options,
+        data, id=id if id is not None else site.roles["id"], missing=site.roles["missing"], constant="drop", **named, **options,
     )  # fmt: skip
     refuse_withdrawn(site.folder, table.ids())
     tokens = tokenise(table.ids(), site.key(study), study, purpose=f"predict-{request}")

@@ -34,9 +34,8 @@ from intarsia.site.withdrawal import withdrawn
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement, check_announcements
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.receipt import Receipt
 from intarsia.wire.schema import check_name
-from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle
 from intarsia.wire.study import Study
 
 

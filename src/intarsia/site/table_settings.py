@@ -19,12 +19,13 @@ months = { kind = "time", event = "died", horizon = 24, unit = "months" }
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.column_rules import MISSING
+from intarsia.site.data.column_rules import MISSING, Rules
 from intarsia.site.data.reading import DATABASES
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
@@ -126,15 +127,20 @@ def resolve_options(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def for_new_subjects(options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def for_new_subjects(options: Mapping[str, Any], names: Sequence[str], kept: Mapping[str, Any]) -> dict[str, Any]:
     """The options that also hold for a table of new subjects, which may come in another file and lack some columns.
 
-    A code that means "missing" and a category's rule mean the same there; a database's query does not.
+    A code that means "missing" and a category's rule mean the same there; a database's query does not. Categorical columns have
+    the levels that the sketch had (`kept`), whichever of them occur among the new subjects.
     """
     out: dict[str, Any] = {}
     if "missing_codes" in options:
         out["missing_codes"] = options["missing_codes"]
     rules = {name: rule for name, rule in options.get("columns", {}).items() if any(fnmatchcase(one, name) for one in names)}
+    said = Rules.of(rules)
+    for name, levels in kept["levels"].items():
+        if name in names:
+            rules[name] = replace(said.at(name), levels=tuple(levels), reference=kept["reference"].get(name))
     if rules:
         out["columns"] = rules
     reading = {key: value for key, value in options.get("reading", {}).items() if key in ("separator", "decimal", "encoding")}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import InputError, PrivacyError
-from intarsia.privacy.gram import least_apart
+from intarsia.privacy.gram_leakage import least_apart
 from intarsia.privacy.ledger import Entry, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.privacy.subject_ids import canonical_id

@@ -14,7 +14,8 @@ from typing import Any
 from intarsia.errors import AlignmentError, FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest, same
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.study import MAX_LIST_RATIO, Study
+from intarsia.wire.study import Study
+from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,10 @@ _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
 _ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread")
+_ENTRIES = (
+    "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
+    "selected_count", "r2_loo", "response_scales", "noise_variances",
+)  # fmt: skip
 
 
 def _empty() -> Array:
@@ -161,81 +165,75 @@ class Coefficients:
     @classmethod
     def from_bytes(cls, raw: Any) -> "Coefficients":
         header, arrays = unpack(raw, "coefficients")
-        extra = (
-            "features",
-            "responses",
-            "response_sites",
-            "interval",
-            "verdict",
-            "fit_parts",
-            "converged",
-            "covariates",
-            "groups",
-            "selected_count",
-            "r2_loo",
-            "response_scales",
-            "noise_variances",
-        )
-        site, study_hash = checked(header, "coefficients", extra)
+        site, study_hash = checked(header, "coefficients", _ENTRIES)
         features = check_labels(header["features"], "feature")
         responses = check_labels(header["responses"], "response")
         covariates = check_labels(header["covariates"], "covariate")
-        groups, converged = header["groups"], header["converged"]
-        if not isinstance(groups, list) or type(converged) is not bool:
-            raise MessageError("The coefficients message has entries of the wrong kind.")
-        sites, interval, verdict = header["response_sites"], header["interval"], header["verdict"]
-        fits = isinstance(sites, list) and all(isinstance(s, str) for s in sites) and len(sites) == len(responses)
-        if not fits or type(interval) is not float or not 0 < interval < 1 or not isinstance(verdict, str):
-            raise MessageError("The coefficients message has entries of the wrong kind.")
-        fit_parts = header["fit_parts"]
-        if not isinstance(fit_parts, dict) or not all(is_digest(value) for value in fit_parts.values()):
-            raise MessageError("The coefficients message does not carry the digests of its fit.")
-        noise = header["noise_variances"]
-        fits = isinstance(noise, dict) and all(label in responses for label in noise)
-        if not fits or not all(type(value) is float and 0 < value < math.inf for value in noise.values()):
-            raise MessageError("The coefficients message has noise variances that cannot be.")
-        P, Q, own = len(features), len(responses), sum(s == site for s in sites)
-        S = len(arrays["draws"]) if "draws" in arrays and arrays["draws"].ndim else 0
-        counts, r2 = header["selected_count"], header["r2_loo"]
-        fits = isinstance(counts, list) and len(counts) in (0, own) and all(type(v) is int and v >= 0 for v in counts)
-        if not fits or not isinstance(r2, list) or len(r2) not in (0, own) or not all(type(v) is float for v in r2):
-            raise MessageError("The coefficients message says of the site's responses what cannot be.")
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response", "local_fdr"), (P, Q))
-        shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
-        shapes |= dict.fromkeys((*_EFFECTS, "covariate_to_predict"), (len(covariates), Q))
-        shapes |= {"to_predict": (P, Q), "spread": (own,)}
-        if "draws" in arrays:
-            shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
-        if set(arrays) != set(shapes):
-            raise MessageError("The coefficients message does not hold the arrays it should.")
-        for name, shape in shapes.items():
-            kind = "u" if name in ("selected", "by_response") else "f"
-            if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
-                raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
-        if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE):
-            raise MessageError("The coefficients message holds a negative spread.")
+        own = _check_entries(header, site, len(responses))
+        _check_arrays(arrays, len(features), len(responses), len(covariates), own)
         return cls(
             site,
             study_hash,
             features,
             responses,
-            tuple(sites),
-            interval,
+            tuple(header["response_sites"]),
+            header["interval"],
             **{name: arrays[name] for name in _ARRAYS},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
-            verdict=verdict[:MAX_VERDICT],
-            converged=converged,
+            verdict=header["verdict"][:MAX_VERDICT],
+            converged=header["converged"],
             covariates=covariates,
-            groups=tuple(OwnGroup.from_dict(group, features) for group in groups),
-            selected_count=tuple(counts),
-            r2_loo=tuple(r2),
-            response_scales=check_scales(header["response_scales"], Q),
-            noise_variances=noise,
-            fit_parts=fit_parts,
+            groups=tuple(OwnGroup.from_dict(group, features) for group in header["groups"]),
+            selected_count=tuple(header["selected_count"]),
+            r2_loo=tuple(header["r2_loo"]),
+            response_scales=check_scales(header["response_scales"], len(responses)),
+            noise_variances=header["noise_variances"],
+            fit_parts=header["fit_parts"],
         )
+
+
+def _check_entries(header: Mapping[str, Any], site: str, responses: int) -> int:
+    """The entries of the header, each of its kind. Returns how many of the responses are the site's own."""
+    sites, interval, verdict = header["response_sites"], header["interval"], header["verdict"]
+    fits = isinstance(sites, list) and all(isinstance(s, str) for s in sites) and len(sites) == responses
+    if not fits or type(interval) is not float or not 0 < interval < 1 or not isinstance(verdict, str):
+        raise MessageError("The coefficients message has entries of the wrong kind.")
+    if not isinstance(header["groups"], list) or type(header["converged"]) is not bool:
+        raise MessageError("The coefficients message has entries of the wrong kind.")
+    parts = header["fit_parts"]
+    if not isinstance(parts, dict) or not all(is_digest(value) for value in parts.values()):
+        raise MessageError("The coefficients message does not carry the digests of its fit.")
+    noise = header["noise_variances"]
+    fits = isinstance(noise, dict) and all(label in header["responses"] for label in noise)
+    if not fits or not all(type(value) is float and 0 < value < math.inf for value in noise.values()):
+        raise MessageError("The coefficients message has noise variances that cannot be.")
+    own, counts, r2 = sum(s == site for s in sites), header["selected_count"], header["r2_loo"]
+    fits = isinstance(counts, list) and len(counts) in (0, own) and all(type(v) is int and v >= 0 for v in counts)
+    if not fits or not isinstance(r2, list) or len(r2) not in (0, own) or not all(type(v) is float for v in r2):
+        raise MessageError("The coefficients message says of the site's responses what cannot be.")
+    return own
+
+
+def _check_arrays(arrays: Mapping[str, NDArray[Any]], P: int, Q: int, covariates: int, own: int) -> None:
+    """The arrays there should be, each of its shape, spreads not negative."""
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response", "local_fdr"), (P, Q))
+    shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
+    shapes |= dict.fromkeys((*_EFFECTS, "covariate_to_predict"), (covariates, Q))
+    shapes |= {"to_predict": (P, Q), "spread": (own,)}
+    if "draws" in arrays:
+        S = len(arrays["draws"]) if arrays["draws"].ndim else 0
+        shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
+    if set(arrays) != set(shapes):
+        raise MessageError("The coefficients message does not hold the arrays it should.")
+    for name, shape in shapes.items():
+        kind = "u" if name in ("selected", "by_response") else "f"
+        if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
+            raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
+    if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE):
+        raise MessageError("The coefficients message holds a negative spread.")
 
 
 def bind(messages: Mapping[str, Coefficients]) -> dict[str, Coefficients]:

@@ -29,12 +29,12 @@ from intarsia.errors import MessageError
 
 MAGIC = b"INTARSIA"
 VERSION = 1
-MAX_HEADER = 64 * 2**20
+MAX_HEADER_BYTES = 64 * 2**20
 MAX_BYTES = 16 * 2**30
 MAX_ARRAYS = 256
-ALIGN = 64
+ALIGN_BYTES = 64
 _PREFIX = struct.Struct("<8sII")
-_DIGEST = 32
+_DIGEST_BYTES = 32
 # Python's own cost of a JSON value: no value (an empty object is the dearest) takes more, its text not counted.
 _VALUE_BYTES = 128
 # A character of text takes up to four bytes, and the parser holds the decoded text and its parts at the same time.
@@ -47,7 +47,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def _padding(size: int) -> int:
-    return -size % ALIGN
+    return -size % ALIGN_BYTES
 
 
 def _no_constant(name: str) -> float:
@@ -77,8 +77,8 @@ def pack(kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
     except (TypeError, ValueError) as error:
         raise MessageError(f"The header of a {kind!r} message is not plain JSON: {type(error).__name__}.") from None
     text += b" " * _padding(_PREFIX.size + len(text))
-    if len(text) > MAX_HEADER:
-        raise MessageError(f"The header has {len(text):,} bytes, at most {MAX_HEADER:,} may be. Shorten the labels.")
+    if len(text) > MAX_HEADER_BYTES:
+        raise MessageError(f"The header has {len(text):,} bytes, at most {MAX_HEADER_BYTES:,} may be. Shorten the labels.")
     body = b"".join([_PREFIX.pack(MAGIC, VERSION, len(text)), text, *chunks])
     return body + hashlib.sha256(body).digest()
 
@@ -132,7 +132,7 @@ def _affordable(text: memoryview, room: int, what: str) -> None:
 
 def _parse(data: bytes, what: str, limit: int) -> tuple[str, dict[str, Any], list[Any], int]:
     """Check the frame and the digest; return kind, header, array entries and where the arrays begin."""
-    if len(data) < _PREFIX.size + _DIGEST:
+    if len(data) < _PREFIX.size + _DIGEST_BYTES:
         raise MessageError(f"{what} has {len(data)} bytes: too short for a message. Ask the sender for it again.")
     magic, version, length = _PREFIX.unpack_from(data)
     if magic != MAGIC:
@@ -142,10 +142,10 @@ def _parse(data: bytes, what: str, limit: int) -> tuple[str, dict[str, Any], lis
             f"{what} has container version {version}, this intarsia reads version {VERSION}. Use the same intarsia at all sites."
         )
     start = _PREFIX.size + length
-    if length > MAX_HEADER or start + _DIGEST > len(data):
+    if length > MAX_HEADER_BYTES or start + _DIGEST_BYTES > len(data):
         raise MessageError(f"{what} is truncated: its header claims {length:,} bytes, the message has {len(data):,}.")
     view = memoryview(data)
-    if hashlib.sha256(view[:-_DIGEST]).digest() != data[-_DIGEST:]:
+    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
         raise MessageError(f"{what} is damaged: its digest does not fit its content. Ask the sender for it again.")
     # Few labels always fit: a small limit is about the file, not about its header.
     _affordable(view[_PREFIX.size : start], max(limit - len(data), 2**20), what)
@@ -196,7 +196,7 @@ def unpack(
     if len({name for name, *_ in claims}) != len(claims):
         raise MessageError(f"{what} is damaged: two arrays have the same name.")
     # All sizes are compared before the first array is touched, so a false claim costs nothing.
-    need = start + sum(size + _padding(size) for *_, size in claims) + _DIGEST
+    need = start + sum(size + _padding(size) for *_, size in claims) + _DIGEST_BYTES
     if need != len(data):
         raise MessageError(f"{what} has {len(data):,} bytes, its header claims {need:,}: truncated or damaged.")
     arrays: Arrays = {}

@@ -15,13 +15,12 @@ import numpy as np
 
 from intarsia.errors import MessageError
 from intarsia.wire.container import MAX_BYTES, pack, unpack, write
+from intarsia.wire.schema import check_name
+from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
 SCHEMA = 2
-KINDS = ("orthonormal", "gaussian")
-PRECISIONS = ("float64", "float32")
 MAX_LABEL = 200
 _HEX = re.compile(r"[0-9a-f]{16,128}")
-_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FIELDS = {
     "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
     "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales",
@@ -87,7 +86,8 @@ class Sketch:
     response_scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _text(self.site, "site", _SITE, "a name of letters, digits, '_', '.' and '-', at most 64")
+        if not check_name(self.site):
+            raise MessageError("The site of a sketch must be a name of letters, digits, '_' and '-', at most 63.")
         set_ = object.__setattr__
         set_(self, "features", check_labels(self.features, "feature"))
         set_(self, "responses", check_labels(self.responses, "response"))
@@ -99,8 +99,8 @@ class Sketch:
             raise MessageError(f"Site {self.site!r} sends neither a feature nor a response nor a covariate.")
         if type(self.n) is not int or type(self.m) is not int or not 2 <= self.m < self.n < 2**48:
             raise MessageError(f"Site {self.site!r}: a sketch needs 2 ≤ m < n, whole numbers.")
-        if self.kind not in KINDS or self.precision not in PRECISIONS:
-            raise MessageError(f"Site {self.site!r}: kind must be one of {KINDS}, precision one of {PRECISIONS}.")
+        if self.kind not in SKETCH_KINDS or self.precision not in PRECISIONS:
+            raise MessageError(f"Site {self.site!r}: kind must be one of {SKETCH_KINDS}, precision one of {PRECISIONS}.")
         _text(self.study_hash, "study hash", _HEX, "hexadecimal")
         _text(self.key_fingerprint, "key fingerprint", _HEX, "hexadecimal")
         if self.order_mac != "":

@@ -10,7 +10,7 @@ Masks come from the digest of the whole request. Parts made for another fit, oth
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -51,62 +51,64 @@ class Request:
 
 
 @dataclass(frozen=True)
-class PredictionPart:
+class _Bound:
+    """What every message of a prediction is bound to: a site, the study, and the request by its parts and its digest."""
+
+    site: str
+    study_hash: str
+    request: str
+    fit_digest: str
+    order_mac: str
+    n: int
+    digest: str
+
+    def header(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(_Bound)}
+
+
+@dataclass(frozen=True)
+class PredictionPart(_Bound):
     """One site's masked part for each other owner: (slices, subjects, responses of that owner) modulo 2⁶⁴.
 
     The first half of the slices are values: the mean and, where the fit delivers draws, the spread of this site's part. The
     second half are the values times secret factors all sites know, which show the owner a sum that was altered on its way.
     """
 
-    site: str
-    study_hash: str
-    request: str
-    fit_digest: str
-    order_mac: str
-    n: int
-    digest: str
     parts: Mapping[str, Fixed] = field(repr=False)
 
     def to_bytes(self) -> bytes:
         # The container has no unsigned 64-bit type: the same bits as signed.
-        return pack("part", _header(self), {_TO + name: part.view(np.int64) for name, part in self.parts.items()})
+        return pack("part", self.header(), {_TO + name: part.view(np.int64) for name, part in self.parts.items()})
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "PredictionPart":
-        fields, arrays = _read(raw, "part")
+        header, arrays = _read(raw, "part")
         for name, part in arrays.items():
             if not name.startswith(_TO) or not check_name(name.removeprefix(_TO)):
                 raise MessageError("A part of a prediction is addressed to no site.")
-            _check_shape(part, fields["n"])
+            _check_shape(part, header["n"])
         parts = {name.removeprefix(_TO): part.view(np.uint64) for name, part in arrays.items()}
-        return cls(**fields, parts=parts)
+        return cls(**header, parts=parts)
 
 
 @dataclass(frozen=True)
-class PredictionSum:
+class PredictionSum(_Bound):
     """From the server to the owner of responses: the sum of all other sites' parts, still under the owner's masks."""
 
-    site: str
-    study_hash: str
-    request: str
-    fit_digest: str
-    order_mac: str
-    n: int
-    digest: str
     total: Fixed | None = field(repr=False)  # None in a study of one site
 
     def to_bytes(self) -> bytes:
-        return pack("sum", _header(self), {} if self.total is None else {"total": self.total.view(np.int64)})
+        return pack("sum", self.header(), {} if self.total is None else {"total": self.total.view(np.int64)})
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "PredictionSum":
-        fields, arrays = _read(raw, "sum")
+        header, arrays = _read(raw, "sum")
         if set(arrays) - {"total"}:
             raise MessageError("The sum of a prediction does not hold the arrays it should.")
         total = arrays.get("total")
         if total is not None:
-            _check_shape(total, fields["n"])
-        return cls(**fields, total=None if total is None else total.view(np.uint64))
+            _check_shape(total, header["n"])
+        return cls(**header, total=None if total is None else total.view(np.uint64))
 
 
 def add_parts(messages: Mapping[str, PredictionPart], owner: str) -> PredictionSum:
@@ -129,11 +131,7 @@ def add_parts(messages: Mapping[str, PredictionPart], owner: str) -> PredictionS
         if total is not None and part.shape != total.shape:
             raise FederationError(f"The part of site {name!r} has shape {part.shape}, expected {total.shape}.")
         total = part.copy() if total is None else total + part
-    return PredictionSum(owner, first.study_hash, **{name: getattr(first, name) for name in _BOUND}, total=total)
-
-
-def _header(message: PredictionPart | PredictionSum) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in ("site", "study_hash", *_BOUND)}
+    return PredictionSum(**first.header() | {"site": owner}, total=total)
 
 
 def _read(raw: Any, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

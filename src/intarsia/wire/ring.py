@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 TOP_BITS = 60  # products stay below 2⁶⁰ of 2⁶⁴: whatever a cheat adds must leave that range or meet several check columns
 SLACK = 1.02  # rounding and a divisor of n − 1 make the sum of squares a little larger than n at most
-LIMB = 22  # bits of a limb; two limbs' products, balanced around 0, have 42
+LIMB_BITS = 22  # bits of a limb; two limbs' products, balanced around 0, have 42
 CHUNK = 1024  # rows summed in float64 at a time: 2 · 1024 · 2⁴² = 2⁵³ is still exact
 MOST_SUBJECTS = 2**40
 
@@ -45,13 +45,13 @@ def fits(products: Ring) -> bool:
 
 def _limbs(a: Ring) -> tuple[Array, Array, Array]:
     """a = a₀ + a₁·2²² + a₂·2⁴⁴ modulo 2⁶⁴, each limb balanced around zero."""
-    signed, half = a.view(np.int64), np.int64(1 << (LIMB - 1))
+    signed, half = a.view(np.int64), np.int64(1 << (LIMB_BITS - 1))
     rest = signed + half  # wraps at the top, which is the ring's own rule
-    low = (rest & np.int64((1 << LIMB) - 1)) - half
-    rest >>= LIMB
+    low = (rest & np.int64((1 << LIMB_BITS) - 1)) - half
+    rest >>= LIMB_BITS
     rest += half
-    middle = (rest & np.int64((1 << LIMB) - 1)) - half
-    rest >>= LIMB
+    middle = (rest & np.int64((1 << LIMB_BITS) - 1)) - half
+    rest >>= LIMB_BITS
     return low.astype(np.float64), middle.astype(np.float64), rest.astype(np.float64)
 
 
@@ -65,6 +65,6 @@ def product(A: Ring, B: Ring) -> Ring:
         middle = a0.T @ b1 + a1.T @ b0
         # Of the top only the lowest 20 bits stay in the ring; as real numbers the sums are exact all the same.
         high = a0.T @ b2 + a1.T @ b1 + a2.T @ b0
-        for sums, shift in ((low, 0), (middle, LIMB), (high, 2 * LIMB)):
+        for sums, shift in ((low, 0), (middle, LIMB_BITS), (high, 2 * LIMB_BITS)):
             out += sums.astype(np.int64).view(np.uint64) << np.uint64(shift)
     return out

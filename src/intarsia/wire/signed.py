@@ -1,4 +1,4 @@
-"""Signed messages: the key agreement, in the form in which the server relays it, and files sent by other channels.
+"""Signed messages: the key agreement, in the form in which the server relays it, files sent by other channels, and receipts.
 
 The bodies are canonical JSON with byte strings in base64, so a signature covers exactly one reading of them.
 """
@@ -7,12 +7,12 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from intarsia.errors import MessageError
 from intarsia.wire.schema import check_name
 
-LIMIT = 2**20
+LIMIT_BYTES = 2**20
 
 
 def encode(raw: bytes) -> str:
@@ -26,46 +26,82 @@ def decode(text: object, size: int | None, what: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = None
     if raw is None or (size is not None and len(raw) != size):
-        raise MessageError(f"The {what} of a key agreement message is not valid base64 of the expected length.")
+        raise MessageError(f"The {what} of a signed message is not valid base64 of the expected length.")
     return raw
 
 
-@dataclass(frozen=True)
-class KeyOffer:
-    """The public half of a site's X25519 key for one run, signed by the site's pinned key."""
+class Signed:
+    """A message that a site signs. What it says stands in its body, `entries` beside the kind, the site and the study hash.
 
+    A body has one reading only: whoever reads a message writes the body again and refuses one that was written otherwise.
+    """
+
+    kind: ClassVar[str]
+    what: ClassVar[str]  # the same for people
+    own: ClassVar[tuple[str, ...]]  # the names of `entries`
+    may_be_unsigned: ClassVar[bool] = False
     site: str
     study_hash: str
-    public: bytes
-    signature: bytes = b""
+    signature: bytes
+
+    def entries(self) -> dict[str, Any]:
+        """What this kind of message says, as JSON has it."""
+        raise NotImplementedError
+
+    @classmethod
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """The fields that `entries` were made from, each checked."""
+        raise NotImplementedError
 
     def body(self) -> bytes:
         """The bytes the signature covers."""
-        return _canonical({"kind": "offer", "site": self.site, "study_hash": self.study_hash, "public": encode(self.public)})
+        return _canonical({"kind": self.kind, "site": self.site, "study_hash": self.study_hash} | self.entries())
 
     def to_bytes(self) -> bytes:
         return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "KeyOffer":
+    def from_bytes(cls, raw: bytes) -> Self:
         outer = _object(raw, ("body", "signature"))
-        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "public"))
-        if body["kind"] != "offer" or not check_name(body["site"]):
-            raise MessageError("This is not an offer of a key for one run.")
-        public, signature = decode(body["public"], 32, "public key"), decode(outer["signature"], 64, "signature")
-        found = cls(body["site"], _hash(body["study_hash"]), public, signature)
-        if found.body() != _text(outer["body"]):
-            raise MessageError(f"The offer of site {found.site!r} is not in its canonical form.")
+        text = _text(outer["body"])
+        body = _object(text, ("kind", "site", "study_hash", *cls.own))
+        if body["kind"] != cls.kind or not check_name(body["site"]):
+            raise MessageError(f"This is not {cls.what}.")
+        unsigned = cls.may_be_unsigned and outer["signature"] == ""
+        signature = decode(outer["signature"], 0 if unsigned else 64, "signature")
+        fields = {"site": body["site"], "study_hash": _hash(body["study_hash"]), "signature": signature}
+        found = cls(**fields, **cls.values(body))
+        if found.body() != text:
+            raise MessageError(f"What came from site {found.site!r} is {cls.what}, but not in its canonical form.")
         return found
 
 
 @dataclass(frozen=True)
-class ShareBundle:
+class KeyOffer(Signed):
+    """The public half of a site's X25519 key for one run, signed by the site's pinned key."""
+
+    kind, what, own = "offer", "an offer of a key for one run", ("public",)
+    site: str
+    study_hash: str
+    public: bytes
+    signature: bytes = b""
+
+    def entries(self) -> dict[str, Any]:
+        return {"public": encode(self.public)}
+
+    @classmethod
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        return {"public": decode(body["public"], 32, "public key")}
+
+
+@dataclass(frozen=True)
+class ShareBundle(Signed):
     """A site's share of the study key, sealed to each peer's key of the run, with a commitment to it, signed by the site.
 
     `offers` is the digest of all the offers it rests on: sites that were shown different keys find out here.
     """
 
+    kind, what, own = "share", "a share of a study key", ("commitment", "offers", "sealed")
     site: str
     study_hash: str
     commitment: bytes
@@ -73,39 +109,64 @@ class ShareBundle:
     sealed: dict[str, bytes]
     signature: bytes = b""
 
-    def body(self) -> bytes:
-        """The bytes the signature covers."""
-        return _canonical(
-            {
-                "kind": "share",
-                "site": self.site,
-                "study_hash": self.study_hash,
-                "commitment": encode(self.commitment),
-                "offers": encode(self.offers),
-                "sealed": {peer: encode(raw) for peer, raw in sorted(self.sealed.items())},
-            }
-        )
-
-    def to_bytes(self) -> bytes:
-        return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
+    def entries(self) -> dict[str, Any]:
+        sealed = {peer: encode(raw) for peer, raw in sorted(self.sealed.items())}
+        return {"commitment": encode(self.commitment), "offers": encode(self.offers), "sealed": sealed}
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "ShareBundle":
-        outer = _object(raw, ("body", "signature"))
-        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "commitment", "offers", "sealed"))
-        if body["kind"] != "share" or not isinstance(body["sealed"], dict) or not check_name(body["site"]):
-            raise MessageError("This is not a share of a study key.")
-        bundle = cls(
-            site=body["site"],
-            study_hash=_hash(body["study_hash"]),
-            commitment=decode(body["commitment"], 32, "commitment"),
-            offers=decode(body["offers"], 32, "digest of the offers"),
-            sealed={str(peer): decode(text, None, "sealed share") for peer, text in body["sealed"].items()},
-            signature=decode(outer["signature"], 64, "signature"),
-        )
-        if bundle.body() != _text(outer["body"]):
-            raise MessageError(f"The share of site {bundle.site!r} is not in its canonical form.")
-        return bundle
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(body["sealed"], dict):
+            raise MessageError(f"This is not {cls.what}.")
+        return {
+            "commitment": decode(body["commitment"], 32, "commitment"),
+            "offers": decode(body["offers"], 32, "digest of the offers"),
+            "sealed": {str(peer): decode(text, None, "sealed share") for peer, text in body["sealed"].items()},
+        }
+
+
+@dataclass(frozen=True)
+class FileSignature(Signed):
+    """A site's signature over a file it sends by a channel that does not prove where a file comes from."""
+
+    kind, what, own = "file", "a signature of a file", ("digest",)
+    site: str
+    study_hash: str
+    digest: str
+    signature: bytes = b""
+
+    def entries(self) -> dict[str, Any]:
+        return {"digest": self.digest}
+
+    @classmethod
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        return {"digest": _hash(body["digest"])}
+
+
+@dataclass(frozen=True)
+class Receipt(Signed):
+    """A site's receipt for its coefficients: which fit it holds and where its ledger stands, so that it cannot restart unseen.
+
+    A site without an identity leaves the signature empty.
+    """
+
+    kind, what, own = "receipt", "a receipt for coefficients", ("fit_digest", "ledger_entries", "ledger_head")
+    may_be_unsigned = True
+    site: str
+    study_hash: str
+    fit_digest: str
+    ledger_entries: int = 0
+    ledger_head: str = ""
+    signature: bytes = b""
+
+    def entries(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.own}
+
+    @classmethod
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        entries, head = body["ledger_entries"], body["ledger_head"]
+        if type(entries) is not int or entries < 0 or not isinstance(head, str) or len(head) > 128:
+            raise MessageError(f"This is not {cls.what}.")
+        return {"fit_digest": _hash(body["fit_digest"]), "ledger_entries": entries, "ledger_head": head}
 
 
 @dataclass(frozen=True)
@@ -140,34 +201,6 @@ class Confirmation:
         return cls(body["site"], _hash(body["study_hash"]), mac, fingerprint)
 
 
-@dataclass(frozen=True)
-class FileSignature:
-    """A site's signature over a file it sends by a channel that does not prove where a file comes from."""
-
-    site: str
-    study_hash: str
-    digest: str
-    signature: bytes = b""
-
-    def body(self) -> bytes:
-        entries = {"kind": "file", "site": self.site, "study_hash": self.study_hash, "digest": self.digest}
-        return _canonical(entries)
-
-    def to_bytes(self) -> bytes:
-        return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> "FileSignature":
-        outer = _object(raw, ("body", "signature"))
-        body = _object(_text(outer["body"]), ("kind", "site", "study_hash", "digest"))
-        if body["kind"] != "file" or not check_name(body["site"]):
-            raise MessageError("This is not a signature of a file.")
-        found = cls(body["site"], _hash(body["study_hash"]), _hash(body["digest"]), decode(outer["signature"], 64, "signature"))
-        if found.body() != _text(outer["body"]):
-            raise MessageError("The signature is not in its canonical form.")
-        return found
-
-
 def verify(signing_key: str, signature: bytes, body: bytes) -> bool:
     """Whether the signature over the body was made with the private half of this Ed25519 key (base64)."""
     from cryptography.exceptions import InvalidSignature
@@ -185,14 +218,14 @@ def _canonical(value: dict[str, Any]) -> bytes:
 
 
 def _object(raw: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
-    if len(raw) > LIMIT:
-        raise MessageError(f"A key agreement message has {len(raw)} bytes; at most {LIMIT} are expected.")
+    if len(raw) > LIMIT_BYTES:
+        raise MessageError(f"A signed message has {len(raw)} bytes; at most {LIMIT_BYTES} are expected.")
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
-        raise MessageError("A key agreement message is not readable: it is damaged or of another kind.") from None
+        raise MessageError("A signed message is not readable: it is damaged or of another kind.") from None
     if not isinstance(value, dict) or set(value) != set(keys):
-        raise MessageError("A key agreement message does not have the expected entries.")
+        raise MessageError("A signed message does not have the expected entries.")
     return value
 
 
@@ -205,5 +238,5 @@ def _text(value: object) -> bytes:
 
 def _hash(value: object) -> str:
     if not isinstance(value, str) or len(value) != 64 or any(c not in "0123456789abcdef" for c in value):
-        raise MessageError("A key agreement message carries no valid study hash.")
+        raise MessageError("A signed message carries no valid hash.")
     return value

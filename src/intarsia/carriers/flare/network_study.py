@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from intarsia.carriers.flare.engine import PATIENCE as PATIENCE
-from intarsia.carriers.flare.engine import Patience as Patience
-from intarsia.carriers.flare.engine import run_job, session
+from intarsia.carriers.flare.engine import PATIENCE, Patience, run_job, session
 from intarsia.errors import FederationError
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder

@@ -11,8 +11,8 @@ import numpy as np
 from intarsia.errors import MessageError
 from intarsia.wire.container import pack, unpack
 
-PIECE = 32 * 2**20
-LIMIT = 16 * 2**30
+PIECE_BYTES = 32 * 2**20
+LIMIT_BYTES = 16 * 2**30
 
 
 def pack_payload(payload: Mapping[str, bytes | Path]) -> bytes:
@@ -22,7 +22,7 @@ def pack_payload(payload: Mapping[str, bytes | Path]) -> bytes:
     return pack("payload", {"names": names}, {f"a{i}": np.frombuffer(raw, np.uint8) for i, raw in enumerate(raws)})
 
 
-def unpack_payload(raw: bytes, limit_bytes: int = LIMIT) -> dict[str, bytes]:
+def unpack_payload(raw: bytes, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
     header, arrays = unpack(raw, "payload", limit_bytes=limit_bytes)
     names = header.get("names")
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
@@ -33,12 +33,12 @@ def unpack_payload(raw: bytes, limit_bytes: int = LIMIT) -> dict[str, bytes]:
 
 
 def count(size: int) -> int:
-    return max(1, -(-size // PIECE))
+    return max(1, -(-size // PIECE_BYTES))
 
 
 def cut(raw: bytes, index: int) -> dict[str, Any]:
     """Piece `index` of a message, as the engine carries it."""
-    data = raw[index * PIECE : (index + 1) * PIECE]
+    data = raw[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
     return {
         "index": index,
         "size": len(raw),
@@ -58,7 +58,7 @@ class Assembly:
     """Puts pieces together, in order, into a file or memory; refuses anything that does not fit."""
 
     sink: IO[bytes]
-    limit_bytes: int = LIMIT
+    limit_bytes: int = LIMIT_BYTES
     size: int = -1
     whole: str = ""
     received: int = 0
@@ -76,8 +76,8 @@ class Assembly:
             if not 0 <= size <= self.limit_bytes or not isinstance(whole, str):
                 raise MessageError(f"A message of {size:,} bytes is announced; at most {self.limit_bytes:,} are accepted.")
             self.size, self.whole = size, whole
-        expected = min(PIECE, self.size - self.received)
-        if size != self.size or index * PIECE != self.received or len(data) != expected:
+        expected = min(PIECE_BYTES, self.size - self.received)
+        if size != self.size or index * PIECE_BYTES != self.received or len(data) != expected:
             raise MessageError("A piece of a message is out of turn or has the wrong length.")
         if hashlib.sha256(data).hexdigest() != piece.get("sha256"):
             raise MessageError("A piece of a message was damaged on its way.")

@@ -16,6 +16,12 @@ _PRIOR = HalfCauchy()
 LOG_HALF_PI = math.log(math.pi / 2)
 
 
+def without_features(xp: Any, at: Root, rss0: Array, rows: float, power: float) -> Array:
+    """What does not depend on the features in the log likelihood of Sigma: its normaliser, and the rows no feature reaches."""
+    # The likelihood's power acts on its normaliser too.
+    return -0.5 * power * (((at.K @ rss0) * at.K).sum() + rows * xp.log(at.volume).sum())
+
+
 class Collapsed(NamedTuple):
     """The posterior density of Sigma and of tau's common scale, given A and lam, B integrated out."""
 
@@ -34,9 +40,8 @@ class Collapsed(NamedTuple):
         """Log density at Sigma and t tau, up to a constant."""
         xp = self.be.xp
         K, tau = at.K * self.power**0.5, self.tau * xp.exp(log_t)
-        value = -0.5 * self.factor.evidence(K @ self.A * tau, self.Yrot @ K.T) - 0.5 * ((K @ self.rss0) * K).sum()
-        # power·rows: the likelihood's power acts on its normaliser too.
-        value = value - 0.5 * self.power * self.rows * xp.log(at.volume).sum()
+        value = -0.5 * self.factor.evidence(K @ self.A * tau, self.Yrot @ K.T)
+        value = value + without_features(xp, at, self.rss0, self.rows, self.power)
         return value + self.covariance.log_density(self.be, at) + self.global_.log_density(xp, xp.log(tau)).sum()
 
 

@@ -75,7 +75,7 @@ class Launcher:
         self.standing: Standing | None = None
         self._left: list[Left] | None = None  # by chains of this process
         self.chains, self.warmup, self.thin = asked["chains"], asked["warmup"], asked["thin"]
-        self.together = asked["engine"] == "jax"  # one stepper makes all chains
+        self.together = asked["engine"] == "device"  # one stepper makes all chains
 
     def run(self, draws: int) -> int:
         """Go on to `draws` draws of each chain, or fewer where the target is met; returns how many."""

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from intarsia.errors import InputError
 from intarsia.server.sampler import priors
-
-LOCALS = ("row", "element")
-NOISES = ("correlated", "independent", "jeffreys")
+from intarsia.wire.study_parts import LOCALS, NOISES
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def left(folder: Path) -> list[Left]:
 
 def opened(asked: Asked, k: int, passing: bool = False) -> Run:
     """The run that makes chain number k; on an accelerator, all chains."""
-    if asked.engine == "jax":
+    if asked.engine == "device":
         from intarsia.server.sampler.device_chains import DeviceChains
 
         return Run(asked, DeviceChains(asked), passing)

@@ -90,7 +90,7 @@ def sample(
     warmup = (MANY_WARMUP if searches else WARMUP) if warmup is None else warmup
     thin = (MANY_THIN if searches else THIN) if thin is None else thin
     asked = {
-        "engine": "jax" if backend == "jax" else "cpu", "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
+        "engine": backends.engine(backend), "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
     }  # fmt: skip
     if degrees is not None:
@@ -152,7 +152,7 @@ def _check_gaps(Y: Any, model: Model, backend: str) -> None:
     patterns(Y)
     if model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
-    if backend != "numpy":
+    if backends.engine(backend) != "cpu":
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 

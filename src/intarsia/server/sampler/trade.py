@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
+from intarsia.server.sampler.integrated import without_features
 from intarsia.server.sampler.moves import Laws
 from intarsia.server.sampler.state import EXACT, Data, State
 
@@ -85,9 +86,8 @@ class Target(NamedTuple):
         c = (d**2 * xp.exp(-2 * x))[:, None, None]
         small = xp.eye(S.shape[1]) + c * S
         value = value + xp.linalg.slogdet(small)[1].sum() - (c * b * xp.linalg.solve(small, b)).sum()
-        value = -0.5 * value - 0.5 * ((K @ self.data.rss0) * K).sum()
-        value = value - 0.5 * self.power * self.data.m * xp.log(at.volume).sum() + self.covariance.log_lebesgue(self.be, at)
-        value = value + self.laws.global_.log_density(xp, xp.log(tau)).sum()
+        value = -0.5 * value + without_features(xp, at, self.data.rss0, self.data.m, self.power)
+        value = value + self.covariance.log_lebesgue(self.be, at) + self.laws.global_.log_density(xp, xp.log(tau)).sum()
         return value + xp.where(self.counts, self.laws.local.log_density(xp, self.log_lam - x), 0.0).sum()
 
 

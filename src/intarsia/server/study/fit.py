@@ -24,7 +24,8 @@ from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
-from intarsia.wire.study import GRAM, Study
+from intarsia.wire.study import Study
+from intarsia.wire.study_parts import GRAM
 
 
 def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[..., Any] | None = None) -> dict[str, Any]:

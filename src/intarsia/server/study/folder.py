@@ -35,8 +35,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
-from intarsia.wire.receipt import Receipt
-from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, verify
 from intarsia.wire.study import Study
 
 KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
@@ -119,10 +118,7 @@ class StudyFolder:
             raise
 
     def _accept(self, kind: str, sender: str, raw: bytes | Path) -> bool:
-        if sender not in self.study.names:
-            raise FederationError(
-                f"{sender!r} is not on the roster of study {self.study.id!r} ({', '.join(self.study.names)}). Refused."
-            )
+        self.study.check_sender(sender)
         if sender in self.left:
             raise FederationError(f"Site {sender!r} has left this run; nothing of it is taken in any more. Refused.")
         target = self.file(kind, sender)

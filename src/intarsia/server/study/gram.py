@@ -15,7 +15,7 @@ from intarsia.errors import FederationError, MessageError
 from intarsia.server.pseudo_rows import root
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, same
-from intarsia.wire.gram import (
+from intarsia.wire.gram_messages import (
     CHECKS,
     PAIRS,
     GramBlock,

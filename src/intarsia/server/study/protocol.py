@@ -14,7 +14,7 @@ from pathlib import Path
 from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study import gram
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.wire.gram import BLOCK
+from intarsia.wire.gram_messages import BLOCK
 from intarsia.wire.leave import ENTRY
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name

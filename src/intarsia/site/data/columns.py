@@ -8,6 +8,7 @@ Nothing of it leaves the site except, by name, on the site's own card.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +45,57 @@ def profile(
 
     `level` is the smallest allowed level: columns that differ in fewer subjects are near-duplicates.
     """
-    names = tuple(table.labels)
-    counts: list[dict[float, int] | None] = [{} for _ in names]
+    first = _first_pass(table, order, feed)
+    second = _second_pass(table, order, first, level)
+    names, n = tuple(table.labels), first.n
+    sd = np.sqrt(first.variance / n)
+    safe = np.where(sd > 0, sd, 1.0)
+    twins = _twins(second.probes / safe, sd > 0, n)
+    skewness, kurtosis = second.cubes / n / safe**3, np.where(sd > 0, second.fourths / n / safe**4 - 3, 0.0)
+    near = _near(table, order, second.prints, level, twins) if level > 1 else {}
+    out = Profile(names, [])
+    for j, name in enumerate(names):
+        levels = first.counts[j]
+        off_mode = n - int(second.at_common[j]) if levels is None else n - max(levels.values())
+        distinct = MOST_LEVELS + 1 if levels is None else len(levels)
+        if distinct < 2 and table.constant == "drop":
+            continue  # it will not leave, so there is nothing to judge
+        smallest = None if levels is None else min(levels.values())
+        share = float(second.farthest[j] ** 2 / first.variance[j]) if first.variance[j] > 0 else 0.0
+        fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
+        other, people = near.get(j, (None, None))
+        twin = None if other is None else names[other]
+        fact = replace(fact, near_people=people, near_duplicate_of=twin)
+        out.facts.append(replace(fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j])))
+        out.scale[name] = float(sd[j])
+        if levels is not None and len(levels) > 1:
+            values = np.array(sorted(levels))
+            out.laws[name] = Levels(values, np.array([levels[v] for v in values]) / n)
+        elif levels is None and 0 < off_mode <= n // 2:
+            centre = second.rest_sum[j] / off_mode
+            spread = max(second.rest_square[j] / off_mode - centre**2, 1e-12 * centre**2)
+            common = first.common[j]
+            out.laws[name] = Levels(
+                np.array([common]), np.array([1 - off_mode / n]), off_mode / n, float(common + centre), float(spread)
+            )
+    return out
+
+
+class _First(NamedTuple):
+    """What one pass over the cohort tells of every column; `counts` has its values while they are few, else None."""
+
+    n: int
+    mean: Array
+    variance: Array  # times n
+    counts: list[dict[float, int] | None]
+    common: Array  # a value that most subjects share, if there is one; it is counted exactly in the second pass
+
+
+def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[bytes], None] | None) -> _First:
+    columns = len(table.labels)
+    counts: list[dict[float, int] | None] = [{} for _ in range(columns)]
     medians: list[Array] = []
-    total = square = np.zeros(len(names))
+    total = square = np.zeros(columns)
     shift: Array | None = None
     n = 0
     for Z in _rows(table, order):
@@ -60,55 +108,43 @@ def profile(
         medians.append(ordered[len(Z) // 2])
         _count(ordered, counts)
     assert shift is not None
-    mean = shift + total / n
-    variance = np.maximum(square - total**2 / n, 0.0)  # times n
-    # A value that most subjects share is the median of most blocks; it is counted exactly in the second pass.
+    variance = np.maximum(square - total**2 / n, 0.0)
+    # A value that most subjects share is the median of most blocks.
     common = np.array([_most_common(column) for column in np.array(medians).T])
+    return _First(n, shift + total / n, variance, counts, common)
+
+
+class _Second(NamedTuple):
+    """Sums over the subjects' distances D from the mean, of every column, and over those from its common value."""
+
+    farthest: Array  # the largest |D|
+    cubes: Array
+    fourths: Array
+    at_common: NDArray[np.int64]  # subjects that have the common value
+    rest_sum: Array  # of the others
+    rest_square: Array
+    probes: Array  # random combinations of the subjects: the same for columns that are the same
+    prints: Fingerprints
+
+
+def _second_pass(table: Table, order: NDArray[np.int64] | None, first: _First, level: int) -> _Second:
+    columns = len(table.labels)
     rng = np.random.default_rng(20240229)
-    farthest, at_common, probes = np.zeros(len(names)), np.zeros(len(names), np.int64), np.zeros((_PROBES, len(names)))
-    rest_sum = rest_square = cubes = fourths = np.zeros(len(names))
-    prints = Fingerprints(n, len(names), level)
+    farthest, at_common, probes = np.zeros(columns), np.zeros(columns, np.int64), np.zeros((_PROBES, columns))
+    rest_sum = rest_square = cubes = fourths = np.zeros(columns)
+    prints = Fingerprints(first.n, columns, level)
     for Z in _rows(table, order):
-        D = Z - mean
+        D = Z - first.mean
         prints.add(D)
         E = D * D
         cubes, fourths = cubes + (E * D).sum(axis=0), fourths + (E * E).sum(axis=0)
         farthest = np.maximum(farthest, np.abs(D).max(axis=0))
-        same = common == Z
+        same = first.common == Z
         at_common += same.sum(axis=0)
-        off = np.where(same, 0.0, Z - common)
+        off = np.where(same, 0.0, Z - first.common)
         rest_sum, rest_square = rest_sum + off.sum(axis=0), rest_square + np.square(off).sum(axis=0)
         probes += rng.standard_normal((_PROBES, len(Z))) @ D
-    sd = np.sqrt(variance / n)
-    twins = _twins(probes / np.where(sd > 0, sd, 1.0), sd > 0, n)
-    safe = np.where(sd > 0, sd, 1.0)
-    skewness, kurtosis = cubes / n / safe**3, np.where(sd > 0, fourths / n / safe**4 - 3, 0.0)
-    near = _near(table, order, prints, level, twins) if level > 1 else {}
-    out = Profile(names, [])
-    for j, name in enumerate(names):
-        levels = counts[j]
-        off_mode = n - int(at_common[j]) if levels is None else n - max(levels.values())
-        distinct = MOST_LEVELS + 1 if levels is None else len(levels)
-        if distinct < 2 and table.constant == "drop":
-            continue  # it will not leave, so there is nothing to judge
-        smallest = None if levels is None else min(levels.values())
-        share = float(farthest[j] ** 2 / variance[j]) if variance[j] > 0 else 0.0
-        fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
-        other, people = near.get(j, (None, None))
-        twin = None if other is None else names[other]
-        fact = replace(fact, near_people=people, near_duplicate_of=twin)
-        out.facts.append(replace(fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j])))
-        out.scale[name] = float(sd[j])
-        if levels is not None and len(levels) > 1:
-            values = np.array(sorted(levels))
-            out.laws[name] = Levels(values, np.array([levels[v] for v in values]) / n)
-        elif levels is None and 0 < off_mode <= n // 2:
-            centre = rest_sum[j] / off_mode
-            spread = max(rest_square[j] / off_mode - centre**2, 1e-12 * centre**2)
-            out.laws[name] = Levels(
-                common[[j]], np.array([1 - off_mode / n]), off_mode / n, float(common[j] + centre), float(spread)
-            )
-    return out
+    return _Second(farthest, cubes, fourths, at_common, rest_sum, rest_square, probes, prints)
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 
 from intarsia.errors import InputError
 from intarsia.site.data.survival import martingale_residuals, rmst_pseudo_observations
-from intarsia.wire.kinds import MARTINGALE, OPTIONS, RMST, TRANSFORMS, Back, Language
+from intarsia.wire.kinds import MARTINGALE, OPTIONS, RMST, TRANSFORMS, Back
 
 _RARE = 0.05
 
@@ -32,10 +32,6 @@ class Prepared:
     values: np.ndarray = field(repr=False)
     back: Back
     notes: tuple[str, ...] = ()
-
-    @property
-    def scale_language(self) -> Language:
-        return self.back.language
 
 
 def prepare(values: Any, kind: str = "continuous", options: Mapping[str, Any] | None = None) -> Prepared:

@@ -16,7 +16,7 @@ _NUMBERS = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|REAL|DOUBLE|DE
 _TEXTS = re.compile(r"(VARCHAR|CHAR|UUID|ENUM\(.*\))$", re.DOTALL)
 _CELLS = ("'integer', 'real'", "'text'", "'blob'")
 _MEMORY = "1GB"  # what DuckDB may hold of its own while it puts rows in order
-_COLUMNS_AT_ONCE = 400  # SQLite gives at most 2,000 results a query
+_COLUMNS_AT_ONCE = 400  # SQLite gives at most 2,000 results per query
 
 
 class SQLite:

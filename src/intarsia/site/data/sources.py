@@ -121,7 +121,7 @@ class ArraySource:
         width = len(str(columns))
         self.names = [f"x{j + 1:0{width}d}" for j in range(columns)] if names is None else list(map(str, names))
         if len(self.names) != columns:
-            raise InputError(f"The array has {columns} columns, {len(self.names)} names came. Give one name a column.")
+            raise InputError(f"The array has {columns} columns, {len(self.names)} names came. Give one name per column.")
         self.kinds = dict.fromkeys(self.names, NUMBER)
         self._index = {name: j for j, name in enumerate(self.names)}
 

@@ -24,12 +24,12 @@ from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 
 MAX_LEVELS = 100
-BLOCK_VALUES = 1 << 22  # about 32 MB of float64 a block
+BLOCK_VALUES = 1 << 22  # about 32 MB of float64 per block
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
 
 
 def block_rows(columns: int) -> int:
-    """Rows a block, so that a block of this many columns has about 32 MB."""
+    """Rows per block, so that a block of this many columns has about 32 MB."""
     return int(np.clip(BLOCK_VALUES // max(columns, 1), 64, 16384))
 
 
@@ -74,9 +74,6 @@ class Table:
         missing_codes: Sequence[Any] = (),
         reading: Mapping[str, Any] | Reading | None = None,
         names: Sequence[str] | None = None,
-        levels: Mapping[str, Sequence[str]] | None = None,
-        reference: Mapping[str, str] | None = None,
-        max_levels: int = MAX_LEVELS,
         without: Collection[str] = (),
     ) -> "Table":
         """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
@@ -86,10 +83,11 @@ class Table:
 
         `missing` is the rule for features and covariates: "error", "mean" (the column's mean) or "regression" (the mean given the
         subject's other columns); a response is filled only if its own rule says so. `constant`: "error", or "drop" to leave such
-        columns out of the sketch. `columns` has the rules of single columns (see `rules`), `missing_codes` the codes that mean
-        "missing" in every column, `reading` how to read the source (see `reading`). `levels` fixes the levels of categorical
-        columns (when the stores of one site are sketched separately and some lack a level), `reference` the level without an
-        indicator. Subjects in `without` (ids as `privacy.subject_ids.canonical_id` writes them) are not read at all.
+        columns out of the sketch. `columns` has the rules of single columns (`column_rules`): among them the levels of a
+        categorical one, which are fixed where the stores of one site are sketched separately and some lack a level, and the level
+        without an indicator. `missing_codes` are the codes that mean "missing" in every column, `reading` says how to read the
+        source (`reading.Reading`). Subjects in `without` (ids as `privacy.subject_ids.canonical_id` writes them) are not read at
+        all.
         """
         choices = ((missing, MISSING, "missing"), (constant, ("error", "drop"), "constant"))
         for value, allowed, what in choices:
@@ -105,12 +103,12 @@ class Table:
             raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
         if opened.n < 1:
             raise InputError("The table has no rows.")
-        rules.check_names(known)
         ids = id if id is None or by_name else np.asarray(id).ravel()
         if ids is not None and not by_name and len(ids) != opened.n:
-            raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id a row.")
+            raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id per row.")
         roles = assign(known, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
                        ignore=ignore)  # fmt: skip
+        rules.check_names(known)
         if by_name:
             read_as_text(opened, id)
         if without:
@@ -125,8 +123,8 @@ class Table:
                 raise InputError(
                     f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Ignore it or recode it."
                 )
-        references = {name: ref for name in roles.all if (ref := rules.at(name).reference) is not None} | dict(reference or {})
-        layout = Layout.of(roles, _find_levels(opened, roles, rules, levels or {}, max_levels), references, _codes(roles, rules))
+        references = {name: ref for name in roles.all if (ref := rules.at(name).reference) is not None}
+        layout = Layout.of(roles, _find_levels(opened, roles, rules), references, _codes(roles, rules))
         return cls(opened, layout, id=ids, missing=_missing_rules(layout, rules, missing), constant=constant)
 
     def __repr__(self) -> str:
@@ -280,7 +278,7 @@ class Table:
         found = np.array(text.to_pylist(), dtype=object)
         extra = len(found) - len(set(found.tolist()))
         if extra:
-            raise InputError(f"{extra} rows repeat the id of another row. One row a subject: merge or remove them.")
+            raise InputError(f"{extra} rows repeat the id of another row. One row per subject: merge or remove them.")
         return found
 
 
@@ -324,20 +322,18 @@ def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]
     return out
 
 
-def _find_levels(
-    source: Source, roles: Roles, rules: Rules, given: Mapping[str, Sequence[str]], most: int
-) -> dict[str, list[str]]:
+def _find_levels(source: Source, roles: Roles, rules: Rules) -> dict[str, list[str]]:
     """The levels of every categorical column: one of texts, or one of numbers that a rule declares to be codes."""
-    given = {name: levels for name in roles.all if (levels := rules.at(name).levels) is not None} | dict(given)
+    given = {name: levels for name in roles.all if (levels := rules.at(name).levels) is not None}
     names = [name for name in roles.all if source.kinds[name] == LEVEL or name in given or rules.at(name).categorical]
     found: dict[str, set[str]] = {name: set() for name in names if name not in given}
     if found:
         for batch in _read(source, list(found), block_rows(len(found))):
             for name, seen in found.items():
                 seen.update(x for x in pc.unique(batch.text(name)).to_pylist() if x is not None and x not in rules.codes(name))
-                if len(seen) > most:
+                if len(seen) > MAX_LEVELS:
                     raise InputError(
-                        f"Column {name!r} has over {most} different texts, too many for levels. Make it the id, "
+                        f"Column {name!r} has over {MAX_LEVELS} different texts, too many for levels. Make it the id, "
                         "ignore it, or look for cells that are not numbers in a column of numbers."
                     )
     return {name: list(given[name]) if name in given else sorted(found[name], key=_level_order) for name in names}

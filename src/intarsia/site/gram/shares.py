@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from intarsia.errors import FederationError, InputError
 from intarsia.site.key import SketchKey
-from intarsia.wire.gram import PAIRS, check_weights, pair_name, stream
+from intarsia.wire.gram_messages import PAIRS, check_weights, pair_name, stream
 from intarsia.wire.ring import Ring, product
 from intarsia.wire.study import Study
 

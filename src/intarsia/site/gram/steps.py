@@ -22,7 +22,7 @@ from intarsia.site.gram.shares import Circle, digest, terms, with_checks
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.gram import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_signed, pair_name, seed_digest
+from intarsia.wire.gram_messages import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_signed, pair_name, seed_digest
 from intarsia.wire.ring import Ring
 from intarsia.wire.study import Study
 

@@ -20,7 +20,8 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.sketch.stream import MAX_M, fill, stride
 from intarsia.wire.container import pack, unpack, write
-from intarsia.wire.messages import KINDS, check_labels
+from intarsia.wire.messages import check_labels
+from intarsia.wire.study_parts import SKETCH_KINDS
 
 Progress = Callable[[int, int], None]
 Blocks = Iterable[tuple[np.ndarray, Any]]
@@ -38,8 +39,8 @@ class Design:
     kind: str
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"Sketch kind {self.kind!r} is not one of {', '.join(KINDS)}.")
+        if self.kind not in SKETCH_KINDS:
+            raise InputError(f"Sketch kind {self.kind!r} is not one of {', '.join(SKETCH_KINDS)}.")
         if not 2 <= self.m <= MAX_M:
             raise InputError(f"m = {self.m}: a sketch needs 2 rows or more, at most {MAX_M}.")
         if self.m >= self.n:
@@ -87,7 +88,7 @@ class Partial:
         if self.labels != other.labels:
             raise InputError(
                 "The partial sums have different columns. Open every store with the same roles and, for categorical "
-                "columns, the same levels=…"
+                'columns, the same levels (columns={"…": {"levels": […]}}).'
             )
         if (twice := int((self.covered & other.covered).sum())) > 0:
             raise InputError(f"{twice} subjects are in both partial sums. Each subject is counted in one store only.")

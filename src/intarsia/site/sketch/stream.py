@@ -21,7 +21,7 @@ from intarsia.inverse_normal import CENTRE, FAR, TAIL
 
 CHUNK = 4096  # columns under one nonce; the block counter (32 bits) stays below 2³² for every m allowed
 MAX_M = 2**22
-_WORDS_A_BLOCK = 8
+_WORDS_PER_BLOCK = 8
 _PIECE = 1 << 16  # entries turned at a time: the scratch stays in the cache, and threads seldom wait for the interpreter
 _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros gives the key stream itself
 
@@ -87,7 +87,7 @@ def gaussianise(words: np.ndarray, out: np.ndarray) -> None:
 
 def stride(m: int) -> int:
     """Words from one column to the next: m, rounded up to whole cipher blocks."""
-    return -(-m // _WORDS_A_BLOCK) * _WORDS_A_BLOCK
+    return -(-m // _WORDS_PER_BLOCK) * _WORDS_PER_BLOCK
 
 
 def _keystream(subkey: bytes, chunk: int, block: int, out: np.ndarray) -> None:
@@ -106,7 +106,7 @@ def fill(subkey: bytes, m: int, positions: Any, out: np.ndarray) -> None:
     `positions` is a range (the fast way) or an integer array in any order; entries beyond m are filler.
     """
     columns = np.asarray(positions, dtype=np.int64)
-    blocks = stride(m) // _WORDS_A_BLOCK
+    blocks = stride(m) // _WORDS_PER_BLOCK
     # A run is a maximal piece of consecutive columns under one nonce: one call of the cipher.
     breaks = np.flatnonzero((np.diff(columns) != 1) | (columns[1:] % CHUNK == 0)) + 1
     edges = [0, *breaks.tolist(), len(columns)]

@@ -15,6 +15,11 @@ def get(name: str) -> Backend:
     raise InputError(f"Backend {name!r} is not known; expected 'numpy' or 'jax'.")
 
 
+def engine(name: str) -> str:
+    """Who makes the chains of a run: `cpu`, a process per chain, or `device`, all of them at once on an accelerator."""
+    return "device" if name == "jax" else "cpu"
+
+
 def on_device() -> DeviceBackend:
     """The backend for an accelerator."""
     try:

@@ -8,7 +8,8 @@ who knows Σ compares s/h: χ²_{n−1} for members, χ²_{n−c} for others, so
 
     AUC = P(χ²_{n−1} > χ²_{n−c}) = F_{n−c, n−1}.cdf((n − 1)/(n − c)).
 
-One who knows G alone has h only: members t/(1 + t) with t ~ (c/(n−1−c)) F_{c, n−1−c}, others (c/(n−c)) F_{c, n−c}.
+One who has h only (G, not Σ), members t/(1 + t) with t ~ (c/(n−1−c)) F_{c, n−1−c}, others (c/(n−c)) F_{c, n−c}, and does worse:
+the gate judges the first.
 
 *Differencing.* The difference of two Gram matrices is made of the subjects in whom the cohorts differ; sums and differences
 of more single out smaller groups. Each such group is judged as what it is: a Gram matrix of so few people.
@@ -24,7 +25,6 @@ from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Facts, Finding
 from intarsia.privacy.policy import Policy
 
 MOST_COLUMNS = 1 / 3  # of all sites together, per subject
-_NODES = 2000
 
 
 def check_sizes(n: int, columns: int) -> None:
@@ -36,15 +36,6 @@ def membership_auc(n: int, columns: int) -> float:
     """AUC of the membership attack for an attacker who knows Σ and the candidate's whole row."""
     check_sizes(n, columns)
     return float(stats.f.cdf((n - 1) / (n - columns), n - columns, n - 1))
-
-
-def leverage_auc(n: int, columns: int) -> float:
-    """The same for an attacker who knows the Gram matrix and the candidate's row, but not Σ."""
-    check_sizes(n, columns)
-    u = (np.arange(_NODES) + 0.5) / _NODES
-    t = columns / (n - 1 - columns) * stats.f.ppf(u, columns, n - 1 - columns)
-    h = t / (1 + t)
-    return float(np.mean(stats.f.sf(h * (n - columns) / columns, columns, n - columns)))
 
 
 def most_columns(n: int, auc: float) -> int:
