@@ -10,7 +10,7 @@ from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.priors import HalfCauchy
 from intarsia.server.sampler.schedule import Sweep, draw_noise, plan
 from intarsia.server.sampler.start import initial_tuning
-from intarsia.server.sampler.state import State, Tuning, prepare
+from intarsia.server.sampler.state import Border, State, Tuning, prepare
 from intarsia.server.sampler.sweep import sweep
 
 BE = backends.get("numpy")
@@ -100,7 +100,7 @@ def test_forgetting_that_features_that_are_out_are_taken_less_often_is_noticed(
     """The planted bug: no correction."""
     right = inclusion.choose
 
-    def wrong(*given: object) -> inclusion.Border:
+    def wrong(*given: object) -> Border:
         border = right(*given)  # type: ignore[arg-type]
         return border._replace(out=np.ones_like(border.out))
 

@@ -6,7 +6,7 @@ feature that is out is scored on what the present state leaves unexplained, X_p�
 of what the scores say is how often a feature that is out is taken for the borderline move; those that are in are taken (nearly)
 always.
 
-Being taken then depends on the scale itself, which `Border.out` corrects: scales λ and the set S of features that are taken have
+Being taken then depends on the scale itself, which `state.Border` corrects: scales λ and the set S of features that are taken have
 the joint law p(λ | data) p(S | λ), and the move keeps that law given S.
 """
 
@@ -16,22 +16,9 @@ from intarsia.server.sampler import conditionals
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.priors import Law
 from intarsia.server.sampler.schedule import Plan
-from intarsia.server.sampler.state import Data, State, Tuning
+from intarsia.server.sampler.state import Border, Data, State, Tuning
 
 _GRID, _BELOW, _ABOVE = 0.6, 8, 14  # step of log lam, and steps below and above the limit
-
-
-class Border(NamedTuple):
-    """The features of the borderline move.
-
-    Given that it was taken, a feature's scale is less likely to be out by the factor `out`, because then it is taken less often.
-    So one that is seldom looked at when it is out comes in the more readily when it is.
-    """
-
-    features: Array  # up to K, on a device K, more than were taken
-    taken: Array  # which of them move
-    edge: Array  # lam above which each is in
-    out: Array  # probability of being taken when out over that when in
 
 
 def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: Array) -> Border:

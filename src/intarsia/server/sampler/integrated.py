@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
-from intarsia.server.sampler.inclusion import Border
 from intarsia.server.sampler.priors import HalfCauchy, Law
-from intarsia.server.sampler.state import EXACT
+from intarsia.server.sampler.state import EXACT, Border
 
 _PRIOR = HalfCauchy()
 LOG_HALF_PI = math.log(math.pi / 2)

@@ -95,7 +95,7 @@ def _pick(
 ) -> float:
     """One local scale among fresh candidates and the present one, by importance weight; `room` (3, T + 1) is to work in.
 
-    Scales up to `edge` count `out` times (`integrated.Border`).
+    Scales up to `edge` count `out` times (`state.Border`).
     With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
     """
     T = value.size
@@ -535,7 +535,7 @@ def integrated(
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
     features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
-    `border` the features' rows of Z, their scales and the candidates' numbers, `chosen` what `integrated.Border` has of them.
+    `border` the features' rows of Z, their scales and the candidates' numbers, `chosen` what `state.Border` has of them.
     """
     diag, off, packed, rss0 = systems
     power, correlated = laws[1], laws[2]

@@ -52,6 +52,19 @@ class Tuning(NamedTuple):
     rate: Array  # log probability with which a feature that is in is taken for the borderline move, where there are many features
 
 
+class Border(NamedTuple):
+    """The features of the borderline move.
+
+    Given that it was taken, a feature's scale is less likely to be out by the factor `out`, because then it is taken less often.
+    So one that is seldom looked at when it is out comes in the more readily when it is.
+    """
+
+    features: Array  # up to K, on a device K, more than were taken
+    taken: Array  # which of them move
+    edge: Array  # lam above which each is in
+    out: Array  # probability of being taken when out over that when in
+
+
 class Stats(NamedTuple):
     """What the moves accepted; of many features their scores (`inclusion.Scored`) and X diag(lam²) Xᵀ where known."""
 
