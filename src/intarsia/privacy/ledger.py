@@ -156,7 +156,7 @@ class Ledger:
                 continue
             path = self.folder / "cohorts" / entry.cohort
             if path.exists():
-                spent[np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8"), assume_unique=True)] += entry.m
+                spent[_among(tokens, np.frombuffer(path.read_bytes(), "<u8"))] += entry.m
             else:
                 spent += entry.m
         return int(spent.max(initial=0))
@@ -183,7 +183,7 @@ class Ledger:
         pairs: list[tuple[float, float]] = []
         for entry in self._runs().values():
             path = self.folder / "cohorts" / entry.cohort
-            met = not path.exists() or np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8")).any()
+            met = not path.exists() or _among(tokens, np.frombuffer(path.read_bytes(), "<u8")).any()
             if entry.state != "released" or not met or (entry.study, entry.run) == but:
                 continue
             if entry.epsilon is None or entry.delta is None:
@@ -208,12 +208,12 @@ class Ledger:
             if np.array_equal(other, tokens):
                 if entry.content != content:
                     return 0
-            elif np.isin(tokens, other, assume_unique=True).any():
+            elif _among(tokens, other).any():
                 cohorts.append(other)
         if len(cohorts) == 1:
             return None
         everybody = np.unique(np.concatenate(cohorts))
-        pattern = np.stack([np.isin(everybody, cohort, assume_unique=True) for cohort in cohorts])
+        pattern = np.stack([_among(everybody, cohort) for cohort in cohorts])
         return int(np.unique(pattern, axis=1, return_counts=True)[1].min())
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -370,6 +370,11 @@ class Ledger:
 
 
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
+
+
+def _among(tokens: NDArray[np.uint64], cohort: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the tokens are in a cohort. By sorting: the table that NumPy may choose instead overflows in its version 2.0."""
+    return np.isin(tokens, cohort, kind="sort")
 
 
 def _write(path: Path, content: bytes) -> None:
