@@ -14,7 +14,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real
+.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real bench-answer
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, 
 
 bench-correlated: $(VENV)/.tested  ## false discoveries and coverage where the responses' noise correlates
 	$(BIN)/python -m benchmarks.correlated
+
+bench-answer: $(VENV)/.tested  ## time from sketches to a converged answer at 20,000 features
+	$(PYTHON) -m benchmarks.answer
 
 bench-real: $(VENV)/.tested  ## prediction on public data beside a ridge (INTARSIA_DATA names their folder)
 	$(BIN)/python -m benchmarks.real

@@ -58,7 +58,8 @@ def chain(steps: int, seed: int = 1) -> np.ndarray:
         numbers = {name: 1 - rng.random((chosen.size, CANDIDATES)) for name in ("value", "mix")}
         numbers["pick"] = 1 - rng.random(chosen.size)
         Xk = factor.rotate(X[:, chosen])
-        new, _ = integrated.borderline(BE, systems, Xk, np.zeros((chosen.size, 2)), lam[chosen], border, HalfCauchy(), numbers)
+        taken = integrated.Taken(Xk, np.zeros((chosen.size, 2)), lam[chosen])
+        new, _ = integrated.borderline(BE, systems, taken, border, HalfCauchy(), numbers)
         lam = BE.put(lam, chosen, new)
         kept.append(np.log(lam))
     return np.array(kept)

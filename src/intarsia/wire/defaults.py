@@ -7,8 +7,8 @@ THIN, MANY_THIN = 10, 2  # sweeps per kept draw; the second with many features
 MEMORY = 2 * 2**30  # bytes of draws of C above which some are kept and the rest is summed up on the way
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
 
-# A run ends before its budget of draws when every coefficient and every noise variance has met these.
+# A run ends before its budget of draws when every coefficient has met these.
 RHAT = 1.01  # at most: Vehtari et al. (2021)
 RHAT_FOLDED = 1.02  # at most: the spread settles more slowly than the location
-NOISE_ESS = 100.0  # of each noise variance, whose chains must agree but whose interval's ends nobody asks for
+NOISE_RHAT, NOISE_ESS = 1.05, 100.0  # both R̂ and the ESS of a noise variance: its chains must agree, its tails nobody asks for
 ESS = 400.0  # at least, over all chains: enough for R̂ itself and for the interval's ends

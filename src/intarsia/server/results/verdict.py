@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.wire.defaults import ESS, NOISE_ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
 Array = NDArray[np.float64]
 
@@ -49,10 +49,20 @@ class Diagnosis:
         return ESS if self.rhat.ndim == 2 else NOISE_ESS
 
     @property
+    def most_rhat(self) -> float:
+        return RHAT if self.rhat.ndim == 2 else NOISE_RHAT
+
+    @property
+    def most_folded(self) -> float:
+        return RHAT_FOLDED if self.rhat.ndim == 2 else NOISE_RHAT
+
+    @property
     def converged(self) -> bool:
         """Every entry and every noise variance is within the limits; entries that never moved do not count."""
         with np.errstate(invalid="ignore"):
-            fine = not (self.not_finite.any() or (self.rhat > RHAT).any() or (self.rhat_folded > RHAT_FOLDED).any())
+            fine = not (
+                self.not_finite.any() or (self.rhat > self.most_rhat).any() or (self.rhat_folded > self.most_folded).any()
+            )
             fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).any()
         return bool(fine and (self.noise is None or self.noise.converged))
 
@@ -64,7 +74,7 @@ class Diagnosis:
         if self.converged:
             return "converged"
         with np.errstate(invalid="ignore"):
-            out = self.not_finite | (self.rhat > RHAT) | (self.rhat_folded > RHAT_FOLDED)
+            out = self.not_finite | (self.rhat > self.most_rhat) | (self.rhat_folded > self.most_folded)
             out |= np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess
         return "almost converged" if out.mean() < 0.01 and self.more_draws() is not None else "not converged"
 
@@ -80,7 +90,7 @@ class Diagnosis:
         """
         factor = 1.0
         with np.errstate(invalid="ignore"):
-            for excess, limit in ((self.rhat, RHAT), (self.rhat_folded, RHAT_FOLDED)):
+            for excess, limit in ((self.rhat, self.most_rhat), (self.rhat_folded, self.most_folded)):
                 factor = max(factor, (_max(excess) - 1) / (limit - 1))
             smallest = min(_min(self.ess_bulk), _min(self.ess_tail))
         factor = max(factor, self.least_ess / smallest if smallest > 0 else math.inf)
@@ -97,10 +107,10 @@ class Diagnosis:
         with np.errstate(invalid="ignore"):
             counts = (
                 (int(self.not_finite.sum()), "draws that are not finite"),
-                (int((self.rhat > RHAT).sum()), f"R̂ > {RHAT}"),
+                (int((self.rhat > self.most_rhat).sum()), f"R̂ > {self.most_rhat}"),
                 (
-                    int((self.rhat_folded > RHAT_FOLDED).sum()),
-                    f"folded R̂ > {RHAT_FOLDED} (the spread has not settled)",
+                    int((self.rhat_folded > self.most_folded).sum()),
+                    f"folded R̂ > {self.most_folded} (the spread has not settled)",
                 ),
                 (
                     int((np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).sum()),
@@ -115,7 +125,7 @@ class Diagnosis:
             text = ", ".join(notes) + f": {self._remedy()}"
         else:
             text = (
-                f"all {total:,} {things} have R̂ ≤ {RHAT}, folded R̂ ≤ {RHAT_FOLDED} and at least "
+                f"all {total:,} {things} have R̂ ≤ {self.most_rhat}, folded R̂ ≤ {self.most_folded} and at least "
                 f"{_floor(min(_min(self.ess_bulk), _min(self.ess_tail))):,} effective samples"
             )
         still = int(self.constant.sum())
@@ -137,8 +147,8 @@ class Diagnosis:
         """The k entries furthest from their limits, worst first."""
         with np.errstate(invalid="ignore", divide="ignore"):
             parts = [
-                (self.rhat - 1) / (RHAT - 1),
-                (self.rhat_folded - 1) / (RHAT_FOLDED - 1),
+                (self.rhat - 1) / (self.most_rhat - 1),
+                (self.rhat_folded - 1) / (self.most_folded - 1),
                 self.least_ess / np.minimum(self.ess_bulk, self.ess_tail),
             ]
         score = np.fmax(np.fmax(parts[0], parts[1]), parts[2])
@@ -188,8 +198,8 @@ class Diagnosis:
             "chains": self.chains,
             "draws": self.draws,
             "entries": int(self.rhat.size),
-            "over_rhat": int((self.rhat > RHAT).sum()),
-            "over_rhat_folded": int((self.rhat_folded > RHAT_FOLDED).sum()),
+            "over_rhat": int((self.rhat > self.most_rhat).sum()),
+            "over_rhat_folded": int((self.rhat_folded > self.most_folded).sum()),
             "summary": _plain(self.summary()),
             "worst": _plain(self.worst()),
             "noise": None if self.noise is None else self.noise.to_dict(),

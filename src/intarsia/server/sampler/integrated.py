@@ -133,20 +133,11 @@ def collapsed_local(
 
 
 def borderline(
-    be: Backend,
-    systems: "Systems",
-    Xk: Array,
-    Zk: Array,
-    lam: Array,
-    border: Border,
-    law: Law,
-    candidates: dict[str, Array],
+    be: Backend, systems: "Systems", taken: "Taken", border: Border, law: Law, candidates: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """New scales of the features Xk, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then.
-
-    Zk are the rows of the noise Z that belong to the features: rhs holds - d_j X diag(lam) Z.
-    """
+    """New scales of the features, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then."""
     xp = be.xp
+    Xk, Zk, lam = taken
     factor, d, Yr, rhs = systems
     K, R = Xk.shape[1], d.shape[0]
     wanted = xp.stack([rhs.T, Yr.T], axis=2)
@@ -169,6 +160,14 @@ def grown(be: Backend, X: Array, lam: Array, G: Array, moved: tuple[Array, Array
     columns, change = moved
     nothing = be.xp.zeros((X.shape[1], 0))
     return be.branch(size < EXACT, lambda G: G + (columns * change) @ columns.T, lambda G: be.weigh(X, lam, nothing)[0], G)
+
+
+class Taken(NamedTuple):
+    """Columns of the borderline features, rotated, their rows of the noise Z (rhs holds - d_j X diag(lam) Z) and their scales."""
+
+    Xk: Array
+    Zk: Array
+    lam: Array
 
 
 class Systems(NamedTuple):

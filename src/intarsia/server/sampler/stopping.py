@@ -4,7 +4,7 @@ Whether a run stops at a look depends on its first draws alone, so the same seed
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.running import Running, convergence
-from intarsia.wire.defaults import ESS, NOISE_ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
 Array = NDArray[np.float64]
 
@@ -23,8 +23,8 @@ WITNESSES = 5_000  # entries of C that are looked at before all are
 
 @dataclass(frozen=True)
 class Until:
-    """The target: every coefficient has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess; every noise variance too,
-    with a quarter of the ESS.
+    """The target: every coefficient has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess; every noise variance has R̂
+    five times as far from one and a quarter of the ESS.
     """
 
     rhat: float = RHAT
@@ -88,7 +88,9 @@ class Look:
 def standing(look: Look, until: Until) -> Standing:
     """Where a run stands; all entries are looked at where the first ones meet the target."""
     noise = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
-    found = replace(noise, ess=noise.ess * ESS / NOISE_ESS)
+    # In units of the coefficients' limits.
+    share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
+    found = Standing(look.draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
     flat = look.C.reshape(*look.C.shape[:2], -1)
     some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
     found = _together(found, _worst(look.draws, entries(flat[:, :, some], workers=2)))

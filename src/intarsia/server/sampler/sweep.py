@@ -108,7 +108,7 @@ def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
     candidates = _first(part(noise, "border"), columns.shape[1])
-    new, W = integrated.borderline(be, systems, Xk, Z[chosen], old, border, plan.laws.local, candidates)
+    new, W = integrated.borderline(be, systems, integrated.Taken(Xk, Z[chosen], old), border, plan.laws.local, candidates)
     lam, size = be.put(lam, chosen, new), (d**2).max() * factor.trace()
     if plan.searches and not now.kind.scales:
         stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, new**2 - old**2), size))

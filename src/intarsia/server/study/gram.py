@@ -91,7 +91,7 @@ def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: 
 def joint(folder: "StudyFolder") -> np.ndarray:
     """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold.
 
-    Once a site has left it is what was kept of the matrix then: shares of a product are of no use without the third one.
+    After a site has left it is what was kept of the matrix then: shares of a product are of no use without the third one.
     """
     if folder.left:
         return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False))
