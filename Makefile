@@ -109,7 +109,7 @@ bench-correlated: $(VENV)/.tested  ## false discoveries and coverage where the r
 	$(BIN)/python -m benchmarks.correlated
 
 bench-answer: $(VENV)/.tested  ## time from sketches to a converged answer at 20,000 features
-	$(PYTHON) -m benchmarks.answer
+	$(BIN)/python -m benchmarks.answer
 
 bench-real: $(VENV)/.tested  ## prediction on public data beside a ridge (INTARSIA_DATA names their folder)
 	$(BIN)/python -m benchmarks.real

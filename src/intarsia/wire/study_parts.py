@@ -57,8 +57,8 @@ class Fit:
     """The model and the sampler (the arguments of `intarsia.server.sampler.sample.sample`) and the selection rule.
 
     Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient
-    has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples (a noise variance: five times as far from one, and
-    a quarter of the samples); with `until = "draws"` never.
+    has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples (a noise variance: five times as far from one,
+    and a quarter of the samples); with `until = "draws"` never.
     """
 
     rank: int | None = None

@@ -6,7 +6,7 @@ feature that is out is scored on what the present state leaves unexplained, X_p�
 of what the scores say is how often a feature that is out is taken for the borderline move; those that are in are taken (nearly)
 always.
 
-Being taken then depends on the scale itself, which `state.Border` corrects: scales λ and the set S of those that are taken have the
+Being taken then depends on the scale itself, which `state.Border` corrects: scales λ and the set S of features taken have the
 joint law p(λ | data) p(S | λ), and the move keeps that law given S.
 """
 
