@@ -282,35 +282,35 @@ def federation_seconds() -> Iterator[list[str]]:
 
 
 QUOTES: list[Quote] = [
-    Sentence(README, "(a new key each time; the worst of {} runs) | {} of {}, {} |", demos),
-    Sentence(README, "sampler and report | about {} s |", lambda: [demo_seconds()]),
+    Sentence(PERFORMANCE, "(a new key each time; the worst of {} runs) | {} of {}, {} |", demos),
+    Sentence(PERFORMANCE, "sampler and report | about {} s |", lambda: [demo_seconds()]),
     Sentence(
         README, "people and m = 160, with an AUC of {}.",
         lambda: [bare(max(run["membership_auc"] for run in kept("demo")["runs"]), 2)],
     ),
     Sentence(
-        README, "bytes of its sketch's numbers | {} |",
+        PERFORMANCE, "bytes of its sketch's numbers | {} |",
         lambda: [fixed(max(kept("federation")["study"]["ratio"].values()), 3)],
     ),
     Sentence(
-        README, "processor time, size | {} s, {} MB |",
+        PERFORMANCE, "processor time, size | {} s, {} MB |",
         lambda: [fixed(kept("demo")["report"]["cpu_s"]), fixed(kept("demo")["report"]["bytes"] / 1e6, 1)],
     ),
-    Sentence(README, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
+    Sentence(PERFORMANCE, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Sentence(
-        README, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
+        PERFORMANCE, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
         lambda: [fixed(kept("cpu")[0]["ratio"], 1), fixed(kept("cpu")[0]["ratio_full"], 1)],
     ),
     Sentence(
-        README, "on one H200 | {} ms on average, {} ms for a full sweep",
+        PERFORMANCE, "on one H200 | {} ms on average, {} ms for a full sweep",
         lambda: [fixed(gpu("million")["ms_per_sweep"]), fixed(gpu("million")["ms_full_sweep"])],
     ),
     Sentence(
-        README, "all coefficients; the worst one | {}, {}, {}, {} ×; {}, {}, {}, {} ×",
+        PERFORMANCE, "all coefficients; the worst one | {}, {}, {}, {} ×; {}, {}, {}, {} ×",
         lambda: ratios("ess_per_s_ratio") + ratios("min_ess_per_s_ratio"),
     ),
     Sentence(
-        README, "Simulation 2, {} data sets in each of nine cells: false discoveries, signals found, coverage | "
+        PERFORMANCE, "Simulation 2, {} data sets in each of nine cells: false discoveries, signals found, coverage | "
         "at most {} %, {} % and more, {}–{} (",
         simulation2,
     ),
@@ -329,7 +329,7 @@ QUOTES: list[Quote] = [
         lambda: [fixed(kept("first_use")["fit_not_compiled_s"]), fixed(kept("first_use")["fit_compiled_s"], 1)],
     ),
     Sentence(
-        "README.md", "signals found, coverage | at most {} %, {} % and more, {}–{} | `make bench-correlated`",
+        PERFORMANCE, "signals found, coverage | at most {} %, {} % and more, {}–{} | `make bench-correlated`",
         lambda: correlated(),
     ),
     Sentence(

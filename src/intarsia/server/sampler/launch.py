@@ -74,6 +74,7 @@ class Launcher:
         self.place, self.where, self.way, self.until = place, place.folder, way, until
         self.standing: Standing | None = None
         self._left: list[Left] | None = None  # by chains of this process
+        self._beside = 1  # chains that run at the same time
         self.chains, self.warmup, self.thin = asked["chains"], asked["warmup"], asked["thin"]
         self.together = asked["engine"] == "device"  # one stepper makes all chains
 
@@ -86,12 +87,14 @@ class Launcher:
         if workers < 1:
             raise InputError(f"workers is {workers}; expected at least 1.")
         small = self.way.workers is None and self.chains * total * self.way.sweep_seconds < SMALL_SECONDS
+        here = self.together or small or workers == 1
+        self._beside = self.chains if self.together else 1 if here else min(workers, self.chains)
         self._tell(total)  # the budget, before anything is spent of it
         with _stop_on_signal(self.where) as stopped:
-            if self.together or small or workers == 1:
+            if here:
                 made = self._here(looks(draws, self.until), total)
             else:
-                made = self._processes(looks(draws, self.until), total, min(workers, self.chains))
+                made = self._processes(looks(draws, self.until), total, self._beside)
             if stopped:
                 raise KeyboardInterrupt
         (self.where / STOP).unlink(missing_ok=True)
@@ -209,7 +212,7 @@ class Launcher:
             total = max(total, *sweeps)
         sweeps = [min(s, total) for s in sweeps]
         left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.way.sweep_seconds)
-        left /= max(1, min(self.chains, os.cpu_count() or 1))
+        left /= self._beside
         return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen), standing=self.standing, until=self.until)
 
     def _seen(self) -> list[dict[str, Any]]:
