@@ -77,7 +77,7 @@ class Setting:
         p = self.plan
         lam = self.scale(rng, (p.P, p.R) if p.element else (p.P,), p.model.law)
         tau = np.abs(rng.standard_cauchy(p.R))
-        while (rng.random(p.R) > np.exp(-((tau / p.tau_reach) ** 2) / 2)).any():
+        while p.tau_reach < math.inf and (rng.random(p.R) > np.exp(-((tau / p.tau_reach) ** 2) / 2)).any():
             tau = np.abs(rng.standard_cauchy(p.R))
         rows = lam if p.element else lam[:, None]
         B = rng.standard_normal((p.P, p.R)) * rows * tau

@@ -79,7 +79,7 @@ def test_the_sweep_keeps_the_joint_law_at_length(name):
 # --- planted bugs: each stands in the compiled sweep; the steps that call it run as the Python they are written in ------------
 
 
-def wrong_tau(tau, B, lam, scale, noise):
+def wrong_tau(tau, B, lam, scale, reach, noise):
     """The paper's appendix B: a truncated exponential for tau."""
     rate = ((B / lam[:, None]) ** 2).sum(axis=0) / 2
     u = noise[1] / (1 + 1 / tau**2)
@@ -93,7 +93,7 @@ def wrong_rate(lam, B, tau, noise):
     return 1 / np.sqrt(priors.HalfCauchy().draw(np, 1 / lam**2, float(B.shape[1]), 4 / mu, numbers))
 
 
-def wrong_columns(A, B, tau, scale, noise):
+def wrong_columns(A, B, tau, scale, reach, noise):
     a = 2 * noise[0] / (A**2).sum(axis=0)
     return A * np.sqrt(a), B / np.sqrt(a), tau
 
