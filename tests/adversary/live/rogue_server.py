@@ -60,7 +60,8 @@ class Rogue:
         """A step at some sites: each one's message, or the text of its refusal."""
         where = Path(os.environ["INTARSIA_STUDIES"]) / "rogue"
         where.mkdir(exist_ok=True)
-        folder = SimpleNamespace(path=where, study=SimpleNamespace(hash=study_hash, names=tuple(payloads)))
+        names = tuple(payloads)
+        folder = SimpleNamespace(path=where, names=names, study=SimpleNamespace(hash=study_hash, names=names))
         carrier = _Carrier(self.controller, folder, self.signal, self.fl_ctx, 60)  # type: ignore[arg-type]
         replies = carrier.ask(step, payloads)
         return {n: r.error if r.error is not None else Path(r.message).read_bytes() for n, r in replies.items()}  # type: ignore
