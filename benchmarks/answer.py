@@ -72,7 +72,7 @@ def wrong_start(X: np.ndarray, Y: np.ndarray, degrees: int | None = None) -> Any
     return SparseStart(features, C, left.T @ left / (len(Y) - features.size))
 
 
-def answer(case: Case, seed: int, workers: int, wrong: bool = False) -> dict[str, Any]:
+def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
     from intarsia.server.results.diagnostics import entries
     from intarsia.server.results.selection import select
     from intarsia.server.sampler import sample as sampler
@@ -103,7 +103,7 @@ def answer(case: Case, seed: int, workers: int, wrong: bool = False) -> dict[str
         kept = true if summed is None else np.searchsorted(summed.features, true)
         lower, upper = np.quantile(draws.C[:, :, kept].reshape(-1, len(true), case.Q), [0.025, 0.975], axis=0)
     hit = {int(p) for finding in chosen.findings for p in finding}
-    wrong = sum(not set(map(int, finding)) & set(map(int, true)) for finding in chosen.findings)
+    false = sum(not set(map(int, finding)) & set(map(int, true)) for finding in chosen.findings)
     ess = np.minimum(found["ess_bulk"], found["ess_tail"])
     return {
         "P": case.P, "m": case.m, "Q": case.Q, "s": case.s, "design": case.design, "seed": seed,
@@ -115,7 +115,7 @@ def answer(case: Case, seed: int, workers: int, wrong: bool = False) -> dict[str
         "rhat_folded_max": round(float(np.nanmax(found["rhat_folded"])), 4),
         "rhat_over": int((found["rhat"] > 1.01).sum()), "folded_over": int((found["rhat_folded"] > 1.02).sum()),
         "ess_min": round(float(np.nanmin(ess))), "ess_under": int((ess < 400).sum()),
-        "power": round(len(hit & set(map(int, true))) / len(true), 3), "fdr": round(wrong / max(1, len(chosen.findings)), 3),
+        "power": round(len(hit & set(map(int, true))) / len(true), 3), "fdr": round(false / max(1, len(chosen.findings)), 3),
         "findings": len(chosen.findings),
         "coverage_nz": round(float(((lower <= C[true]) & (C[true] <= upper)).mean()), 3),
         "noise_variances": np.diagonal(draws.Sigma, axis1=2, axis2=3).mean(axis=(0, 1)).round(2).tolist(),
@@ -132,10 +132,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
-    for name in args.cases:
+    for case in args.cases:
+        name = f"{case} wrong start" if args.wrong_start else case
         for seed in args.seeds:
-            name += " wrong start" if args.wrong_start else ""
-            row = {"case": name, **answer(CASES[name.split()[0]], seed, args.workers, args.wrong_start)}
+            row = {"case": name, **answer(CASES[case], seed, args.workers, args.wrong_start)}
             rows = [old for old in rows if (old["case"], old["seed"]) != (name, seed)] + [row]
             args.out.write_text("[\n" + ",\n".join(json.dumps(one) for one in rows) + "\n]\n")
             print(json.dumps(row), flush=True)

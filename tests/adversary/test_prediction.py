@@ -180,24 +180,23 @@ def test_an_owner_with_the_server_cannot_solve_for_another_sites_rows(rogue: Rog
     """The clinic lends the server its masks. What they have of each person is one mean and one spread per response of the
     clinic's, summed over the other sites: 2 × 2 numbers about 12 unknowns."""
     rogue.deliver()
-    new = new_subjects()
+    new = new_subjects(300)
     found = parts(rogue, new)
     clinic = rogue.sites["clinic"]
     model, total = clinic.model(rogue.study), PredictionSum.from_bytes(add_parts(found, "clinic").to_bytes())
     subjects = joint_prediction._read(clinic, rogue.study, model, "june", new["clinic"], None)
     asked = joint_prediction._request(rogue.study, model, "june", subjects)
-    shape = (2, 30, 2)
+    shape = (2, 300, 2)
     others = joint_prediction._others(clinic, rogue.study, asked, total, shape)
     assert others.shape == shape
     # The best linear guess of each column of the imaging centre from all the clinic was told, out of sample.
-    A = np.column_stack([np.ones(30), *others.transpose(0, 2, 1).reshape(-1, 30)])
+    A = np.column_stack([np.ones(300), *others.transpose(0, 2, 1).reshape(-1, 300)])
     truth = rogue.truth(new)[:, 6:12]
-    fit, test = slice(0, 20), slice(20, 30)
+    fit, test = slice(0, 200), slice(200, 300)
     guess = A[test] @ np.linalg.lstsq(A[fit], truth[fit], rcond=None)[0]
     error = ((guess - truth[test]) ** 2).sum(axis=0) / ((truth[test] - truth[fit].mean(axis=0)) ** 2).sum(axis=0)
-    # One strong column of mri is most of its part and is known to leak; of the rest most are not known. Ten people are few, so
-    # the median speaks.
-    assert np.median(np.sort(error)[1:]) > 0.5
+    # One strong column of mri is most of its part and is known to leak; the rest are not known.
+    assert np.sort(error)[1:].min() > 0.3
 
 
 def test_the_table_of_new_subjects_belongs_to_one_study(tmp_path: Path) -> None:
