@@ -6,7 +6,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def sample(
     other rows with the same products. The draws are the same as from the rows themselves.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default; with many
-    features, whose sweeps cost more and mix faster, 240 and 2); with a target `until` it ends
+    features, whose sweeps cost more and mix faster, 120 and 1, on a device 240 and 2); with a target `until` it ends
     before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
     an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
     a checkpoint first.
@@ -86,9 +86,10 @@ def sample(
             "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
-    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
-    warmup = (MANY_WARMUP if searches else WARMUP) if warmup is None else warmup
-    thin = (MANY_THIN if searches else THIN) if thin is None else thin
+    made = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees)
+    searches, every = made.searches, replace(made, on_device=backends.engine(backend) != "cpu").every
+    warmup = (MANY_WARMUP * every if searches else WARMUP) if warmup is None else warmup
+    thin = (int(MANY_THIN * every) if searches else THIN) if thin is None else thin
     asked = {
         "engine": backends.engine(backend), "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
         "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
