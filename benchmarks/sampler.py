@@ -32,6 +32,7 @@ from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
@@ -90,9 +91,9 @@ def paper(X: np.ndarray, Y: np.ndarray, sweeps: int, draws: int, warmup: int) ->
 def ours(X: np.ndarray, Y: np.ndarray, local: str, draws: int, warmup: int, chains: int = 4) -> dict[str, float]:
     """Our sampler in one process, every sweep kept. The time is per sweep, warm-up and checkpoints included."""
     model = Model(local=local, noise="independent")  # the paper's: both sides sample the same kind of posterior
-    sample(X, Y, model, draws=8, warmup=8, chains=1, thin=1, seed=1, workers=1)  # loads what is compiled
+    sample(X, Y, model, Settings(draws=8, warmup=8, chains=1, thin=1, seed=1, workers=1))  # loads what is compiled
     begin = time.process_time()
-    run = sample(X, Y, model, draws=draws, warmup=warmup, chains=chains, thin=1, seed=1, workers=1)
+    run = sample(X, Y, model, Settings(draws=draws, warmup=warmup, chains=chains, thin=1, seed=1, workers=1))
     seconds = time.process_time() - begin
     return {"ms_per_sweep": 1e3 * seconds / (chains * run.info["sweeps"]), **spread(run.C, chains * draws)}
 

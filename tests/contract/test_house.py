@@ -13,8 +13,6 @@ SETTINGS = {
     ("regression.py", "ReducedRankHorseshoe.__init__"),
     ("site/site.py", "Site.__init__"),
     ("site/data/table.py", "Table.open"),
-    ("server/sampler/sample.py", "sample"),
-    ("server/sampler/private.py", "sample"),
 }
 KERNELS = {"server/sampler/kernels.py", "server/results/compiled_diagnostics.py", "site/sketch/stream_compiled.py"}
 

@@ -79,12 +79,13 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
     from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler.settings import Settings
 
     Z, X, Y = data
-    run = {"draws": 30, "warmup": 20, "chains": 2, "thin": 1, "seed": 2, "workers": 1}
+    run = Settings(draws=30, warmup=20, chains=2, thin=1, seed=2, workers=1)
     N = np.linalg.qr(Z, mode="complete")[0][:, c:]
-    fitted = sample_adjusted(lambda X, Y: sample(X, Y, **run), X, Y, Covariates(Z, NAMES), seed=2)
-    projected = sample(N.T @ X, N.T @ Y, **run)
+    fitted = sample_adjusted(lambda X, Y: sample(X, Y, settings=run), X, Y, Covariates(Z, NAMES), seed=2)
+    projected = sample(N.T @ X, N.T @ Y, settings=run)
     np.testing.assert_allclose(fitted.draws.C, projected.C, atol=1e-10)
     np.testing.assert_allclose(fitted.draws.Sigma, projected.Sigma, atol=1e-10)
 

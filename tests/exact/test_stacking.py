@@ -13,6 +13,7 @@ from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
 from intarsia.server.results.stacking import SHRINK, Refit, best_weight, fold_of_rows, stack
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 
 def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
@@ -123,9 +124,9 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     X = rng.standard_normal((60, 90))
     Y = X @ rng.normal(0, 0.2, (90, 2)) + rng.standard_normal((60, 2))
-    run = {"draws": 60, "warmup": 100, "thin": 2, "chains": 1, "workers": 1}
-    fitted = sample_adjusted(lambda X, Y: sample(X, Y, **run), X, Y, Covariates(np.empty((60, 0))), seed=1)
-    weighed = weigh(fitted, lambda X, Y: sample(X, Y, **run))
+    run = Settings(draws=60, warmup=100, thin=2, chains=1, workers=1)
+    fitted = sample_adjusted(lambda X, Y: sample(X, Y, settings=run), X, Y, Covariates(np.empty((60, 0))), seed=1)
+    weighed = weigh(fitted, lambda X, Y: sample(X, Y, settings=run))
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)

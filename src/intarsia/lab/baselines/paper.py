@@ -66,16 +66,14 @@ class Posterior(Baseline):
     def _sample(self, data: Sketched) -> None:
         from intarsia.server.sampler.model import Model
         from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.settings import Settings
 
         start = time.process_time()
         with warnings.catch_warnings():
             # Jeffreys with P ≥ m warns that the posterior is improper; here that is the point of the comparison.
             warnings.simplefilter("ignore")
-            result = sample(
-                data.X, data.Y, model=Model(**self.model), draws=self.draws, warmup=self.warmup, chains=self.chains,
-                thin=self.thin, mixing=self.mixing,
-                seed=self.seed, workers=1,
-            )  # fmt: skip
+            length = Settings(self.draws, self.warmup, self.chains, self.thin, self.seed, mixing=self.mixing, workers=1)
+            result = sample(data.X, data.Y, Model(**self.model), length)
         self.seconds_ = time.process_time() - start
         self.info_ = result.info
         self.take(result.C, result.sigma2, data)
