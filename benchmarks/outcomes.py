@@ -23,6 +23,7 @@ from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.kinds import Prepared, prepare
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.probabilities import centred
 from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
@@ -55,7 +56,7 @@ def effects(rng: np.random.Generator) -> np.ndarray:
 def fitted(rng: np.random.Generator, X: np.ndarray, prepared: Prepared) -> tuple[Any, np.ndarray]:
     """Draws given the sketch of the features and the prepared response, and its effects in their own language."""
     names = [*(f"x{j}" for j in range(P)), "y"]
-    table = Table.open(np.column_stack([X, prepared.values]), names=names, responses="y")
+    table = Table.open(np.column_stack([X, prepared.values]), responses="y", rules=TableRules(names=names))
     made = sketch(table, SketchKey(rng.bytes(32)), SketchTerms("outcomes", "1", M), work=Work(threads=1))
     draws = sample(made.message.X, made.message.Y, settings=replace(RUN, seed=int(rng.integers(2**31))))
     sigma2 = draws.Sigma.reshape(-1, 1)

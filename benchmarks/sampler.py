@@ -34,6 +34,7 @@ from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
 
@@ -55,7 +56,7 @@ def sketched(scenario: Scenario, m: int, seed: int) -> tuple[np.ndarray, np.ndar
     """X_Φ and Y_Φ of one simulated data set."""
     data = simulate(scenario, np.random.default_rng(seed))
     names = [f"x{j}" for j in range(scenario.P)] + [f"y{q}" for q in range(scenario.Q)]
-    table = Table.open(np.hstack([data.X, data.Y]), names=names, responses=names[scenario.P :])
+    table = Table.open(np.hstack([data.X, data.Y]), responses=names[scenario.P :], rules=TableRules(names=names))
     message = sketch(table, KEY, SketchTerms("bench", f"{seed}", m)).message
     return np.asarray(message.X, dtype=float), np.asarray(message.Y, dtype=float)
 

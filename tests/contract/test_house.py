@@ -12,7 +12,6 @@ MOST_PARAMETERS = 7
 SETTINGS = {
     ("regression.py", "ReducedRankHorseshoe.__init__"),
     ("site/site.py", "Site.__init__"),
-    ("site/data/table.py", "Table.open"),
 }
 KERNELS = {"server/sampler/kernels.py", "server/results/compiled_diagnostics.py", "site/sketch/stream_compiled.py"}
 
