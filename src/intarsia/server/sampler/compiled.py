@@ -13,6 +13,7 @@ from intarsia.server.sampler import conditionals, inclusion, integrated, kernels
 from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
+from intarsia.server.sampler.kernels import Candidates, Constants
 from intarsia.server.sampler.schedule import KNOWN, RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
 
@@ -23,11 +24,11 @@ def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep."""
     plan, data, tuning, noise, kind = now.plan, now.data, now.tuning, now.noise, now.kind
     correlated = plan.model.noise == "correlated" and plan.Q > 1
-    laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach
+    constants = Constants(data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach)
     stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
     view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
-        B, F, lam, tau, view, stats = _without_B(now, state, view, laws, stats)
+        B, F, lam, tau, view, stats = _without_B(now, state, view, constants, stats)
     else:
         B, F = _given_scales(now, state, view)
         lam, tau = state.lam, state.tau
@@ -37,13 +38,13 @@ def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
         _three(noise, "lam" if kind.scales else "tau"),
     )  # fmt: skip
     *new, residual = kernels.given_B(
-        np.ascontiguousarray(F), (data.Y, data.rss0), laws, view[:3], (B, lam, tau), numbers, kind.scales
+        np.ascontiguousarray(F), (data.Y, data.rss0), constants, view[:3], (B, lam, tau), numbers, kind.scales
     )
     state = State(*new)
     if kind.sites:
         design = data.blocks.Xt, data.blocks.gram, data.Y
         sites = _get(noise, "single.z", "single.u")
-        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, sites)
+        B, lam, single = kernels.sites(design, tuple(state), residual, constants, tuning.theta, sites)
         state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 
@@ -63,11 +64,11 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     be, plan, data, noise, factor = now.be, now.plan, now.data, now.noise, now.factor
     X, (_, D, Y, A) = data.X, view
     s = np.sqrt(D / plan.model.power)
+    given = Given(A, state.lam, state.tau, s)
     if factor is None and plan.hold == 1:
-        possible, B, F = kernels.draw_B(X.T, Y, A, state.B, state.lam, state.tau, s, RELAX, noise["Z"], noise["E"], STIFF)
+        possible, B, F = kernels.draw_B(X.T, Y, state.B, given, (noise["Z"], noise["E"]), RELAX, STIFF)
         if possible:
             return B, F
-    given = Given(A, state.lam, state.tau, s)
 
     def draw(Y: Array, Z: Array, E: Array) -> Array:
         return conditionals.draw_B_row(be, X, Y, given, Z, E, factor)
@@ -76,7 +77,7 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     return B, be.times(X, B)
 
 
-def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...], stats: Stats) -> tuple[Any, ...]:
+def _without_B(now: Sweep, state: State, view: tuple[Array, ...], constants: Constants, stats: Stats) -> tuple[Any, ...]:
     """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted and known."""
     be, plan, data, tuning, noise, kind, _, gram = now
     X, Z = data.X, noise["Z"]
@@ -88,7 +89,7 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     if kind.trade:
         prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
         state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
-        view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
+        view = kernels.rotated(state.Sigma, data.Y, state.A, constants.correlated)
     lam, (U, D, _, A) = state.lam, view
     top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
     factor = Tridiagonal(G, X, lam, 1e1 * top)
@@ -99,17 +100,16 @@ def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[An
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
     steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
-        (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
-        (noise["steps.v"], steps, noise["steps.u"]),
-        (Z[chosen], lam[chosen], *(noise[f"border.{name}"][: chosen.size] for name in ("value", "mix", "pick"))),
-        (border.taken, border.edge, border.out),
+        (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
+        (noise["steps.v"], steps, noise["steps.u"]), (Z[chosen], lam[chosen]), border,
+        Candidates(*(noise[f"border.{name}"][: chosen.size] for name in Candidates._fields)),
     )  # fmt: skip
     if np.isnan(new).any():
         raise ConvergenceError(NOT_POSITIVE)
     old, lam = lam[chosen], be.put(lam, chosen, new)
     W = np.ascontiguousarray(factor.unrotate(W))
     if plan.hold == 1:
-        B, F = kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z)
+        B, F = kernels.coefficients(X.T, (lam, tau), Z, (W, Vt))
     else:
         B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
         columns, change, size = X[:, chosen], new**2 - old**2, (d**2).max() * factor.trace()
