@@ -126,7 +126,7 @@ def test_the_fractional_posterior_is_wider_by_the_root_of_its_power():
     rng = np.random.default_rng(5)
     X = rng.standard_normal((400, 2))
     Y = X @ np.array([[1.0], [-1.0]]) + rng.standard_normal((400, 1))
-    run = {"draws": 800, "warmup": 100, "chains": 1, "thin": 1, "seed": 2}
+    run = Settings(draws=800, warmup=100, chains=1, thin=1, seed=2)
     whole, half = (sample(X, Y, Model(power=a), run) for a in (1.0, 0.25))
     np.testing.assert_allclose(half.C.std((0, 1)) / whole.C.std((0, 1)), 2.0, rtol=0.15)
     np.testing.assert_allclose(half.C.mean((0, 1)), whole.C.mean((0, 1)), atol=0.03)
