@@ -52,11 +52,13 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
     assert set(found) == SETTINGS, found
 
 
-# Names of modules that occur twice because the folder makes each plain: a command and what it calls, a message and its
-# sender, methods compared in the lab and the report's paragraph on methods. A name is added here with its reason or changed.
+# Names of modules that occur twice because the folder makes each plain. A name is added here with its reason or changed.
 TWICE = {
-    "base", "check", "fit", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
-    "site", "steps", "study",
+    "check", "fit", "key", "site", "study",  # a command of that name, and what it calls
+    "kinds",  # of responses: what may be said of them, and how a site prepares them
+    "prediction",  # a message, and the site's step that makes it
+    "private",  # a site's private sketch, and the draws given one
+    "protocol",  # of a study, and of an array library
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.lab.connectome import RESPONSES, regions, simulate_connectome
-from intarsia.lab.experiments.base import Cell
+from intarsia.lab.experiments.experiment import Cell
 from intarsia.lab.experiments.real import _run, cross_validate
 from intarsia.lab.figure6 import figure6
 from intarsia.lab.methods import Settings

@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.lab import experiments, runner
-from intarsia.lab.experiments.base import COLUMNS, Cell, Experiment
+from intarsia.lab.experiments.experiment import COLUMNS, Cell, Experiment
 from intarsia.lab.methods import METHODS, Settings, make
 from intarsia.lab.runner import Part
 from intarsia.lab.simulate import Scenario

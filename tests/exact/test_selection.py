@@ -8,8 +8,8 @@ from scipy import stats
 
 from intarsia.errors import InputError
 from intarsia.server.results import selection
+from intarsia.server.results.distance_from_zero import calibrate, contour_share, sign_share
 from intarsia.server.results.selection import bayesian_fdr, low_component, select
-from intarsia.server.results.shares import calibrate, contour_share, sign_share
 
 
 def posterior(seed: int, P: int = 60, Q: int = 3, signals: int = 8, draws: int = 400) -> np.ndarray:

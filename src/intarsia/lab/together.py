@@ -18,7 +18,7 @@ import numpy as np
 
 from intarsia.lab.baselines.paper import Posterior
 from intarsia.lab.experiments import find
-from intarsia.lab.experiments.paper import BASELINE_OF
+from intarsia.lab.experiments.simulations import BASELINE_OF
 from intarsia.lab.methods import Row, Settings, accuracy_measures, estimator, measures
 from intarsia.lab.simulate import Dataset, simulate
 from intarsia.lab.sketching import Sketched

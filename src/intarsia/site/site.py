@@ -21,7 +21,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
 from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
 from intarsia.site.fingerprint import Fingerprint
-from intarsia.site.gram import steps as gram
+from intarsia.site.gram import gram_steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 from intarsia.lab.mixture import algorithm3
 from intarsia.lab.sketching import Owners, Sketched, federated_sketch
 

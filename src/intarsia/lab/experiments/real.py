@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.lab.experiments.base import Cell, Experiment
-from intarsia.lab.experiments.paper import QUICK, SMOKE
+from intarsia.lab.experiments.experiment import Cell, Experiment
+from intarsia.lab.experiments.simulations import QUICK, SMOKE
 from intarsia.lab.methods import POSTERIORS, Row, Settings, make
 from intarsia.lab.realdata import RealData, available, load
 

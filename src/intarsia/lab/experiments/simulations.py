@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.lab.baselines.paper import Posterior
-from intarsia.lab.experiments.base import Cell, Experiment
+from intarsia.lab.experiments.experiment import Cell, Experiment
 from intarsia.lab.methods import Row, Settings, accuracy_measures, fit
 from intarsia.lab.simulate import Scenario, simulate
 
