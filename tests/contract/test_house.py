@@ -117,3 +117,39 @@ def test_per_is_written_where_per_is_meant() -> None:
     pages.remove(ROOT / "CHANGELOG.md")  # what it says of past versions stays as it was
     found = [f"{path.name}: {hit[0]}" for path in pages for hit in DISTRIBUTIVE.finditer(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+# What a number counts, where the constant's name says it. Of every other one a comment beside it does, or above its paragraph.
+UNITS = """
+    seconds bytes byte bits rows row columns features responses subjects draws warmup thin chains levels values words characters
+    entries arrays numbers members share ratio factor factors sd correlation correlations cosine eigenvalue tolerance fdr m rho
+    steps folds shown projections refits probes version schema format exit
+"""
+
+
+def without_unit(text: str) -> set[str]:
+    """Constants of a module that are bare numbers, named without a unit and without a comment."""
+    lines, found = text.splitlines(), set()
+    for node in ast.parse(text).body:
+        if not (isinstance(node, ast.Assign) and _is_number(node.value)):
+            continue
+        paragraph = "\n".join(lines[: node.lineno]).split("\n\n")[-1]
+        if "  # " in lines[node.lineno - 1] or re.search(r"^#", paragraph, re.M):
+            continue
+        names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        found |= {name for name in names if name.isupper() and not set(name.lower().split("_")) & set(UNITS.split())}
+    return found
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    node = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+
+
+def test_a_constant_says_what_it_counts() -> None:
+    planted = "LIMIT = 3\nLIMIT_SECONDS = 3\nMOST = 4  # names\nON = True\n\n# rows\nPIECE = 2**8\n"
+    assert without_unit(planted) == {"LIMIT"}
+    found = {f"{path.stem}.{name}" for path in SOURCE.rglob("*.py") for name in without_unit(path.read_text(encoding="utf-8"))}
+    assert found == set()

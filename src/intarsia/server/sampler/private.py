@@ -33,12 +33,12 @@ def sample(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None, sett
     if backends.engine(settings.backend) != "cpu":
         raise InputError("Sketches with privacy noise are fitted on the CPU. Leave the backend at numpy.")
     s = setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)
-    loud = check_signal(s.Z, s.d, noise.n)
+    seen = check_signal(s.Z, s.d, noise.n)
     m, P = s.Z.shape
     asked = asked_of("private", model, replace(settings, mixing=True), (m, P, s.Y.shape[1]))
     found = carry_out(Job(asked, {"X": s.Z, "Y": s.Y, "d": s.d}, 1e-3 + (P**3 + 2 * m * P**2) / 1e10), settings)
     dy = np.zeros(s.Y.shape[1]) if noise.responses is None else np.square(np.asarray(noise.responses, float)) / noise.n
     info = found.info | {
-        "errors_in_variables": True, "noise_ratio": loud.ratio, "noise_variance": loud.noise,
+        "errors_in_variables": True, "noise_ratio": seen.ratio, "noise_variance": seen.noise,
     }  # fmt: skip
     return replace(found, Sigma=without(found.Sigma, dy), shrinkage=None, info=info)
