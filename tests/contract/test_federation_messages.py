@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.carriers.flare.pieces import PIECE_BYTES, Assembly, all_pieces, pack_payload, unpack_payload
-from intarsia.errors import IntarsiaError, MessageError
+from intarsia.errors import FederationError, IntarsiaError, MessageError
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
 from intarsia.wire.leave import Leave
-from intarsia.wire.prediction import PredictionPart, PredictionSum
+from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle, Signed
 
 HASH = "ab" * 32
@@ -126,6 +127,23 @@ def test_a_signed_message_has_one_form_only(kind: str) -> None:
     else:
         with pytest.raises(MessageError, match="signature"):
             type(message).from_bytes(unsigned)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"order_mac": "cd" * 32}, "different subjects"), ({"fit_digest": "cd" * 32}, "different fits"),
+        ({"digest": "cd" * 32}, "other things"), ({"parts": {}}, "no part"),
+        ({"parts": {"lab": np.ones((2, 4, 1), dtype=np.uint64)}}, "shape"),
+    ],
+)  # fmt: skip
+def test_only_parts_of_one_request_are_added(change: dict[str, object], words: str) -> None:
+    clinic = MESSAGES["part"]
+    assert isinstance(clinic, PredictionPart)
+    mri = replace(clinic, site="mri")
+    assert (add_parts({"clinic": clinic, "mri": mri}, "lab").total == 2).all()  # type: ignore[union-attr]
+    with pytest.raises(FederationError, match=words):
+        add_parts({"clinic": clinic, "mri": replace(mri, **change)}, "lab")  # type: ignore[arg-type]
 
 
 def test_pieces_make_the_whole_or_nothing() -> None:
