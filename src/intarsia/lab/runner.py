@@ -116,7 +116,7 @@ def run_task(task: Task) -> list[Row]:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Settings`)."""
+    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Effort`)."""
 
     replicates: int | None = None
     methods: Collection[str] | None = None
