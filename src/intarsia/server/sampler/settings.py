@@ -21,7 +21,6 @@ class Progress:
     seconds: float
     seconds_left: float
     rhat: float  # largest over a fixed sample of entries of C and the noise levels; NaN before there are draws
-    finite: bool = True
     standing: Standing | None = None  # at the last look, where the run has a target
     until: Until | None = None  # the target
 
