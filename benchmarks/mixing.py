@@ -67,18 +67,20 @@ def random_numbers(plan: Plan) -> set[str]:
     return {name for i in range(period(plan)) for name in plan.noise(plan.kind(i))}
 
 
-def chain(problem: Problem, warmup: int, sweeps: int, **options: Any) -> tuple[np.ndarray, np.ndarray, float]:
+def chain(
+    problem: Problem, warmup: int, sweeps: int, noise: str = "correlated", **options: Any
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Every sweep's C and log noise variances of one chain, and milliseconds of processor time per sweep."""
-    run = OneChain(*problem, Model(), warmup=warmup, **options)
-    C, noise, spent = [], [], 0.0
+    run = OneChain(*problem, Model(noise=noise), warmup=warmup, **options)
+    C, variances, spent = [], [], 0.0
     for i in range(warmup + sweeps):
         begin = time.process_time()
         run.sweep()
         if i >= warmup:
             spent += time.process_time() - begin
             C.append((run.state.B @ run.state.A.T).astype(np.float32))
-            noise.append(np.log(np.diag(run.state.Sigma)))
-    return np.array(C), np.array(noise), 1e3 * spent / sweeps
+            variances.append(np.log(np.diag(run.state.Sigma)))
+    return np.array(C), np.array(variances), 1e3 * spent / sweeps
 
 
 def measure(kind: str, name: str, problem: Problem, warmup: int, sweeps: int, **options: Any) -> dict[str, Any]:
@@ -115,6 +117,7 @@ def main() -> None:
             with patch.object(schedule, "COSTLY", np.inf):
                 rows.append(measure(kind, "without sharing the factored system", problem, 300, args.sweeps))
             rows.append(measure(kind, "plain Gibbs", problem, 300, args.sweeps, mixing=False))
+            rows.append(measure(kind, "independent noise", problem, 300, args.sweeps, noise="independent"))
     if args.sweeps >= 1000 and not args.only:
         RESULT.write_text(json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows))
