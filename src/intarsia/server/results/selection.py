@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
+from intarsia.server.results.distance_from_zero import calibrate, row_share, sign_share, sign_share_of
 from intarsia.server.results.groups import Group, find_groups
-from intarsia.server.results.shares import calibrate, row_share, sign_share, sign_share_of
 from intarsia.server.results.summaries import Summaries
 
 Array = NDArray[np.float64]

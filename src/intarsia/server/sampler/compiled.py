@@ -14,6 +14,7 @@ from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
+from intarsia.server.sampler.kernels import Candidates, Constants
 from intarsia.server.sampler.schedule import RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
 from intarsia.server.sampler.without_b import Systems, Walked
@@ -24,8 +25,8 @@ FEW = 80  # rows up to which half a product is not worth a call of its own
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep."""
     plan, data, tuning, noise, kind = now.plan, now.data, now.tuning, now.noise, now.kind
-    laws = _laws(now)
-    correlated = laws[2]
+    constants = _constants(now)
+    correlated = constants.correlated
     stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
     if kind.collapse:
         state, F, view, stats = _without_B(now, state, stats)
@@ -39,13 +40,13 @@ def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
         _three(noise, "lam" if kind.scales else "tau"),
     )  # fmt: skip
     *new, residual = kernels.given_B(
-        np.ascontiguousarray(F), (data.Y, data.rss0), laws, view, (state.B, state.lam, state.tau), numbers, kind.scales
+        np.ascontiguousarray(F), (data.Y, data.rss0), constants, view, (state.B, state.lam, state.tau), numbers, kind.scales
     )
     state = State(*new)
     if kind.sites:
         design = data.blocks.Xt, data.blocks.gram, data.Y
         sites = _get(noise, "single.z", "single.u")
-        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, sites)
+        B, lam, single = kernels.sites(design, tuple(state), residual, constants, tuning.theta, sites)
         state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 
@@ -65,11 +66,11 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     be, plan, data, noise, factor = now.be, now.plan, now.data, now.noise, now.factor
     X, (_, D, Y, A) = data.X, view
     s = np.sqrt(D / plan.model.power)
+    given = Given(A, state.lam, state.tau, s)
     if factor is None and plan.hold == 1:
-        possible, B, F = kernels.draw_B(X.T, Y, A, state.B, state.lam, state.tau, s, RELAX, noise["Z"], noise["E"], STIFF)
+        possible, B, F = kernels.draw_B(X.T, Y, state.B, given, (noise["Z"], noise["E"]), RELAX, STIFF)
         if possible:
             return B, F
-    given = Given(A, state.lam, state.tau, s)
 
     def draw(Y: Array, Z: Array, E: Array) -> Array:
         return conditionals.draw_B_row(be, X, Y, given, Z, E, factor)
@@ -92,7 +93,7 @@ def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
     packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, border.features]], axis=1))
     there = walk(now, state, Systems(factor, packed, border, Z[border.features]), noise)
     lam, W = be.put(state.lam, border.features, there.new), np.ascontiguousarray(factor.unrotate(there.W))
-    B, F = kernels.coefficients(X.T, lam, there.tau, Z, W, there.Vt, 0.0, Z)
+    B, F = kernels.coefficients(X.T, (lam, there.tau), Z, (W, there.Vt))
     (U, D), stats = there.rotation, stats._replace(steps=there.accepted)
     return state._replace(B=B, lam=lam, tau=there.tau), F, (U, D, data.Y @ U), stats
 
@@ -102,13 +103,12 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     plan, data, (system, packed, border, Zk) = now.plan, now.data, given
     factor = cast(Tridiagonal, system)
     steps = np.exp(now.tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
-    laws = _laws(now)
-    U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, laws[2])[:2]
-    numbers = (noise[f"border.{name}"][: border.features.size] for name in ("value", "mix", "pick"))
+    constants, features = _constants(now), border.features
+    U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
-        (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
-        (noise["steps.v"], steps, noise["steps.u"]), (Zk, state.lam[border.features], *numbers),
-        (border.taken, border.edge, border.out),
+        (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
+        (noise["steps.v"], steps, noise["steps.u"]), (Zk, state.lam[features]), border,
+        Candidates(*(noise[f"border.{name}"][: features.size] for name in Candidates._fields)),
     )  # fmt: skip
     if np.isnan(new).any():
         raise ConvergenceError(
@@ -118,8 +118,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     return Walked(Rotation(U, D), tau, accepted, new, d, Vt, W)
 
 
-def _laws(now: Sweep) -> tuple[Any, ...]:
-    """What the kernels know of the model: rows, the likelihood's power, is the noise correlated, and scales of the laws."""
+def _constants(now: Sweep) -> Constants:
     plan, data = now.plan, now.data
     correlated = plan.model.noise == "correlated" and plan.Q > 1
-    return data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach
+    return Constants(data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach)

@@ -30,7 +30,7 @@ class DeviceChains:
         self.device = be.device()
         found = asked.start()
         whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
-        self.plan = device.on_device(whole if found is None else with_start(whole, X, Y, found), self.device)
+        self.plan = device.on_device(whole if found is None else with_start(whole, found), self.device)
         self.record = asked.record(self.chains, self.plan.R)
         keep_C: bool | device.Part = True
         if isinstance(self.record, BoundedRecord):

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -63,6 +63,7 @@ class Plan:
     mixing: bool = True
     block: int = BLOCK
     visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
+    length: float = field(default=0.0, compare=False)  # root mean square of the lengths of X's columns
     tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale),
     tau_reach: float = math.inf  # whose tail ends about so many times its scale
     on_device: bool = False  # are chains made side by side on an accelerator?
@@ -81,6 +82,19 @@ class Plan:
     def covariance(self, scale: Array) -> Covariance:
         """The prior of Sigma; `scale` (Q) are the root mean squares of the responses."""
         return covariance_law(self.model.noise, scale, self.Q)
+
+    def at_level(self, level: float) -> "Plan":
+        """With the scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
+
+        A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
+        lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be
+        `level`.
+        """
+        expected = expected_features(self.model, self.m, self.P)
+        if expected is None or not self.length > 0 or not level > 0:
+            return replace(self, tau_scale=1.0)
+        share = min(expected / self.P, 0.5)
+        return replace(self, tau_scale=share / (1 - share) * level / (self.length * math.sqrt(self.R)))
 
     @cached_property
     def hold(self) -> int:
@@ -202,17 +216,18 @@ def plan(
     known = known and not visits and has_gram(P, block)
     made = Plan(
         model, m, P, Q, R, rows, borderline=min(places, P), mixing=mixing, block=block, visits=visits,
-        tau_scale=tau_scale(model, X, Y, R, m), tau_reach=REACH if _many(m, P) else math.inf,
+        length=math.sqrt(np.einsum("mp,mp->", X, X) / P), tau_reach=REACH if _many(m, P) else math.inf,
         compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
+    made = made.at_level(math.sqrt(np.square(Y).sum() / (m * Q)))
     if made.searches:
         made = replace(made, looks=LOOKS, borderline=min(MANY_BORDERLINE, P) if borderline is None else made.borderline)
     return made
 
 
-def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:
-    """The plan of a run whose chains start from a sparse solution: it knows the noise better than the responses do."""
-    return replace(plan, tau_scale=tau_scale(plan.model, X, Y, plan.R, plan.m, found))
+def with_start(plan: Plan, found: SparseStart) -> Plan:
+    """The plan of a run whose chains start from a sparse solution: what it leaves tells the noise's size better than Y."""
+    return plan.at_level(math.sqrt(np.trace(found.residual) / plan.Q))
 
 
 def expected_features(model: Model, m: int, P: int) -> float | None:
@@ -230,23 +245,6 @@ def expected_features(model: Model, m: int, P: int) -> float | None:
 
 def _many(m: int, P: int) -> bool:
     return max(SEARCHED, PER_ROW * m) <= P
-
-
-def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseStart | None = None) -> float:
-    """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
-
-    A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
-    lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
-    root mean square over m rows of what the sparse solution leaves where one was `found`, else that of the responses.
-    """
-    P = X.shape[1]
-    expected = expected_features(model, m, P)
-    if expected is None:
-        return 1.0
-    share = min(expected / P, 0.5)
-    length = np.sqrt(np.einsum("mp,mp->", X, X) / P)  # without a second X in memory
-    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]) if found is None else np.trace(found.residual) / Y.shape[1])
-    return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 
 class Sweep(NamedTuple):
