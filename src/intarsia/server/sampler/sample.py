@@ -66,7 +66,7 @@ def sample(
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
-    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model), searches), settings)
+    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model, engine), searches), settings)
 
 
 def asked_of(engine: str, model: Model, settings: Settings, shape: Sequence[int]) -> dict[str, Any]:
@@ -122,9 +122,11 @@ def _check_gaps(Y: Any, model: Model, engine: str) -> None:
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
-def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
-    """A guess, before any sweep is made."""
+def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
+    """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, its compiler's minute included."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
+    if engine == "device" and not backends.on_device().device().startswith("cpu"):
+        return 0.03 + 1.2e-7 * P
     size = rows * Q if model.local == "element" else rows
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 
