@@ -29,7 +29,7 @@ def sample(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None, sett
     Sigma is that of the responses without the privacy noise. The same seed gives the same draws, whatever the workers; a
     `checkpoint` folder lets an interrupted run go on as one that was never stopped.
     """
-    model, settings = model or Model(), (settings or Settings()).filled(many=False)
+    model, settings = model or Model(), (settings or Settings()).filled()
     if backends.engine(settings.backend) != "cpu":
         raise InputError("Sketches with privacy noise are fitted on the CPU. Leave the backend at numpy.")
     s = setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)

@@ -26,6 +26,7 @@ from intarsia.server.sampler.schedule import plan
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
+from intarsia.wire.defaults import MANY_THIN, MANY_WARMUP
 
 
 def sample(
@@ -59,7 +60,7 @@ def sample(
             stacklevel=2,
         )
     searches = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees).searches
-    settings = settings.filled(searches)
+    settings = settings.filled(MANY_WARMUP, MANY_THIN) if searches else settings.filled()
     asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from intarsia.errors import InputError
 from intarsia.server.sampler.stopping import Standing, Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_THIN, MANY_WARMUP, MEMORY, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY, THIN, WARMUP
 
 CHECKPOINT_SECONDS = 20.0
 
@@ -58,9 +58,8 @@ class Settings:
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
 
-    def filled(self, many: bool) -> "Settings":
-        """The same with a length for warm-up and thinning where none was given (`many`: for many features); checked."""
-        warmup, thin = (MANY_WARMUP, MANY_THIN) if many else (WARMUP, THIN)
+    def filled(self, warmup: int = WARMUP, thin: int = THIN) -> "Settings":
+        """The same with these lengths where none were given; checked."""
         found = replace(
             self, warmup=warmup if self.warmup is None else self.warmup, thin=thin if self.thin is None else self.thin
         )
