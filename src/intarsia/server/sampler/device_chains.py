@@ -15,7 +15,7 @@ from intarsia.server.sampler.running import marks
 from intarsia.server.sampler.schedule import plan, with_start
 from intarsia.server.sampler.state import State, Tuning
 
-DEVICE_SHARE = 0.6  # of its memory that the chains may take
+DEVICE_SHARE = 0.85  # of the memory JAX may take, for the chains
 
 
 class DeviceChains:

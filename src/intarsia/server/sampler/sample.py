@@ -5,7 +5,7 @@ import platform
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from intarsia.server.sampler.schedule import plan
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
-from intarsia.wire.defaults import MANY_THIN, MANY_WARMUP
 
 
 def sample(
@@ -59,14 +58,15 @@ def sample(
             "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
-    searches = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees).searches
-    settings = settings.filled(MANY_WARMUP, MANY_THIN) if searches else settings.filled()
+    made = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees)
+    searches, round_ = made.searches, replace(made, on_device=engine != "cpu").every
+    settings = settings.filled(round_ if searches else 0)
     asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
-    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model), searches), settings)
+    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model, engine), searches), settings)
 
 
 def asked_of(engine: str, model: Model, settings: Settings, shape: Sequence[int]) -> dict[str, Any]:
@@ -122,9 +122,11 @@ def _check_gaps(Y: Any, model: Model, engine: str) -> None:
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
-def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
-    """A guess, before any sweep is made."""
+def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
+    """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, its compiler's minute included."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
+    if engine == "device" and not backends.on_device().device().startswith("cpu"):
+        return 0.03 + 1.2e-7 * P
     size = rows * Q if model.local == "element" else rows
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 
