@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy.dp import composed
 from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
@@ -187,6 +186,8 @@ class Ledger:
 
         Not `of_all`: of those that had noise, whatever else left.
         """
+        from intarsia.privacy.dp import composed  # with it come libraries that not every process needs
+
         pairs: list[tuple[float, float]] = []
         for entry in self._runs().values():
             path = self.folder / "cohorts" / entry.cohort
