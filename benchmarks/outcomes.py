@@ -11,6 +11,7 @@ replace those of the same part in benchmarks/results/outcomes.json.
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ from scipy.special import expit
 
 from intarsia.server.results.selection import select
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.kinds import Prepared, prepare
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.probabilities import centred
 from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
 
 RESULTS = Path(__file__).parent / "results" / "outcomes.json"
 N, M, P, TRUE = 4000, 400, 300, 10
-RUN: dict[str, Any] = {"draws": 400, "warmup": 400, "chains": 2, "thin": 2, "workers": 1}
+RUN = Settings(draws=400, warmup=400, chains=2, thin=2, workers=1)
 SETTINGS = {
     "normal, half": ("normal", 0.5),
     "normal, 7 %": ("normal", 0.07),
@@ -53,9 +56,9 @@ def effects(rng: np.random.Generator) -> np.ndarray:
 def fitted(rng: np.random.Generator, X: np.ndarray, prepared: Prepared) -> tuple[Any, np.ndarray]:
     """Draws given the sketch of the features and the prepared response, and its effects in their own language."""
     names = [*(f"x{j}" for j in range(P)), "y"]
-    table = Table.open(np.column_stack([X, prepared.values]), names=names, responses="y")
+    table = Table.open(np.column_stack([X, prepared.values]), responses="y", rules=TableRules(names=names))
     made = sketch(table, SketchKey(rng.bytes(32)), SketchTerms("outcomes", "1", M), work=Work(threads=1))
-    draws = sample(made.message.X, made.message.Y, **RUN, seed=int(rng.integers(2**31)))
+    draws = sample(made.message.X, made.message.Y, settings=replace(RUN, seed=int(rng.integers(2**31))))
     sigma2 = draws.Sigma.reshape(-1, 1)
     C = draws.C.reshape(len(sigma2), P)
     return draws, prepared.back.effect(C, s_y=float(made.units.y_scale[0]), sigma2=sigma2)
@@ -139,7 +142,7 @@ def union(sets: int, rho: float = 0.6) -> dict[str, Any]:
         Y[M // 2 :, 2:] = np.nan
         seed = int(rng.integers(2**31))
         for rows, into in ((slice(None), both), (slice(0, M // 2), alone)):
-            draws = sample(X[rows], Y[rows], **RUN, seed=seed, partly=True)
+            draws = sample(X[rows], Y[rows], settings=replace(RUN, seed=seed), partly=True)
             low, high = np.quantile(draws.C.reshape(-1, P, Q), [0.025, 0.975], axis=0)
             at = (C != 0).all(axis=1)
             selected = select(draws.C, fdr=FDR).selected
@@ -187,7 +190,7 @@ def main() -> None:
         "P": P,
         "true_features": TRUE,
         "fdr_asked": FDR,
-        **{k: RUN[k] for k in ("draws", "warmup", "chains", "thin")},
+        **{k: getattr(RUN, k) for k in ("draws", "warmup", "chains", "thin")},
     }
     kept[args.part] = {"settings": found, "of": size, "seconds": round(time.perf_counter() - began, 1)}
     RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
