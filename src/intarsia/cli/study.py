@@ -171,7 +171,7 @@ def explain(study: Study) -> list[str]:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
-    return lines
+    return [one_line(line) for line in lines]  # labels and names are somebody else's text
 
 
 def run_status(args: argparse.Namespace) -> None:
