@@ -8,8 +8,9 @@ Columns are centred and scaled inside; every result is in the data's own units.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -24,12 +25,13 @@ from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import Judgement, judge, keep
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
+from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
@@ -168,7 +170,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
         self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
-        self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
+        seen = (data.x.put_back(fitted.X) * data.x.scale, data.y.put_back(fitted.Y) * data.y.scale)
+        self._finish(data.rows(), seen, flat=y.ndim == 1)
         self._keep_weighed(weighed, data)
         return self
 
@@ -198,7 +201,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
-        self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
+        self._finish(Rows(X, Y, covariates.Z), (fitted.X, None if noisy else fitted.Y), flat=False)
         self._keep_weighed(weighed)
         return self
 
@@ -249,7 +252,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         `intarsia.wire.result_table.COLUMNS` says what each column holds.
         """
         check_is_fitted(self)
-        parts = effects_of(self.posterior_, Judgement(self.diagnosis_, self.selection_), probability)
+        parts = effects_of(self.posterior_, self._judgement, probability)
         if self._scales is not None:
             x, y, z = self._scales
             responses = dict(zip(self.posterior_.responses, y.tolist(), strict=True))
@@ -356,10 +359,14 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)
 
-    def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
-        """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
-        method: Any = self.selection
-        judgement = keep(self.posterior_, judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr))
+    def _finish(self, rows: Rows, seen: tuple[Array, Array | None], flat: bool) -> None:
+        """Judge the posterior given its rows, and X and Y as the sampler saw them (Y: None under privacy noise); say what was
+        found under scikit-learn's names."""
+        (X, Y), method = seen, cast(Any, self.selection)
+        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        if Y is not None:
+            judgement = replace(judgement, unshrunk=unshrunk_of(self.posterior_, X, Y))
+        judgement = keep(self.posterior_, judgement)
         self._judgement = judgement
         self.diagnosis_: Diagnosis = judgement.diagnosis
         self.selection_ = judgement.selection

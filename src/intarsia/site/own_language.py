@@ -18,7 +18,8 @@ from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.kinds import MARTINGALE, Back
-from intarsia.wire.result_table import Told
+from intarsia.wire.log_odds import normal_draws
+from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
 
 Array = NDArray[np.float64]
 _STRONG = log(5.0)  # per standard deviation of the feature: beyond, log odds hang on how nearly normal it is
@@ -48,6 +49,18 @@ class Response:
         draws = self._effect(c.draws[:, :, q], self.sigma2[:, None], skewness)
         low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
         return dict(zip(_SUMMARY, (draws.mean(axis=0), draws.std(axis=0, ddof=1), low, high), strict=True))
+
+    def unshrunk(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Array]:
+        """Effects under a flat prior of their own with their intervals, by column of the table."""
+        if c.unshrunk is None or c.unshrunk_sd is None:
+            return {}
+        mean, sd = c.unshrunk[:, q], c.unshrunk_sd[:, q]
+        if self.back.kind != "binary" or self.sigma2 is None:
+            ends = flat_interval((mean, sd), c.interval)
+            return {name: self._effect(values, self.sigma2_mean, skewness) for name, values in ends.items()}
+        draws = self._effect(normal_draws(mean, sd, len(self.sigma2)), self.sigma2[:, None], skewness)
+        low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
+        return dict(zip(UNSHRUNK, (draws.mean(axis=0), low, high), strict=True))
 
     def covariates(self, c: Coefficients, q: int) -> dict[str, Any]:
         return self._scaled({name: getattr(c, f"covariate_{name}")[:, q] for name in _SUMMARY})
@@ -140,9 +153,10 @@ def told(
             continue
         response = known[label]
         words: dict[str, Any] = {"unit": _unit(response.back), "ratio": response.back.language.ratio}
-        found = response.features(c, q, np.array([skewness.get(feature, 0.0) for feature in c.features]))
+        shape = np.array([skewness.get(feature, 0.0) for feature in c.features])
+        found, flat = response.features(c, q, shape), response.unshrunk(c, q, shape)
         cautions = [response.caution(float(e), skewness.get(f, 0.0)) for e, f in zip(found["mean"], c.features, strict=True)]
-        features[label] = Told(**found, **words, cautions=cautions)
+        features[label] = Told(**found, **words, cautions=cautions, unshrunk=flat)
         covariates[label] = Told(**response.covariates(c, q), **words)
     return features, covariates
 

@@ -26,6 +26,7 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
         lower=lower.values,
         upper=upper.values,
         evidence=evidence_of(posterior, judgement),
+        unshrunk=judgement.unshrunk,
         **common,
     )
     covariates = posterior.covariates

@@ -10,12 +10,23 @@ feature's coefficients is normal,
 and over the draws these mix. Coefficients that the prior shrank stay in R and so in Σ: intervals are as wide as that makes them.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from intarsia.server.results.posterior import Posterior
 
 Array = NDArray[np.float64]
 
 MOST_DRAWS = 200
+
+
+def unshrunk_of(posterior: "Posterior", X: Array, Y: Array) -> tuple[Array, Array]:
+    """The same of a posterior in the units of X and Y: the rows as the sampler saw them."""
+    C, Sigma = posterior.whole, posterior.whole_Sigma
+    return unshrunk(X, Y, C.reshape(-1, *C.shape[2:]), Sigma.reshape(-1, *Sigma.shape[2:]))
 
 
 def unshrunk(X: Array, Y: Array, C: NDArray[np.floating], Sigma: Array) -> tuple[Array, Array]:
@@ -23,6 +34,7 @@ def unshrunk(X: Array, Y: Array, C: NDArray[np.floating], Sigma: Array) -> tuple
     seen = ~np.isnan(Y)
     # Of each feature, its squares over the rows that have the response.
     squares = np.square(X).T @ seen
+    squares = np.where(squares > 0, squares, np.nan)  # of a column of noughts nothing can be said
     filled = np.where(seen, Y, 0.0)
     at = np.unique(np.linspace(0, len(C) - 1, min(len(C), MOST_DRAWS)).round().astype(int))
     total, square, noise = np.zeros(squares.shape), np.zeros(squares.shape), np.zeros(Y.shape[1])
