@@ -80,6 +80,10 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     assert asthma["odds_ratio"] == asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
     assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio per unit of the feature", "odds ratio")
     assert asthma["or_lower"] < asthma["odds_ratio"] < asthma["or_upper"]
+    # Under a flat prior of its own the effect is not drawn towards zero.
+    assert asthma["unshrunk_lower"] < 0.08 < asthma["unshrunk_upper"]
+    assert asthma["unshrunk"] > asthma["effect"]
+    assert months["unshrunk_lower"] < months["effect"] < months["unshrunk_upper"] < 0
     assert months["unit"] == "months per unit of the feature"
     assert months["ratio"] is None
     assert months["upper"] < 0  # x0 brings the event earlier
@@ -121,6 +125,16 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert found["g1", "stage"]["unit"] == "score per unit of the feature"
     assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
     assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    # So does the server, per standard deviation of the features, whose scales it does not know.
+    run("report", tmp_path / "server", "--table", tmp_path / "results.csv")
+    table = pd.read_csv(tmp_path / "results.csv").set_index(["feature", "response"])
+    row = table.loc[("g1", "asthma")]
+    assert row["unit"] == "log odds ratio per sd of the feature"
+    assert row["effect"] == pytest.approx(asthma["effect"] * lab.units.x_scale[j])
+    assert row["odds_ratio"] == pytest.approx(np.exp(row["effect"]))
+    assert row["unshrunk"] == pytest.approx(asthma["unshrunk"] * lab.units.x_scale[j])
+    assert table.loc[("g1", "months"), "unit"] == "months per sd of the feature"
+    assert table.loc[("g1", "visits"), "unit"] == "sd of the response per sd of the feature"
     assert set(lab.coefficients.noise_variances) == {"asthma"}
     q = clinic.coefficients.own_responses.index("asthma")
     assert lab.coefficients.noise_variances["asthma"] == pytest.approx(clinic.coefficients.sigma2_mean[q])

@@ -17,7 +17,7 @@ from intarsia.site.probabilities import centred
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.kinds import MARTINGALE, Back
+from intarsia.wire.kinds import Back
 from intarsia.wire.log_odds import normal_draws
 from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
 
@@ -137,7 +137,7 @@ def shared_responses(c: Coefficients, meaning: Meaning) -> dict[str, Response]:
     out = {}
     for label, scale in zip(c.responses, c.response_scales, strict=False):
         back, noise = meaning.planned.get(label), c.noise_variances.get(label)
-        if back is None or back.transform in ("anscombe", MARTINGALE) or (back.kind == "binary" and noise is None):
+        if back is None or back.owner_only or (back.kind == "binary" and noise is None):
             continue
         out[label] = Response(nan, scale, back, 1.0 if noise is None else noise)
     return out
@@ -152,18 +152,13 @@ def told(
         if label not in known or known[label].back == Back("continuous"):
             continue
         response = known[label]
-        words: dict[str, Any] = {"unit": _unit(response.back), "ratio": response.back.language.ratio}
+        words: dict[str, Any] = {"unit": response.back.effect_unit, "ratio": response.back.language.ratio}
         shape = np.array([skewness.get(feature, 0.0) for feature in c.features])
         found, flat = response.features(c, q, shape), response.unshrunk(c, q, shape)
         cautions = [response.caution(float(e), skewness.get(f, 0.0)) for e, f in zip(found["mean"], c.features, strict=True)]
         features[label] = Told(**found, **words, cautions=cautions, unshrunk=flat)
         covariates[label] = Told(**response.covariates(c, q), **words)
     return features, covariates
-
-
-def _unit(back: Back) -> str:
-    language = back.language
-    return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
 
 
 def _expit(values: Any) -> Array:

@@ -143,6 +143,17 @@ class Back:
         return Language("difference", self.unit)
 
     @property
+    def effect_unit(self) -> str:
+        """The unit of an effect in the table of results, before "per …"."""
+        language = self.language
+        return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
+
+    @property
+    def owner_only(self) -> bool:
+        """Does reading an effect need more than the response's standard deviation: `centre`, which only the owner knows?"""
+        return self.transform in ("anscombe", MARTINGALE)
+
+    @property
     def predicts(self) -> str:
         """What a predicted value of this response is; empty for a plain measurement."""
         if self.kind == "binary":
@@ -164,7 +175,7 @@ class Back:
         C = np.asarray(C, dtype=np.float64)
         if self.kind == "binary":
             return log_odds_ratio(C, s_y, sigma2, skewness, share)
-        if self.transform in ("anscombe", MARTINGALE):
+        if self.owner_only:
             # 2√(μ + 3/8) changes by dμ/√μ; a martingale residual by log HR × (share of subjects with an event).
             return C * s_y / (np.sqrt(self.centre) if self.transform == "anscombe" else self.centre)
         return C * s_y
