@@ -98,8 +98,9 @@ def test_a_gram_study_over_the_network(network: Network) -> None:
         keys = identities[entry["name"]]
         entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
     s = Study.from_dict(content)
-    words = ("study", "run", network.accept(s), "--server", network.server, "--timeout", 60, "--until", "collect")
-    network.command(*words)
+    with network.agreeing():
+        words = ("study", "run", network.accept(s), "--server", network.server, "--timeout", 60, "--until", "collect")
+        network.command(*words)
     parties = sites({name: network.root / f"{name}.csv" for name in NAMES}, key=None)
     for site in parties:
         site.identity = identities[site.name]
