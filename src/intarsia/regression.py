@@ -23,6 +23,7 @@ from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
+from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import judge, keep
@@ -36,6 +37,7 @@ from intarsia.server.results.verdict import Diagnosis
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
+from intarsia.wire.study_parts import GRAM
 
 Array = NDArray[np.float64]
 
@@ -176,7 +178,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
-        """Fit the sites' joined sketches. Coefficients are per standard deviation; there is no intercept."""
+        """Fit the sites' joined sketches, or the root of their joint Gram matrix: its draws are those of the pooled rows.
+
+        Coefficients are per standard deviation; there is no intercept. `StudyFolder.joined` gives either.
+        """
         self._check_parameters()
         if self.sketch is not None or self.covariates is not None:
             raise InputError(
@@ -187,11 +192,15 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, Y = (np.asarray(a, dtype=np.float64) for a in (joined.X, joined.Y))
         noisy = any(joined.feature_noise) or any(joined.response_noise)
 
+        # A root stands for the n − 1 rows of the centred data, of which each covariate uses up one.
+        degrees = joined.m - len(covariates.names) if joined.kind == GRAM else None
+
         def run(X: Array, Y: Array) -> Draws:
-            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
+            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed, degrees)
 
         fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
-        weighed = None if noisy else self._weigh(fitted, seed)
+        exchangeable = whole_rows(joined, fitted)
+        weighed = None if noisy or exchangeable is None else self._weigh(exchangeable, seed)
         self._covariates = len(joined.features) + np.arange(len(covariates.names))
         self.n_features_in_ = len(joined.features) + len(self._covariates)
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
@@ -201,7 +210,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
-        self._finish(Rows(X, Y, covariates.Z), (fitted.X, None if noisy else fitted.Y), flat=False)
+        self._finish(check_rows(joined), (fitted.X, None if noisy else fitted.Y), flat=False)
         self._keep_weighed(weighed)
         return self
 
@@ -281,14 +290,15 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Features and covariates, each in the order of their columns (covariates in the order they were named)."""
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
-    def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
+    def _sample(self, X: Array, Y: Array, seed: int, degrees: int | None = None) -> Draws:
         from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
-            return sample(X, Y, self._model(Y.shape[1]), **self._run(seed, progress), backend=self.backend, memory=self.memory)
+            run = self._run(seed, progress) | {"backend": self.backend, "memory": self.memory, "degrees": degrees}
+            return sample(X, Y, self._model(Y.shape[1]), **run)
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
         """Weigh the sparse fit with a ridge by rows left out, for prediction."""
@@ -359,7 +369,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)
 
-    def _finish(self, rows: Rows, seen: tuple[Array, Array | None], flat: bool) -> None:
+    def _finish(self, rows: Rows | None, seen: tuple[Array, Array | None], flat: bool) -> None:
         """Judge the posterior given its rows, and X and Y as the sampler saw them (Y: None under privacy noise); say what was
         found under scikit-learn's names."""
         (X, Y), method = seen, cast(Any, self.selection)
