@@ -96,6 +96,19 @@ def missing() -> list[str]:
     return [*(point(row[name]) for name in names), point(row["fdr"], 2)]
 
 
+def gram_simulation_rows() -> Iterator[list[str]]:
+    rows = kept("gram_simulation")["rows"]
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        here = [row for row in rows if row["cell"] == cell]
+
+        def mean(way: str, what: str, here: list[dict[str, Any]] = here) -> float:
+            return statistics.fmean(row[way][what] for row in here)
+
+        errors = [f"{mean(way, 'mse_nz'):.6f}" for way in ("gram", "pooled")]
+        covered = [fixed(mean(way, "coverage_nz"), 4) for way in ("gram", "pooled")]
+        yield [cell, str(len(here)), *errors, *covered, f"{max(row['draws_apart'] for row in here):.0e}"]
+
+
 def gram_rows() -> Iterator[list[str]]:
     for row in kept("gram")["rows"]:
         steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
@@ -336,6 +349,7 @@ QUOTES: list[Quote] = [
         simulation2,
     ),
     Rows("docs/gram.md", "gram", gram_rows),
+    Rows("docs/gram.md", "gram-simulation", gram_simulation_rows),
     Rows("docs/outcomes.md", "outcomes", outcome_rows),
     Sentence(
         "docs/union.md",
