@@ -109,6 +109,14 @@ def gram_simulation_rows() -> Iterator[list[str]]:
         yield [cell, str(len(here)), *errors, *covered, f"{max(row['draws_apart'] for row in here):.0e}"]
 
 
+def gram_privacy_rows() -> Iterator[list[str]]:
+    rows = kept("gram_privacy")["rows"]
+    for columns, epsilon in dict.fromkeys((row["columns"], row["epsilon"]) for row in rows):
+        here = [row for row in rows if (row["columns"], row["epsilon"]) == (columns, epsilon)]
+        told = [f"{fixed(row['gram'], 2)} / {fixed(row['sketch'], 2)} / {fixed(row['pooled'], 2)}" for row in here]
+        yield [str(columns), f"{epsilon:g}", *told]
+
+
 def gram_rows() -> Iterator[list[str]]:
     for row in kept("gram")["rows"]:
         steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
@@ -350,6 +358,7 @@ QUOTES: list[Quote] = [
     ),
     Rows("docs/gram.md", "gram", gram_rows),
     Rows("docs/gram.md", "gram-simulation", gram_simulation_rows),
+    Rows("docs/gram.md", "gram-privacy", gram_privacy_rows),
     Rows("docs/outcomes.md", "outcomes", outcome_rows),
     Sentence(
         "docs/union.md",
