@@ -62,7 +62,7 @@ QUICK := $(addprefix tests/exact/test_,agreement.py align.py study.py stream.py 
 quick: $(VENV)/.tested  ## under a minute: lint, then exact and contract tests of what changes most
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/python -m pytest -x $(QUICK)
+	$(BIN)/python -m pytest -x -n 2 --dist loadfile $(QUICK)
 
 lint: $(VENV)/.tested  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check $(CODE)

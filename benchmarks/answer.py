@@ -76,6 +76,7 @@ def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
     from intarsia.server.results.diagnostics import entries
     from intarsia.server.results.selection import select
     from intarsia.server.sampler import sample as sampler
+    from intarsia.server.sampler.settings import Settings
     from intarsia.server.sampler.stopping import Until
 
     if wrong:
@@ -90,7 +91,8 @@ def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
         told.append(now)
 
     began = time.perf_counter()
-    draws = sampler.sample(X, Y, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
+    settings = Settings(seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
+    draws = sampler.sample(X, Y, settings=settings)
     sampled = time.perf_counter() - began
     summed = draws.summaries
     found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers) if summed is None else vars(summed)

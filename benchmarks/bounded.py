@@ -16,9 +16,10 @@ from benchmarks.quoting import RESULTS
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.keeping import whole_draws
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 P, M, Q, SIGNALS = 2_000, 120, 5, 10
-RUN: dict[str, Any] = {"draws": 400, "warmup": 300, "chains": 4, "thin": 4, "seed": 1}
+RUN = Settings(draws=400, warmup=300, chains=4, thin=4, seed=1)
 WHOLE = (5, 13, 25, 50, 100)  # per chain
 TARGET = RESULTS / "bounded.json"
 
@@ -29,8 +30,8 @@ def measure() -> dict[str, Any]:
     C = np.zeros((P, Q))
     C[:SIGNALS] = rng.normal(0.0, 0.7, (SIGNALS, Q))
     Y = X @ C + rng.standard_normal((M, Q))
-    full = sample(X, Y, **RUN)
-    bounded = sample(X, Y, **RUN, memory=full.C.nbytes // 2)  # every draw is kept whole, in single precision
+    full = sample(X, Y, settings=RUN)
+    bounded = sample(X, Y, settings=replace(RUN, memory=full.C.nbytes // 2))  # every draw is kept whole, in single precision
     known = bounded.summaries
     assert known is not None
     others = known.others()
@@ -38,11 +39,11 @@ def measure() -> dict[str, Any]:
     lower, upper = np.quantile(draws, [0.025, 0.975], axis=0)
     rows = []
     for number in WHOLE:
-        at = whole_draws(RUN["draws"], number)
+        at = whole_draws(RUN.draws, number)
         ends = replace(known, whole=full.C[:, at].astype(np.float32), at=at).quantiles(others, [0.025, 0.975])
         inside = ((draws >= ends[0]) & (draws <= ends[1])).mean(axis=0)
         rows.append({
-            "whole_draws": RUN["chains"] * len(at),
+            "whole_draws": RUN.chains * len(at),
             "width": round(float(((ends[1] - ends[0]) / (upper - lower)).mean()), 3),
             "error": round(float(np.sqrt(np.square((ends - [lower, upper]) / (upper - lower)).mean())), 3),
             "inside": round(float(inside.mean()), 4),
@@ -59,7 +60,7 @@ def measure() -> dict[str, Any]:
         }
         for name in ("rhat", "rhat_folded", "ess_bulk", "ess_tail")
     }
-    return {"P": P, "m": M, "Q": Q, "draws": RUN["draws"], "chains": RUN["chains"], "intervals": rows, "diagnostics": agreement}
+    return {"P": P, "m": M, "Q": Q, "draws": RUN.draws, "chains": RUN.chains, "intervals": rows, "diagnostics": agreement}
 
 
 def main() -> None:

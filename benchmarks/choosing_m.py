@@ -7,6 +7,7 @@ same data are fitted pooled (m = n − 1, a rotation) and sketched. Rows go to b
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import numpy as np
 from intarsia.privacy.precision import interval_ratio, power
 from intarsia.server.results.selection import select
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 TARGET = Path(__file__).parent / "results" / "choosing_m.json"
 N, P, DATA_SETS = 500, 60, 40
 EFFECTS = (0.15, 0.25, 0.35)
 SIZES = (50, 125, 250, N - 1)
-RUN: dict[str, Any] = {"draws": 400, "warmup": 300, "chains": 1, "thin": 2, "workers": 1}
+RUN = Settings(draws=400, warmup=300, chains=1, thin=2, workers=1)
 
 
 def truth() -> np.ndarray:
@@ -48,7 +50,7 @@ def measure(data_sets: int = DATA_SETS, sizes: tuple[int, ...] = SIZES, n: int =
         columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
         rows = rotation(n, rng) @ columns
         for m, cell in found.items():
-            draws = sample(rows[:m, :-1], rows[:m, -1:], seed=number, **RUN)
+            draws = sample(rows[:m, :-1], rows[:m, -1:], settings=replace(RUN, seed=number))
             chosen = select(draws)
             true = b != 0
             cell["selected"].append(chosen.selected[true].tolist())

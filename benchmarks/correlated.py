@@ -24,6 +24,7 @@ from intarsia.server.results.diagnostics import diagnose  # noqa: E402
 from intarsia.server.results.selection import select  # noqa: E402
 from intarsia.server.sampler.model import Model  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402
+from intarsia.server.sampler.settings import Settings  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "correlated.json"
 N, P, SIGNALS, ROWS = 1000, 300, 15, 200
@@ -75,7 +76,7 @@ def make(cell: Cell, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def one(task: tuple[Cell, int, str]) -> dict[str, Any]:
     cell, seed, noise = task
     X, Y, C = make(cell, seed)
-    draws = sample(X, Y, Model(noise=noise), draws=500, warmup=400, chains=2, thin=4, seed=seed, workers=1)
+    draws = sample(X, Y, Model(noise=noise), Settings(draws=500, warmup=400, chains=2, thin=4, seed=seed, workers=1))
     found = select(draws.C, fdr=0.05).selected
     true, nonzero = np.any(C != 0, axis=1), C != 0
     flat = draws.C.reshape(-1, *C.shape)

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.results.selection import select
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 TARGET = Path(__file__).parent / "results" / "findings.json"
 m, P, Q, DATA_SETS = 200, 100, 3, 20
-RUN = {"draws": 400, "warmup": 300, "chains": 2, "thin": 2, "workers": 1}
+RUN = Settings(draws=400, warmup=300, chains=2, thin=2, workers=1)
 
 
 def twins(r: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,7 +51,7 @@ def judge(name: str, seed: int, make: Any) -> dict[str, Any]:
     began = time.perf_counter()
     for number in range(DATA_SETS):
         X, Y, C = make(np.random.default_rng([seed, number]))
-        draws = sample(X / X.std(axis=0), Y / Y.std(axis=0), seed=number, **RUN)
+        draws = sample(X / X.std(axis=0), Y / Y.std(axis=0), settings=replace(RUN, seed=number))
         true = C.any(axis=1)
         chosen = select(draws, X=X)
         first = int(np.flatnonzero(true)[0])
@@ -79,7 +81,7 @@ def confounded(seed: int) -> dict[str, Any]:
         Y = X @ C + z + rng.standard_normal((m, Q))
 
         def run(X: np.ndarray, Y: np.ndarray, number: int = number) -> Any:
-            return sample(X, Y, seed=number, **RUN)
+            return sample(X, Y, settings=replace(RUN, seed=number))
 
         plain += any(0 in finding for finding in select(run(X, Y), X=X).findings)
         fitted = sample_adjusted(run, X, Y, Covariates(z, ("age",)), number)

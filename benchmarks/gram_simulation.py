@@ -13,6 +13,7 @@ come out.
 import argparse
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,18 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+from intarsia.lab.experiments.paper import SIM1  # noqa: E402
 
 from intarsia.lab import metrics  # noqa: E402
-from intarsia.lab.experiments.paper import SIM1  # noqa: E402
 from intarsia.lab.simulate import simulate  # noqa: E402
 from intarsia.server.pseudo_rows import root  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402
+from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.wire.ring import decode, encode, fraction_bits, product  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "gram_simulation.json"
-RUN: dict[str, Any] = {"draws": 300, "warmup": 250, "chains": 2, "thin": 1, "workers": 1}
-FIRST: dict[str, Any] = {"draws": 4, "warmup": 4, "chains": 1, "thin": 1, "workers": 1}
+RUN = Settings(draws=300, warmup=250, chains=2, thin=1, workers=1)
+FIRST = Settings(draws=4, warmup=4, chains=1, thin=1, workers=1)
 
 
 def matrix(D: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -50,11 +52,11 @@ def measured(cell: Any, seed: int) -> dict[str, Any]:
     D = (D - D.mean(axis=0)) / scale
     basis = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, :-1]]))[0][:, 1:]
     W, rows = root(matrix(D, rng)), basis.T @ D
-    ways = {"gram": (W, {"degrees": n - 1}), "pooled": (rows, {})}
-    first = [sample(R[:, :P], R[:, P:], **FIRST, **more, seed=seed).C for R, more in ways.values()]
+    ways = {"gram": (W, n - 1), "pooled": (rows, None)}
+    first = [sample(R[:, :P], R[:, P:], settings=replace(FIRST, seed=seed), degrees=k).C for R, k in ways.values()]
     out: dict[str, Any] = {"cell": cell.label, "seed": seed, "draws_apart": float(np.abs(first[0] - first[1]).max())}
-    for name, (R, more) in ways.items():
-        draws = sample(R[:, :P], R[:, P:], **RUN, **more, seed=seed)
+    for name, (R, degrees) in ways.items():
+        draws = sample(R[:, :P], R[:, P:], settings=replace(RUN, seed=seed), degrees=degrees)
         C = draws.C.reshape(-1, *draws.C.shape[2:]) * scale[P:] / scale[:P, None]
         low, high = np.quantile(C, [0.025, 0.975], axis=0)
         out[name] = {

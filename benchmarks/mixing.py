@@ -20,11 +20,13 @@ from unittest.mock import patch
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.one_chain import OneChain
+from benchmarks.one_chain import OneChain, period
 from benchmarks.sampler import SIM1, SIM2, sketched
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler import compiled, schedule, sweep
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import Plan
+from intarsia.server.sampler.schedule import plan as make_plan
 
 RESULT = Path(__file__).parent / "results" / "mixing.json"
 SEEDS = 1, 2, 3
@@ -56,21 +58,29 @@ LEFT_OUT = {
     "without borderline features": "border.pick",
     "without noise and scale, B integrated out": "steps.u",
     "without (A/c, cB, c tau)": "columns.u",
+    "without the trade": "trade.u",
 }
 
 
-def chain(problem: Problem, warmup: int, sweeps: int, **options: Any) -> tuple[np.ndarray, np.ndarray, float]:
+def random_numbers(plan: Plan) -> set[str]:
+    """The names of all that the plan's sweeps draw."""
+    return {name for i in range(period(plan)) for name in plan.noise(plan.kind(i))}
+
+
+def chain(
+    problem: Problem, warmup: int, sweeps: int, noise: str = "correlated", **options: Any
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Every sweep's C and log noise variances of one chain, and milliseconds of processor time per sweep."""
-    run = OneChain(*problem, Model(), warmup=warmup, **options)
-    C, noise, spent = [], [], 0.0
+    run = OneChain(*problem, Model(noise=noise), warmup=warmup, **options)
+    C, variances, spent = [], [], 0.0
     for i in range(warmup + sweeps):
         begin = time.process_time()
         run.sweep()
         if i >= warmup:
             spent += time.process_time() - begin
             C.append((run.state.B @ run.state.A.T).astype(np.float32))
-            noise.append(np.log(np.diag(run.state.Sigma)))
-    return np.array(C), np.array(noise), 1e3 * spent / sweeps
+            variances.append(np.log(np.diag(run.state.Sigma)))
+    return np.array(C), np.array(variances), 1e3 * spent / sweeps
 
 
 def measure(kind: str, name: str, problem: Problem, warmup: int, sweeps: int, **options: Any) -> dict[str, Any]:
@@ -98,13 +108,16 @@ def main() -> None:
     with threadpool_limits(1):
         for kind in [args.only] if args.only else list(KINDS):
             problem = KINDS[kind]()
+            asked = random_numbers(make_plan(Model(), *problem))
             for name, numbers in LEFT_OUT.items():
-                rows.append(measure(kind, name, problem, 300, args.sweeps, left_out=numbers))
+                if not numbers or numbers in asked:  # where factoring is cheap, nothing is traded
+                    rows.append(measure(kind, name, problem, 300, args.sweeps, left_out=numbers))
             with patch.object(sweep, "RELAX", 0.0), patch.object(compiled, "RELAX", 0.0):
                 rows.append(measure(kind, "without over-relaxation", problem, 300, args.sweeps))
             with patch.object(schedule, "COSTLY", np.inf):
                 rows.append(measure(kind, "without sharing the factored system", problem, 300, args.sweeps))
             rows.append(measure(kind, "plain Gibbs", problem, 300, args.sweeps, mixing=False))
+            rows.append(measure(kind, "independent noise", problem, 300, args.sweeps, noise="independent"))
     if args.sweeps >= 1000 and not args.only:
         RESULT.write_text(json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows))

@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +35,14 @@ from scipy.stats import skew  # noqa: E402
 from intarsia.server.results.selection import select  # noqa: E402
 from intarsia.server.results.unshrunk import unshrunk  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402
+from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.site.data.kinds import Prepared, prepare  # noqa: E402
 from intarsia.site.probabilities import centred  # noqa: E402
 from intarsia.wire.log_odds import normal_draws  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 N, M, P, TRUE, FDR, HORIZON, RHO, Q = 4000, 400, 300, 10, 0.05, 24.0, 0.6, 4
-RUN: dict[str, Any] = {"draws": 400, "warmup": 400, "chains": 2, "thin": 2, "workers": 1}
+RUN = Settings(draws=400, warmup=400, chains=2, thin=2, workers=1)
 SETTINGS = {
     "normal features, half yes": ("normal", 0.5),
     "normal features, 7 % yes": ("normal", 0.07),
@@ -86,7 +88,7 @@ def fitted(rng: np.random.Generator, X: np.ndarray, prepared: Prepared, truth: n
     y = prepared.values
     s_y = float(y.std(ddof=1))
     rows = sketched(rng, np.column_stack([X, (y - y.mean()) / s_y]), M)
-    draws = sample(rows[:, :P], rows[:, P:], **RUN, seed=int(rng.integers(2**31)))
+    draws = sample(rows[:, :P], rows[:, P:], settings=replace(RUN, seed=int(rng.integers(2**31))))
     C, Sigma = draws.C.reshape(-1, P, 1), draws.Sigma.reshape(-1, 1, 1)
     known: dict[str, Any] = {"s_y": s_y, "sigma2": Sigma[:, 0], "skewness": skew(X), "share": float(y.mean())}
     mean, sd = unshrunk(rows[:, :P], rows[:, P:], C, Sigma)
@@ -154,7 +156,7 @@ def union(task: Task) -> dict[str, Any]:
     seed, at = int(rng.integers(2**31)), (C != 0).all(axis=1)
     out: dict[str, Any] = {}
     for way, rows in (("union", np.vstack(half)), ("intersect", half[0])):
-        draws = sample(rows[:, :P], rows[:, P:], **RUN, seed=seed, partly=way == "union")
+        draws = sample(rows[:, :P], rows[:, P:], settings=replace(RUN, seed=seed), partly=way == "union")
         low, high = np.quantile(draws.C.reshape(-1, P, Q), [0.025, 0.975], axis=0)
         selected = select(draws.C, fdr=FDR).selected
         out[way] = {
@@ -162,8 +164,8 @@ def union(task: Task) -> dict[str, Any]:
             "false": int((selected & ~at).sum()), "found": int((selected & at).sum()),
         }  # fmt: skip
     # Nothing missing: the same draws as without the mode, to the last bit.
-    short = RUN | {"draws": 20, "warmup": 20}
-    both = [sample(half[0][:, :P], half[0][:, P:], **short, seed=seed, partly=partly).C for partly in (True, False)]
+    short = replace(RUN, draws=20, warmup=20, seed=seed)
+    both = [sample(half[0][:, :P], half[0][:, P:], settings=short, partly=partly).C for partly in (True, False)]
     return out | {"same_when_nothing_is_missing": bool((both[0] == both[1]).all())}
 
 
@@ -258,7 +260,7 @@ def main() -> None:
                 found.setdefault(part, {})[name] = summed_union(of) if part == "union" else summed(of)
                 print(part, name, json.dumps(found[part][name], indent=1), flush=True)
     size = {"n": N, "m": M, "P": P, "true_features": TRUE, "fdr_asked": FDR, "log_odds": SIZES, "horizon": HORIZON}
-    found["of"] = size | {k: RUN[k] for k in ("draws", "warmup", "chains", "thin")}
+    found["of"] = size | {k: getattr(RUN, k) for k in ("draws", "warmup", "chains", "thin")}
     found["core_seconds"] = round(sum(row["seconds"] for row in rows.values()))
     (args.out / "outcomes.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

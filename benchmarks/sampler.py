@@ -32,7 +32,9 @@ from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
 
@@ -54,7 +56,7 @@ def sketched(scenario: Scenario, m: int, seed: int) -> tuple[np.ndarray, np.ndar
     """X_Φ and Y_Φ of one simulated data set."""
     data = simulate(scenario, np.random.default_rng(seed))
     names = [f"x{j}" for j in range(scenario.P)] + [f"y{q}" for q in range(scenario.Q)]
-    table = Table.open(np.hstack([data.X, data.Y]), names=names, responses=names[scenario.P :])
+    table = Table.open(np.hstack([data.X, data.Y]), responses=names[scenario.P :], rules=TableRules(names=names))
     message = sketch(table, KEY, SketchTerms("bench", f"{seed}", m)).message
     return np.asarray(message.X, dtype=float), np.asarray(message.Y, dtype=float)
 
@@ -90,9 +92,9 @@ def paper(X: np.ndarray, Y: np.ndarray, sweeps: int, draws: int, warmup: int) ->
 def ours(X: np.ndarray, Y: np.ndarray, local: str, draws: int, warmup: int, chains: int = 4) -> dict[str, float]:
     """Our sampler in one process, every sweep kept. The time is per sweep, warm-up and checkpoints included."""
     model = Model(local=local, noise="independent")  # the paper's: both sides sample the same kind of posterior
-    sample(X, Y, model, draws=8, warmup=8, chains=1, thin=1, seed=1, workers=1)  # loads what is compiled
+    sample(X, Y, model, Settings(draws=8, warmup=8, chains=1, thin=1, seed=1, workers=1))  # loads what is compiled
     begin = time.process_time()
-    run = sample(X, Y, model, draws=draws, warmup=warmup, chains=chains, thin=1, seed=1, workers=1)
+    run = sample(X, Y, model, Settings(draws=draws, warmup=warmup, chains=chains, thin=1, seed=1, workers=1))
     seconds = time.process_time() - begin
     return {"ms_per_sweep": 1e3 * seconds / (chains * run.info["sweeps"]), **spread(run.C, chains * draws)}
 

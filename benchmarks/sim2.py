@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.sim2_gpu import RHO, SPARSE, judge, make, table
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.stopping import Until
 
 RESULT = Path(__file__).parent / "results" / "sim2_default.json"
@@ -29,7 +30,7 @@ RESULT = Path(__file__).parent / "results" / "sim2_default.json"
 def one(rho: float, s: int, seed: int, **length: Any) -> dict[str, Any]:
     made = make(rho, s, seed, 1000, 1000, 5, 200)
     begin = time.perf_counter()
-    run = sample(made["X"], made["Y"], seed=seed, until=Until(), **length)
+    run = sample(made["X"], made["Y"], settings=Settings(seed=seed, until=Until(), **length))
     seconds = time.perf_counter() - begin
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "C.npy")

@@ -14,6 +14,7 @@ _PUBLIC = {
     "sketch": "intarsia.site.sketch.sketch",
     "SketchTerms": "intarsia.site.sketch.terms",
     "Table": "intarsia.site.data.table",
+    "TableRules": "intarsia.site.data.table_rules",
     "SketchKey": "intarsia.site.key",
     "ReducedRankHorseshoe": "intarsia.regression",
 }
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.regression import ReducedRankHorseshoe as ReducedRankHorseshoe
     from intarsia.site.data.table import Table as Table
+    from intarsia.site.data.table_rules import TableRules as TableRules
     from intarsia.site.key import SketchKey as SketchKey
     from intarsia.site.site import Site as Site
     from intarsia.site.sketch.sketch import sketch as sketch

@@ -163,13 +163,14 @@ def covariate_places(covariates: Sequence[Any] | None, P: int, names: Sequence[A
 def _sketched(parts: tuple[Array, Array, Array], m: int, seed: int) -> tuple[Array, Array, Array]:
     """The orthonormal sketch of columns already scaled. Nothing leaves this process, so the key may come from a seed."""
     from intarsia.site.data.table import Table
+    from intarsia.site.data.table_rules import TableRules
     from intarsia.site.key import SketchKey
     from intarsia.site.sketch.sketch import SketchTerms, sketch
 
     X, Y, Z = parts
     P, c = X.shape[1], Z.shape[1]
     names = [f"x{j}" for j in range(P + c)] + [f"y{j}" for j in range(Y.shape[1])]
-    table = Table.open(np.hstack([X, Z, Y]), names=names, responses=names[P + c :])
+    table = Table.open(np.hstack([X, Z, Y]), responses=names[P + c :], rules=TableRules(names=names))
     key = SketchKey(hashlib.sha256(f"intarsia local sketch {seed}".encode()).digest())
     message = sketch(table, key, SketchTerms("local", "local", m), columns="centred").message
     S = np.asarray(message.X, dtype=np.float64)

@@ -1,7 +1,7 @@
 """The sampler's progress on a terminal: a live bar, or plain lines when the output goes into a pipe.
 
 with Bar() as bar:
-    sample(X, Y, progress=bar)
+    sample(X, Y, settings=Settings(progress=bar))
 """
 
 import math
@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, TextIO
 
-from intarsia.server.sampler.launch import Progress
+from intarsia.server.sampler.settings import Progress
 
 EVERY_SECONDS = 5.0  # seconds between plain lines
 
 
 class Bar:
-    """Consumes `intarsia.server.sampler.launch.Progress`; use as a context manager, pass as the `progress` callback."""
+    """Consumes `intarsia.server.sampler.settings.Progress`; use as a context manager, pass as the `progress` callback."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool | None = None, label: str = "sampling"):
         self.stream = stream or sys.stderr

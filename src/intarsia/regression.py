@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
-from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
+from intarsia.server.prediction_weights import refit_settings, weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
@@ -34,6 +34,8 @@ from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
+from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.stopping import Until
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
@@ -297,19 +299,14 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
-            run = self._run(seed, progress) | {"backend": self.backend, "memory": self.memory, "degrees": degrees}
-            return sample(X, Y, self._model(Y.shape[1]), **run)
+            return sample(X, Y, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress), degrees=degrees)
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
         """Weigh the sparse fit with a ridge by rows left out, for prediction."""
         from intarsia.server.sampler.sample import sample
 
-        short: dict[str, Any] = {
-            "draws": max(4, min(self.draws, REFIT_DRAWS)),
-            "warmup": REFIT_WARMUP if self.warmup is None else min(self.warmup, REFIT_WARMUP),
-        }
-        short |= {"thin": REFIT_THIN, "chains": 1, "seed": seed, "workers": 1}
-        return weigh(fitted, lambda X, Y: sample(X, Y, self._model(Y.shape[1]), **short), self.folds)
+        short = refit_settings(self._settings(seed))
+        return weigh(fitted, lambda X, Y: sample(X, Y, self._model(Y.shape[1]), short), self.folds)
 
     def _keep_weighed(self, weighed: Weighed | None, data: Prepared | None = None) -> None:
         """Coefficients to predict with, in the data's units, under scikit-learn's names."""
@@ -333,24 +330,19 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.sampler.private import sample
+        from intarsia.server.sampler.private import PrivacyNoise, sample
 
-        noise: dict[str, Any] = {
-            "feature_noise": np.asarray(joined.feature_noise),
-            "response_noise": np.asarray(joined.response_noise),
-        }
+        noise = PrivacyNoise(joined.n, joined.feature_noise, joined.response_noise)
         with self._progress() as progress:
-            return sample(X, Y, **noise, n=joined.n, model=self._model(Y.shape[1]), **self._run(seed, progress))
+            return sample(X, Y, noise, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress))
 
-    def _run(self, seed: int, progress: Any) -> dict[str, Any]:
-        """How long to sample, with what seed."""
-        run = {"draws": self.draws, "warmup": self.warmup, "chains": self.chains, "seed": seed, "workers": self.n_jobs}
-        return run | {"progress": progress, "thin": self.thin, "until": self._until()}
+    def _settings(self, seed: int) -> Settings:
+        """How long to sample, with what seed, on what."""
+        length = Settings(self.draws, self.warmup, self.chains, self.thin, seed, self._until())
+        return replace(length, memory=self.memory, backend=self.backend, workers=self.n_jobs)
 
-    def _until(self) -> Any:
+    def _until(self) -> Until | None:
         """The target of a run, or None."""
-        from intarsia.server.sampler.stopping import Until
-
         if self.until is None or isinstance(self.until, Until):
             return self.until
         if self.until != "converged":

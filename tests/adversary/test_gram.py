@@ -149,7 +149,7 @@ def test_a_site_that_deals_other_columns_than_it_committed_to_is_refused_by_the_
     server = rogue(tmp_path)
 
     def redeal(raw: bytes) -> bytes:
-        from intarsia.site.gram.steps import _circle
+        from intarsia.site.gram.gram_steps import _circle
 
         found = GramDeal.from_bytes(raw)
         circle = _circle(server.sites["mri"], server.study, found.order_mac)

@@ -137,6 +137,16 @@ def test_where_no_keys_are_pinned_the_sites_know_a_false_notice(tmp_path: Path) 
 # Runs repeated.
 
 
+def sites_with_folders(where: Path) -> list[Site]:
+    """Sites that keep a ledger, and attack themselves briefly."""
+    parties = sites(frames())
+    for site in parties:
+        site.folder = where / site.name
+        site.folder.mkdir()
+        site.policy = {"attack_seconds": 0.2}
+    return parties
+
+
 def again(where: Path, parties: list[Site], plan: Study, number: int) -> Study:
     """One more run of the study at the same sites."""
     following = plan if number == 0 else plan.again(reason="withdrawal")
@@ -147,11 +157,7 @@ def again(where: Path, parties: list[Site], plan: Study, number: int) -> Study:
 
 def test_withdrawing_one_subject_after_the_other_is_stopped_by_what_was_told_of_the_rest(tmp_path: Path) -> None:
     """A site that drops one person per run would collect sketches that differ in one person each."""
-    parties = sites(frames())
-    for site in parties:
-        site.folder = tmp_path / site.name
-        site.folder.mkdir()
-        site.policy = {"attack_seconds": 0.2}
+    parties = sites_with_folders(tmp_path)
     plan = study(alignment={"mode": "intersect"})
     again(tmp_path, parties, plan, 0)
     liar = parties[1]
@@ -163,11 +169,7 @@ def test_withdrawing_one_subject_after_the_other_is_stopped_by_what_was_told_of_
 
 def test_a_forged_replaces_buys_no_budget(tmp_path: Path) -> None:
     """What a run says it replaces is for people to read: the ledger counts every sketch of a person."""
-    parties = sites(frames())
-    for site in parties:
-        site.folder = tmp_path / site.name
-        site.folder.mkdir()
-        site.policy = {"attack_seconds": 0.2}
+    parties = sites_with_folders(tmp_path)
     again(tmp_path, parties, study(), 0)
     for lie in ("ab" * 32, study().hash):
         plan = replace(study().again(), replaces=lie, reason="correction")

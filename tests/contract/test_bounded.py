@@ -24,13 +24,14 @@ from intarsia.server.results.summaries import ordered_quantiles
 from intarsia.server.sampler import backends, running
 from intarsia.server.sampler.keeping import choose_features, whole_draws
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.stopping import Look, Until, standing
 from intarsia.server.study.fit import coefficients
 from intarsia.wire.study import Study
 
 P, M, Q = 400, 100, 3
-RUN = {"draws": 200, "warmup": 60, "chains": 4, "thin": 1, "seed": 3, "workers": 1}
+RUN = Settings(draws=200, warmup=60, chains=4, thin=1, seed=3, workers=1)
 MEMORY = 4 * 4 * P * Q * 30  # 30 whole draws per chain; the draws of 220 features, the fewest
 
 
@@ -48,7 +49,7 @@ X, Y = data()
 
 @pytest.fixture(scope="module")
 def both():
-    return sample(X, Y, **RUN), sample(X, Y, **RUN, memory=MEMORY)
+    return sample(X, Y, settings=RUN), sample(X, Y, settings=replace(RUN, memory=MEMORY))
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +109,13 @@ def test_its_diagnostics_say_what_those_of_all_draws_say(both):
     assert 0.6 < np.median(known.ess_bulk / exact["ess_bulk"]) < 1.5
 
 
-ON_A_DEVICE = {**RUN, "chains": 2, "draws": 80, "warmup": 0, "backend": "jax"}
+ON_A_DEVICE = replace(RUN, chains=2, draws=80, warmup=0, backend="jax")
 
 
 def test_on_a_device_too():
     """Every draw is kept whole, in single precision, so that one compilation is enough to see what was summed up."""
     pytest.importorskip("jax")
-    found = sample(X[:12, :250], Y[:12], **ON_A_DEVICE, memory=5 * 2 * 80 * 250 * Q)
+    found = sample(X[:12, :250], Y[:12], settings=replace(ON_A_DEVICE, memory=5 * 2 * 80 * 250 * Q))
     known, whole = found.summaries, found.summaries.whole.astype(float)
     assert (found.C.shape, whole.shape) == ((2, 80, 220, Q), (2, 80, 250, Q))
     np.testing.assert_allclose(found.C, whole[:, :, known.features], rtol=1e-6, atol=1e-6)
@@ -129,10 +130,10 @@ def test_on_a_device_too():
 def test_a_device_agrees_with_itself_and_goes_on(tmp_path):
     pytest.importorskip("jax")
     few, memory = (X[:12, :250], Y[:12]), 4 * 2 * 250 * Q * 10
-    sample(*few, **{**ON_A_DEVICE, "draws": 40}, memory=memory, checkpoint=tmp_path)
-    bounded = sample(*few, **ON_A_DEVICE, memory=memory, checkpoint=tmp_path)
+    sample(*few, settings=replace(ON_A_DEVICE, draws=40, memory=memory, checkpoint=tmp_path))
+    bounded = sample(*few, settings=replace(ON_A_DEVICE, memory=memory, checkpoint=tmp_path))
     assert len(bounded.summaries.at) < 20
-    agrees(sample(*few, **ON_A_DEVICE), bounded)
+    agrees(sample(*few, settings=ON_A_DEVICE), bounded)
 
 
 @pytest.mark.parametrize("bug", ["batches", "halfway", "mean"])
@@ -149,7 +150,7 @@ def test_planted_bugs_in_the_summing_up_are_found(both, monkeypatch, bug):
 
     monkeypatch.setattr("intarsia.server.sampler.record.add", wrong)
     with pytest.raises(AssertionError):
-        agrees(both[0], sample(X, Y, **RUN, memory=MEMORY))
+        agrees(both[0], sample(X, Y, settings=replace(RUN, memory=MEMORY)))
 
 
 def test_selection_groups_and_diagnosis_agree(posteriors):
@@ -259,16 +260,16 @@ def test_draws_go_through_a_folder(both, tmp_path):
 
 def test_the_draws_do_not_depend_on_workers_or_interruptions(both, tmp_path):
     full = both[0]
-    agrees(full, sample(X, Y, **{**RUN, "workers": 2}, memory=MEMORY))
-    whole = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path / "one")
-    sample(X, Y, **{**RUN, "draws": 70}, memory=MEMORY, checkpoint=tmp_path / "two")
-    longer = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path / "two")
+    agrees(full, sample(X, Y, settings=replace(RUN, workers=2, memory=MEMORY)))
+    whole = sample(X, Y, settings=replace(RUN, memory=MEMORY, checkpoint=tmp_path / "one"))
+    sample(X, Y, settings=replace(RUN, draws=70, memory=MEMORY, checkpoint=tmp_path / "two"))
+    longer = sample(X, Y, settings=replace(RUN, memory=MEMORY, checkpoint=tmp_path / "two"))
     agrees(full, longer)
     for name in ("mean", "sd", "rhat", "rhat_folded", "ess_bulk", "ess_tail"):
         np.testing.assert_array_equal(getattr(whole.summaries, name), getattr(both[1].summaries, name))
         np.testing.assert_array_equal(getattr(longer.summaries, name), getattr(both[1].summaries, name))
     with pytest.raises(InputError, match="holds 200 draws"):
-        sample(X, Y, **{**RUN, "draws": 90}, memory=MEMORY, checkpoint=tmp_path / "two")
+        sample(X, Y, settings=replace(RUN, draws=90, memory=MEMORY, checkpoint=tmp_path / "two"))
 
 
 def test_an_interrupted_run_goes_on(both, tmp_path):
@@ -279,8 +280,8 @@ def test_an_interrupted_run_goes_on(both, tmp_path):
 
     stopped = []
     with pytest.raises(KeyboardInterrupt):
-        sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path, progress=stop)
-    again = sample(X, Y, **RUN, memory=MEMORY, checkpoint=tmp_path)
+        sample(X, Y, settings=replace(RUN, memory=MEMORY, checkpoint=tmp_path, progress=stop))
+    again = sample(X, Y, settings=replace(RUN, memory=MEMORY, checkpoint=tmp_path))
     np.testing.assert_array_equal(again.C, both[1].C)
     np.testing.assert_array_equal(again.summaries.ess_tail, both[1].summaries.ess_tail)
     np.testing.assert_array_equal(again.summaries.whole, both[1].summaries.whole)
@@ -290,14 +291,14 @@ def test_a_target_stops_the_run_at_the_same_draw_whatever_the_workers(tmp_path):
     rng = np.random.default_rng(4)
     x = rng.standard_normal((60, 6))
     y = x[:, :2] @ rng.standard_normal((2, 2)) + rng.standard_normal((60, 2))
-    run = {"draws": 2000, "warmup": 50, "thin": 2, "chains": 4, "seed": 1, "until": Until(rhat=1.05, folded=1.06, ess=150)}
-    alone = sample(x, y, **run, workers=1, memory=0)
+    run = Settings(draws=2000, warmup=50, thin=2, chains=4, seed=1, until=Until(rhat=1.05, folded=1.06, ess=150))
+    alone = sample(x, y, settings=replace(run, workers=1, memory=0))
     assert alone.draws in (100, 150, 200, 300, 400)
-    pair = sample(x, y, **run, workers=2, memory=0, checkpoint=tmp_path)
+    pair = sample(x, y, settings=replace(run, workers=2, memory=0, checkpoint=tmp_path))
     assert pair.draws == alone.draws
     np.testing.assert_array_equal(pair.C, alone.C)
     np.testing.assert_array_equal(pair.summaries.rhat, alone.summaries.rhat)
-    again = sample(x, y, **run, workers=1, memory=0, checkpoint=tmp_path)
+    again = sample(x, y, settings=replace(run, workers=1, memory=0, checkpoint=tmp_path))
     np.testing.assert_array_equal(again.summaries.ess_tail, alone.summaries.ess_tail)
 
 
@@ -337,7 +338,7 @@ def test_the_estimator_works_from_it():
 def test_memory_grows_with_the_features_and_not_with_the_draws():
     def peak(draws):
         tracemalloc.start()
-        found = sample(X, Y, **{**RUN, "draws": draws, "warmup": 5, "chains": 1}, memory=0)
+        found = sample(X, Y, settings=replace(RUN, draws=draws, warmup=5, chains=1, memory=0))
         size = found.C.nbytes  # of the features whose draws are kept
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +15,15 @@ from intarsia.errors import InputError
 from intarsia.progress import words
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
-from intarsia.server.sampler.launch import Progress
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Progress, Settings
 from intarsia.server.sampler.stopping import Until, looks
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))
 Y = X[:, :2] @ RNG.standard_normal((2, 2)) + 0.5 * RNG.standard_normal((12, 2))
-SHORT = {"draws": 12, "warmup": 15, "chains": 3, "thin": 2, "seed": 5}
+SHORT = Settings(draws=12, warmup=15, chains=3, thin=2, seed=5)
 
 
 def same(a, b):
@@ -30,42 +31,43 @@ def same(a, b):
 
 
 def test_draws_do_not_depend_on_the_number_of_workers():
-    one = sample(X, Y, **SHORT, workers=1)
-    assert same(one, sample(X, Y, **SHORT, workers=2))
-    assert same(one, sample(X, Y, **SHORT))
-    assert not same(one, sample(X, Y, **{**SHORT, "seed": 6}))
+    one = sample(X, Y, settings=replace(SHORT, workers=1))
+    assert same(one, sample(X, Y, settings=replace(SHORT, workers=2)))
+    assert same(one, sample(X, Y, settings=SHORT))
+    assert not same(one, sample(X, Y, settings=replace(SHORT, seed=6)))
     assert not np.array_equal(one.C[0], one.C[1])
 
 
 def test_a_longer_run_continues_a_shorter_one_bit_for_bit(tmp_path):
-    whole = sample(X, Y, **SHORT)
-    sample(X, Y, **{**SHORT, "draws": 5}, checkpoint=tmp_path / "run")
-    assert same(whole, sample(X, Y, **SHORT, checkpoint=tmp_path / "run"))
+    whole = sample(X, Y, settings=SHORT)
+    sample(X, Y, settings=replace(SHORT, draws=5, checkpoint=tmp_path / "run"))
+    assert same(whole, sample(X, Y, settings=replace(SHORT, checkpoint=tmp_path / "run")))
 
 
 def test_another_run_in_the_same_folder_is_refused(tmp_path):
-    sample(X, Y, **SHORT, checkpoint=tmp_path)
+    sample(X, Y, settings=replace(SHORT, checkpoint=tmp_path))
     with pytest.raises(InputError, match="another run"):
-        sample(X, Y, **{**SHORT, "seed": 9}, checkpoint=tmp_path)
+        sample(X, Y, settings=replace(SHORT, seed=9, checkpoint=tmp_path))
     with pytest.raises(InputError, match="another run"):
-        sample(X + 1.0, Y, **SHORT, checkpoint=tmp_path)
+        sample(X + 1.0, Y, settings=replace(SHORT, checkpoint=tmp_path))
 
 
 SCRIPT = """
 import sys, numpy as np
 from intarsia.server.sampler.sample import sample
 d = np.load(sys.argv[1])
-sample(d["X"], d["Y"], draws=500, warmup=50, chains=2, thin=15, seed=3, workers=int(sys.argv[3]),
-       checkpoint=sys.argv[2], every=0.05)
+from intarsia.server.sampler.settings import Settings
+sample(d["X"], d["Y"], settings=Settings(draws=500, warmup=50, chains=2, thin=15, seed=3, workers=int(sys.argv[3]),
+                                         checkpoint=sys.argv[2], checkpoint_seconds=0.05))
 """
 
 
-LONGER = {"draws": 500, "warmup": 50, "chains": 2, "thin": 15, "seed": 3}
+LONGER = Settings(draws=500, warmup=50, chains=2, thin=15, seed=3)
 
 
 @pytest.fixture(scope="module")
 def unstopped():
-    return sample(X, Y, **LONGER)
+    return sample(X, Y, settings=LONGER)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,11 @@ def test_a_killed_run_ends_with_the_same_draws(tmp_path, unstopped, number, work
     assert process.returncode != 0
     swept = [json.loads(p.read_text())["sweeps"] for p in (tmp_path / "run").glob("progress-*.json")]
     assert min(swept, default=0) < 50 + 500 * 15  # it was really in the middle
-    continued = sample(X, Y, **LONGER, checkpoint=tmp_path / "run")
+    continued = sample(X, Y, settings=replace(LONGER, checkpoint=tmp_path / "run"))
     assert same(continued, unstopped)
 
 
-EASY = {"draws": 2000, "warmup": 60, "chains": 2, "thin": 2, "seed": 1}
+EASY = Settings(draws=2000, warmup=60, chains=2, thin=2, seed=1)
 UNTIL = Until(rhat=1.05, folded=1.1, ess=60)
 X_EASY = RNG.standard_normal((60, 4))
 Y_EASY = X_EASY[:, :1] @ np.ones((1, 2)) + RNG.standard_normal((60, 2))
@@ -98,7 +100,7 @@ Y_EASY = X_EASY[:, :1] @ np.ones((1, 2)) + RNG.standard_normal((60, 2))
 
 def test_until_goes_on_until_every_coefficient_is_settled():
     seen: list[Progress] = []
-    draws = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, progress=seen.append)
+    draws = sample(X_EASY, Y_EASY, settings=replace(EASY, until=UNTIL, progress=seen.append))
     kept = draws.C.shape[1]
     assert kept in looks(2000, UNTIL)[:-1]
     whole = diagnose(draws)
@@ -124,18 +126,19 @@ def _meets(draws, n):
 
 
 def test_a_run_stops_at_the_same_draw_whatever_the_workers(tmp_path):
-    one = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=1)
-    two = sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=2, checkpoint=tmp_path)
+    one = sample(X_EASY, Y_EASY, settings=replace(EASY, until=UNTIL, workers=1))
+    two = sample(X_EASY, Y_EASY, settings=replace(EASY, until=UNTIL, workers=2, checkpoint=tmp_path))
     assert one.C.shape[1] < 2000
     assert same(one, two)
-    assert same(one, sample(X_EASY, Y_EASY, **EASY, until=UNTIL, workers=2, checkpoint=tmp_path))  # nothing is left to do
-    whole = sample(X_EASY, Y_EASY, **{**EASY, "draws": 500}, checkpoint=tmp_path)
+    again = sample(X_EASY, Y_EASY, settings=replace(EASY, until=UNTIL, workers=2, checkpoint=tmp_path))
+    assert same(one, again)  # nothing is left to do
+    whole = sample(X_EASY, Y_EASY, settings=replace(EASY, draws=500, checkpoint=tmp_path))
     np.testing.assert_array_equal(whole.C[:, : one.C.shape[1]], one.C)
 
 
 def test_the_budget_ends_an_adaptive_run():
     until = Until(ess=1e9)
-    assert sample(X, Y, draws=40, warmup=10, chains=2, thin=1, until=until).C.shape[1] == 40
+    assert sample(X, Y, settings=Settings(draws=40, warmup=10, chains=2, thin=1, until=until)).C.shape[1] == 40
 
 
 def test_an_impossible_target_is_refused():
@@ -145,19 +148,23 @@ def test_an_impossible_target_is_refused():
 
 def test_the_improper_posterior_is_warned_of():
     with pytest.warns(UserWarning, match="improper"):
-        sample(X, Y, Model(noise="jeffreys"), draws=4, warmup=4, chains=1)
+        sample(X, Y, Model(noise="jeffreys"), Settings(draws=4, warmup=4, chains=1))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"draws": 0}, "draws"), ({"chains": 0}, "chains"), ({"thin": 1.5}, "thin"), ({"workers": 0}, "workers"),
-        ({"model": Model(rank=3)}, "Rank 3"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(change, words):
     with pytest.raises(InputError, match=words):
-        sample(X, Y, **{**SHORT, **change})
+        sample(X, Y, settings=replace(SHORT, **change))
+
+
+def test_a_rank_above_the_number_of_responses_is_refused():
+    with pytest.raises(InputError, match="Rank 3"):
+        sample(X, Y, Model(rank=3), SHORT)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

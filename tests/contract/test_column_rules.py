@@ -1,5 +1,7 @@
 """Declared categories, missing codes and imputation: by name, counted, and never for an outcome that nobody named."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
 
@@ -29,14 +32,16 @@ def values(table: Table) -> np.ndarray:
 def test_a_coded_centre_is_categorical_when_declared() -> None:
     df = cohort()
     assert Table.open(df, id="id", features="centre").features == ["centre"]
-    table = Table.open(df, id="id", features="centre", columns={"centre": {"categorical": True}})
+    table = Table.open(df, id="id", features="centre", rules=TableRules(columns={"centre": {"categorical": True}}))
     assert table.features == [f"centre={k}" for k in range(1, 7)]
     np.testing.assert_array_equal(values(table), df["centre"].to_numpy()[:, None] == np.arange(1, 7))
-    chosen = Table.open(df, id="id", features="centre", columns={"centre": {"reference": 3}})  # a reference means categorical
+    rules = TableRules(columns={"centre": {"reference": 3}})  # a reference means categorical
+    chosen = Table.open(df, id="id", features="centre", rules=rules)
     assert chosen.features == ["centre=1", "centre=2", "centre=4", "centre=5", "centre=6"]
-    assert Table.open(df.assign(centre=df["centre"] * 1.0), id="id", features="centre",
-                      columns={"centre": {"reference": "3.0"}}).features == chosen.features  # fmt: skip
-    ten = Table.open(df.assign(centre=df["centre"] * 5), id="id", covariates="centre", columns={"cen*": {"categorical": True}})
+    as_text = TableRules(columns={"centre": {"reference": "3.0"}})
+    assert Table.open(df.assign(centre=df["centre"] * 1.0), id="id", features="centre", rules=as_text).features == chosen.features
+    by_pattern = TableRules(columns={"cen*": {"categorical": True}})
+    ten = Table.open(df.assign(centre=df["centre"] * 5), id="id", covariates="centre", rules=by_pattern)
     assert ten.covariates == [f"centre={5 * k}" for k in range(2, 7)]  # in the order of the numbers; 5 is the reference
 
 
@@ -49,19 +54,19 @@ def test_missing_codes_are_missing_and_counted() -> None:
         "age": {"missing_codes": -99},
         "centre": {"categorical": True, "missing_codes": [99]},
     }
-    table = Table.open(df, id="id", features=["age", "bmi", "centre"], columns=rules)
+    table = Table.open(df, id="id", features=["age", "bmi", "centre"], rules=TableRules(columns=rules))
     assert table.missing_counts == {"age": 1, "bmi": 2, "centre": 3}
     assert table.imputed == {}
     assert len(table.features) == 8  # 99 is no level
     with pytest.raises(InputError, match=r"Missing values in 8 columns: age \(1\), bmi \(2\)"):
         values(table)
-    filled = Table.open(df, id="id", features=["age", "bmi", "centre"], columns=rules, missing="mean")
+    filled = Table.open(df, id="id", features=["age", "bmi", "centre"], rules=TableRules(columns=rules, missing="mean"))
     assert filled.imputed == {"age": 1, "bmi": 2, "centre": 3}
     np.testing.assert_allclose(values(filled)[[1, 5], 1], df["bmi"][df["bmi"] != 999].mean())
     assert (df["bmi"] == 999).sum() == 2  # the user's own table is as it was
     array = df[["age", "bmi"]].to_numpy()
     kept = array.copy()
-    values(Table.open(array, names=["age", "bmi"], missing_codes=[999, -99], missing="mean"))
+    values(Table.open(array, rules=TableRules(names=["age", "bmi"], missing_codes=[999, -99], missing="mean")))
     np.testing.assert_array_equal(array, kept)
 
 
@@ -72,16 +77,16 @@ def test_an_outcome_is_never_filled_unless_its_name_says_so() -> None:
     key = SketchKey(bytes(32))
     terms = SketchTerms("s", "1", 20)
     for columns in ({}, {"*": {"missing": "mean"}}):  # a pattern is no name
-        table = Table.open(df, id="id", responses="asthma", missing="mean", columns=columns)
+        table = Table.open(df, id="id", responses="asthma", rules=TableRules(missing="mean", columns=columns))
         assert table.imputed == {"bmi": 1}
         with pytest.raises(InputError, match=r"Missing values in column asthma \(1\) of 400 rows.*for a response: by its name"):
             values(table)
         with pytest.raises(InputError, match=r"Missing values in column asthma \(1\)"):
             sketch(table, key, terms)
-    named = Table.open(df, id="id", responses="asthma", missing="mean", columns={"asthma": {"missing": "mean"}})
+    named = Table.open(df, id="id", responses="asthma", rules=TableRules(missing="mean", columns={"asthma": {"missing": "mean"}}))
     assert named.imputed == {"bmi": 1, "asthma": 1}
     assert np.isfinite(sketch(named, key, terms).message.Y).all()
-    strict = Table.open(df, id="id", responses="asthma", columns={"asthma": {"missing": "mean"}})
+    strict = Table.open(df, id="id", responses="asthma", rules=TableRules(columns={"asthma": {"missing": "mean"}}))
     with pytest.raises(InputError, match=r"Missing values in column bmi"):
         values(strict)
 
@@ -92,7 +97,7 @@ def test_regression_puts_the_conditional_mean_of_the_normal_law() -> None:
     truth = df.copy()
     df.loc[:9, "bmi"] = np.nan
     df.loc[5:14, "age"] = np.nan
-    table = Table.open(df, missing="regression")
+    table = Table.open(df, rules=TableRules(missing="regression"))
     got = values(table)
     assert table.imputed == {"age": 10, "bmi": 10}
     pairs = df.to_numpy()
@@ -117,11 +122,11 @@ def test_regression_puts_the_conditional_mean_of_the_normal_law() -> None:
 def test_regression_fills_no_feature_from_an_outcome_and_reaches_the_sketch() -> None:
     df = cohort()
     df.loc[:19, "bmi"] = np.nan
-    with_outcome = values(Table.open(df, id="id", features=["age", "bmi"], responses="asthma", missing="regression"))
-    other = values(Table.open(df.assign(asthma=df["bmi"].fillna(25.0)), id="id", features=["age", "bmi"], responses="asthma",
-                              missing="regression"))  # fmt: skip
+    wanted: dict[str, Any] = {"id": "id", "features": ["age", "bmi"], "rules": TableRules(missing="regression")}
+    with_outcome = values(Table.open(df, responses="asthma", **wanted))
+    other = values(Table.open(df.assign(asthma=df["bmi"].fillna(25.0)), responses="asthma", **wanted))
     np.testing.assert_array_equal(with_outcome[:, :2], other[:, :2])
-    table = Table.open(df, id="id", features=["age", "bmi"], missing="regression")
+    table = Table.open(df, id="id", features=["age", "bmi"], rules=TableRules(missing="regression"))
     full = pd.DataFrame(values(table), columns=["age", "bmi"])
     key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
     np.testing.assert_allclose(sketch(table, key, terms).message.X, sketch(Table.open(full), key, terms).message.X, atol=1e-9)
@@ -137,6 +142,6 @@ def test_bad_rules_are_refused() -> None:
         ({"centre": {"missing_codes": [None]}}, "must be numbers or texts"),
     ):
         with pytest.raises(InputError, match=words):
-            Table.open(df, id="id", columns=columns)
+            Table.open(df, id="id", rules=TableRules(columns=columns))
     with pytest.raises(InputError, match="works with up to 2000"):
         Filler.fit([], np.zeros(2001), np.ones(2001, bool), np.ones(2001, bool))

@@ -13,6 +13,7 @@ from tests import postgres
 
 from intarsia.errors import InputError
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 
 N = 5000
 SECRET = "SecretCell"
@@ -100,16 +101,18 @@ def values(table: Table) -> np.ndarray:
 
 
 def same_as_a_file(source: str, **reading: str) -> None:
-    table = Table.open(source, id="who", responses="y", ignore="seen", missing="mean", reading={"query": "visits", **reading})
+    table = Table.open(
+        source, id="who", responses="y", ignore="seen", rules=TableRules(missing="mean", reading={"query": "visits", **reading})
+    )
     df = frame().sort_values("who")
-    expected = Table.open(df, id="who", responses="y", missing="mean")
+    expected = Table.open(df, id="who", responses="y", rules=TableRules(missing="mean"))
     assert table.n == N
     assert (table.features, table.responses) == (expected.features, expected.responses)
     assert table.ids().tolist() == expected.ids().tolist()
     np.testing.assert_allclose(values(table), values(expected), rtol=1e-12)
     assert table.imputed == expected.imputed == {"age": 3000, "Sex of it": 3000}
     part = 'SELECT who, "Sex of it", age / 2 AS half FROM visits WHERE age > 60;'
-    some = Table.open(source, id="who", reading={"query": part, **reading})
+    some = Table.open(source, id="who", rules=TableRules(reading={"query": part, **reading}))
     assert some.n == (df["age"] > 60).sum()
     assert some.features == ["Sex of it=m", "half"]
 
@@ -130,11 +133,11 @@ def test_postgresql_reads_like_a_table(postgresql: str, monkeypatch: pytest.Monk
     secret.write_text(postgres.PASSWORD + "\n")
     secret.chmod(0o644)
     with pytest.raises(InputError, match=r"can be read by others\. Run: chmod 600"):
-        Table.open(postgresql, id="who", reading={"query": "visits", "password_file": str(secret)})
+        Table.open(postgresql, id="who", rules=TableRules(reading={"query": "visits", "password_file": str(secret)}))
     secret.chmod(0o600)
     same_as_a_file(postgresql, password_file=str(secret))
     with pytest.raises(InputError, match=r"could not be read|the password is wrong or missing") as caught:
-        Table.open(postgresql, id="who", reading={"query": "visits"})
+        Table.open(postgresql, id="who", rules=TableRules(reading={"query": "visits"}))
     assert postgres.USER not in str(caught.value)
 
 
@@ -148,28 +151,28 @@ def test_postgresql_says_what_is_wrong_with_a_query(
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
     with pytest.raises(InputError, match=words):
-        Table.open(postgresql, id="who", reading={"query": query})
-    assert Table.open(postgresql, id="who", ignore="seen", reading={"query": "visits"}).n == N
+        Table.open(postgresql, id="who", rules=TableRules(reading={"query": query}))
+    assert Table.open(postgresql, id="who", ignore="seen", rules=TableRules(reading={"query": "visits"})).n == N
 
 
 def test_a_row_that_cannot_be_read_is_not_quoted(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
     query = f"SELECT who, CAST('{SECRET}' || who AS integer) AS x FROM visits"
     with pytest.raises(InputError, match="stopped while giving rows") as caught:
-        values(Table.open(postgresql, id="who", reading={"query": query}))
+        values(Table.open(postgresql, id="who", rules=TableRules(reading={"query": query})))
     assert SECRET not in str(caught.value)
 
 
 def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     for uri in (f"postgresql://me:{SECRET}@host/db", f"postgresql://me@host/db?password={SECRET}"):
         with pytest.raises(InputError, match=r"holds a password\. Take it out") as caught:
-            Table.open(uri, id="who", reading={"query": "visits"})
+            Table.open(uri, id="who", rules=TableRules(reading={"query": "visits"}))
         assert SECRET not in str(caught.value)
 
 
 def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path: Path) -> None:
     source = sqlite(tmp_path)
-    table = Table.open(source, id="who", features="y", reading={"query": "visits"})
+    table = Table.open(source, id="who", features="y", rules=TableRules(reading={"query": "visits"}))
     values(table)
     with sqlite3.connect(source) as connection:
         connection.execute("UPDATE visits SET who = 99999 WHERE who = 10007")
@@ -183,7 +186,7 @@ def test_sqlite_columns_of_mixed_cells_and_missing_things_are_refused(tmp_path: 
         connection.execute("CREATE TABLE t (who, x)")
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, 2.0), (2, SECRET), (3, 4)])
     with pytest.raises(InputError, match="'x' holds mixed types") as caught:
-        Table.open(path, id="who", reading={"query": "t"})
+        Table.open(path, id="who", rules=TableRules(reading={"query": "t"}))
     assert SECRET not in str(caught.value)
     for reading, id, words in (
         ({}, "who", 'needs a query: say query = "SELECT'),
@@ -192,6 +195,6 @@ def test_sqlite_columns_of_mixed_cells_and_missing_things_are_refused(tmp_path: 
         ({"query": "t2"}, "who", "could not be read"),
     ):
         with pytest.raises(InputError, match=words):
-            Table.open(path, id=id, reading=reading)
+            Table.open(path, id=id, rules=TableRules(reading=reading))
     with pytest.raises(InputError, match="There is no file"):
-        Table.open(tmp_path / "other.db", id="who", reading={"query": "t"})
+        Table.open(tmp_path / "other.db", id="who", rules=TableRules(reading={"query": "t"}))

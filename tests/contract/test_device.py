@@ -12,6 +12,7 @@ from intarsia.server.sampler import device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.settings import Settings
 
 pytest.importorskip("jax")
 
@@ -25,16 +26,16 @@ def problem():
 
 def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp_path):
     seen = []
-    asked = {"warmup": 100, "chains": 3, "thin": 2, "seed": 5, "backend": "jax"}
-    first = sample(*problem, draws=50, progress=seen.append, checkpoint=tmp_path, **asked)
+    asked = Settings(warmup=100, chains=3, thin=2, seed=5, backend="jax")
+    first = sample(*problem, settings=replace(asked, draws=50, progress=seen.append, checkpoint=tmp_path))
     assert (first.C.shape, first.Sigma.shape, first.tau.shape) == ((3, 50, 20, 2), (3, 50, 2, 2), (3, 50, 2))
     assert seen[-1].sweeps == [200] * 3
-    more = sample(*problem, draws=500, checkpoint=tmp_path, **asked)
+    more = sample(*problem, settings=replace(asked, draws=500, checkpoint=tmp_path))
     for name in ("C", "Sigma", "tau"):
         np.testing.assert_array_equal(getattr(first, name), getattr(more, name)[:, :50])
     assert not np.array_equal(more.C[0], more.C[1])
     assert more.info["backend"] == "jax"
-    there = sample(*problem, draws=500, warmup=100, chains=3, thin=2, seed=1)
+    there = sample(*problem, settings=Settings(draws=500, warmup=100, chains=3, thin=2, seed=1))
     here, other = diagnostics.diagnose(more.C), diagnostics.diagnose(there.C)
     gap = (more.C.mean(axis=(0, 1)) - there.C.mean(axis=(0, 1))) / np.hypot(here.mcse, other.mcse)
     assert np.abs(gap).max() < 4.5  # 40 entries: a false alarm in 4,000 runs
@@ -81,7 +82,7 @@ def test_a_large_design_is_sent_in_parts_and_is_there_once(monkeypatch):
 
 def test_unknown_backends_and_missing_jax_say_so(problem, monkeypatch):
     with pytest.raises(InputError, match="numpy"):
-        sample(*problem, backend="abacus")
+        sample(*problem, settings=Settings(backend="abacus"))
     real = builtins.__import__
 
     def without(name, *rest):
@@ -91,4 +92,4 @@ def test_unknown_backends_and_missing_jax_say_so(problem, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="pip install"):
-        sample(*problem, backend="jax")
+        sample(*problem, settings=Settings(backend="jax"))

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.carriers.flare.pieces import PIECE_BYTES, Assembly, all_pieces, pack_payload, unpack_payload
-from intarsia.errors import IntarsiaError, MessageError
+from intarsia.errors import FederationError, IntarsiaError, MessageError
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack
 from intarsia.wire.leave import Leave
-from intarsia.wire.prediction import PredictionPart, PredictionSum
+from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle, Signed
 
 HASH = "ab" * 32
@@ -40,10 +41,10 @@ MESSAGES = {
     "announcement": Announcement("clinic", HASH, 30, 4).signed(bytes(32)),
     "part": PredictionPart("clinic", HASH, "june", HASH, HASH, 3, HASH, {"lab": np.ones((2, 3, 1), dtype=np.uint64)}),
     "sum": PredictionSum("lab", HASH, "june", HASH, HASH, 3, HASH, np.ones((2, 3, 1), dtype=np.uint64)),
-    "receipt": Receipt("clinic", HASH, HASH, 3, HASH, bytes(64)),
-    "leave": Leave("clinic", HASH, HASH, bytes(64)),
-    "offer": KeyOffer("clinic", HASH, bytes(32), bytes(64)),
-    "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, bytes(64)),
+    "receipt": Receipt("clinic", HASH, HASH, 3, HASH, signature=bytes(64)),
+    "leave": Leave("clinic", HASH, HASH, signature=bytes(64)),
+    "offer": KeyOffer("clinic", HASH, bytes(32), signature=bytes(64)),
+    "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, signature=bytes(64)),
     "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
 }  # fmt: skip
 
@@ -100,12 +101,12 @@ def test_coefficients_of_the_wrong_shape() -> None:
 
 
 SIGNED = {kind: message for kind, message in MESSAGES.items() if isinstance(message, Signed)} | {
-    "file": FileSignature("clinic", HASH, HASH, bytes(64))
+    "file": FileSignature("clinic", HASH, HASH, signature=bytes(64))
 }
 
 
 @pytest.mark.parametrize("kind", list(SIGNED))
-def test_a_signed_message_has_one_reading_only(kind: str) -> None:
+def test_a_signed_message_has_one_form_only(kind: str) -> None:
     message = SIGNED[kind]
     outer = json.loads(message.to_bytes())
     for body, words in (
@@ -118,12 +119,31 @@ def test_a_signed_message_has_one_reading_only(kind: str) -> None:
     ):
         with pytest.raises(MessageError, match=words):
             type(message).from_bytes(json.dumps(outer | {"body": body}).encode())
-    unsigned = json.dumps(outer | {"signature": ""}).encode()
-    if kind == "receipt":
+    with pytest.raises(MessageError, match="canonical"):
+        type(message).from_bytes(message.to_bytes() + b" ")
+    unsigned = json.dumps(outer | {"signature": ""}, sort_keys=True, separators=(",", ":")).encode()
+    if kind in ("receipt", "leave"):
         assert type(message).from_bytes(unsigned).signature == b""
     else:
         with pytest.raises(MessageError, match="signature"):
             type(message).from_bytes(unsigned)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"order_mac": "cd" * 32}, "different subjects"), ({"fit_digest": "cd" * 32}, "different fits"),
+        ({"digest": "cd" * 32}, "other things"), ({"parts": {}}, "no part"),
+        ({"parts": {"lab": np.ones((2, 4, 1), dtype=np.uint64)}}, "shape"),
+    ],
+)  # fmt: skip
+def test_only_parts_of_one_request_are_added(change: dict[str, object], words: str) -> None:
+    clinic = MESSAGES["part"]
+    assert isinstance(clinic, PredictionPart)
+    mri = replace(clinic, site="mri")
+    assert (add_parts({"clinic": clinic, "mri": mri}, "lab").total == 2).all()  # type: ignore[union-attr]
+    with pytest.raises(FederationError, match=words):
+        add_parts({"clinic": clinic, "mri": replace(mri, **change)}, "lab")  # type: ignore[arg-type]
 
 
 def test_pieces_make_the_whole_or_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.site.data.plink import PlinkSource
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
 
@@ -51,20 +52,20 @@ def raw(table: Table, rows: int | None = None) -> np.ndarray:
 def test_plink_gives_the_dosages(tmp_path: Path, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intarsia.site.data.plink._PACKED_BYTES", P * 13)  # 13 bytes, 52 subjects, in every stretch
     G = dosages()
-    table = Table.open(write_plink(tmp_path, G), id="iid", missing="mean")
+    table = Table.open(write_plink(tmp_path, G), id="iid", rules=TableRules(missing="mean"))
     assert (table.n, table.features[:2]) == (N, ["rs0", "rs1"])
     assert table.ids().tolist() == [f"s{i:03d}" for i in range(N)]
     np.testing.assert_array_equal(raw(table, rows), numbers(G))
-    some = Table.open(tmp_path / "chr1.bed", id="iid", features=["rs5", "rs30"], missing="mean")
+    some = Table.open(tmp_path / "chr1.bed", id="iid", features=["rs5", "rs30"], rules=TableRules(missing="mean"))
     np.testing.assert_array_equal(raw(some, rows), numbers(G)[:, [5, 30]])
 
 
 def test_genotypes_stay_bytes_until_they_are_sketched(tmp_path: Path) -> None:
     G = dosages()
-    table = Table.open(write_plink(tmp_path, G), id="iid", missing="mean")
+    table = Table.open(write_plink(tmp_path, G), id="iid", rules=TableRules(missing="mean"))
     assert {block.dtype for block in table.sketch_blocks(50)} == {np.dtype(np.uint8)}
     key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
-    plain = Table.open(numbers(G), names=[f"rs{j}" for j in range(P)], missing="mean")
+    plain = Table.open(numbers(G), rules=TableRules(names=[f"rs{j}" for j in range(P)], missing="mean"))
     for order in (None, np.random.default_rng(1).permutation(N)[:150]):
         got, expected = (sketch(t, key, terms, order=order).message.X for t in (table, plain))
         np.testing.assert_allclose(got, expected, atol=1e-10)
@@ -75,11 +76,11 @@ def test_genotypes_stay_bytes_until_they_are_sketched(tmp_path: Path) -> None:
 
 def test_genotypes_of_people_who_withdrew_are_not_read(tmp_path: Path) -> None:
     G = dosages()
-    table = Table.open(write_plink(tmp_path, G), id="iid", missing="mean", without={"s2", "s57"})
+    table = Table.open(write_plink(tmp_path, G), id="iid", rules=TableRules(missing="mean", without={"s2", "s57"}))
     stay = np.delete(np.arange(N), [2, 57])
     assert table.packed
     np.testing.assert_array_equal(raw(table, 11), numbers(G[stay]))
-    plain = Table.open(numbers(G[stay]), names=[f"rs{j}" for j in range(P)], missing="mean")
+    plain = Table.open(numbers(G[stay]), rules=TableRules(names=[f"rs{j}" for j in range(P)], missing="mean"))
     key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 20)
     np.testing.assert_allclose(sketch(table, key, terms).message.X, sketch(plain, key, terms).message.X, atol=1e-10)
 
@@ -129,15 +130,15 @@ def test_a_matrix_with_its_lists_is_a_table(tmp_path: Path, kind: str) -> None:
         "trait": np.random.default_rng(2).normal(size=N),
     }  # fmt: skip
     path = (write_zarr if kind == "zarr" else write_hdf5)(tmp_path / f"t.{kind}", arrays)
-    table = Table.open(path, id="sample", responses="trait", missing="mean", missing_codes=[-1])
+    table = Table.open(path, id="sample", responses="trait", rules=TableRules(missing="mean", missing_codes=[-1]))
     assert table.features == [f"rs{j}" for j in range(P)]
     assert table.ids().tolist() == [f"s{i}" for i in range(N)]
     np.testing.assert_array_equal(raw(table, 10), np.column_stack([numbers(dosages()), arrays["trait"]]))
     np.testing.assert_array_equal(raw(table, 40), raw(table, None))
     with pytest.raises(InputError, match=r"'trait' is no list of 57 texts"):
-        Table.open(path, id="sample", reading={"names": "trait"})
+        Table.open(path, id="sample", rules=TableRules(reading={"names": "trait"}))
     with pytest.raises(InputError, match=r"say which matrix .* There: dosage"):
-        Table.open(path, id="sample", reading={"dataset": "gt"})
+        Table.open(path, id="sample", rules=TableRules(reading={"dataset": "gt"}))
 
 
 def test_names_are_numbered_where_the_file_has_none(tmp_path: Path) -> None:

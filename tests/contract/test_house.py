@@ -8,15 +8,12 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "intarsia"
 MOST_PARAMETERS = 7
 
-# Entry points whose settings are known by name from the field, and compiled kernels, which take arrays alone.
+# Constructors whose settings people write by name: scikit-learn asks an estimator for one parameter per setting, and a site's
+# are the entries of site.toml.
 SETTINGS = {
     ("regression.py", "ReducedRankHorseshoe.__init__"),
     ("site/site.py", "Site.__init__"),
-    ("site/data/table.py", "Table.open"),
-    ("server/sampler/sample.py", "sample"),
-    ("server/sampler/private.py", "sample"),
 }
-KERNELS = {"server/sampler/kernels.py", "server/results/compiled_diagnostics.py", "site/sketch/stream_compiled.py"}
 
 
 def crowded(text: str) -> dict[str, int]:
@@ -52,15 +49,16 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         for name, count in crowded(path.read_text(encoding="utf-8")).items()
     }
-    assert {where: count for where, count in found.items() if where not in SETTINGS and where[0] not in KERNELS} == {}
-    assert set(found) >= SETTINGS, "an entry of the list is no longer needed: take it out"
+    assert set(found) == SETTINGS, found
 
 
-# Names of modules that occur twice because the folder makes each plain: a command and what it calls, a message and its
-# sender, methods compared in the lab and the report's paragraph on methods. A name is added here with its reason or changed.
+# Names of modules that occur twice because the folder makes each plain. A name is added here with its reason or changed.
 TWICE = {
-    "base", "check", "fit", "key", "kinds", "methods", "paper", "prediction", "private", "protocol", "shares",
-    "site", "steps", "study",
+    "check", "fit", "key", "site", "study",  # a command of that name, and what it calls
+    "kinds",  # of responses: what may be said of them, and how a site prepares them
+    "prediction",  # a message, and the site's step that makes it
+    "private",  # a site's private sketch, and the draws given one
+    "protocol",  # of a study, and of an array library
 }  # fmt: skip
 
 
@@ -119,3 +117,39 @@ def test_per_is_written_where_per_is_meant() -> None:
     pages.remove(ROOT / "CHANGELOG.md")  # what it says of past versions stays as it was
     found = [f"{path.name}: {hit[0]}" for path in pages for hit in DISTRIBUTIVE.finditer(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+# What a number counts, where the constant's name says it. Of every other one a comment beside it does, or above its paragraph.
+UNITS = """
+    seconds bytes byte bits rows row columns features responses subjects draws warmup thin chains levels values words characters
+    entries arrays numbers members share ratio factor factors sd correlation correlations cosine eigenvalue tolerance fdr m rho
+    steps folds shown projections refits probes version schema format exit
+"""
+
+
+def without_unit(text: str) -> set[str]:
+    """Constants of a module that are bare numbers, named without a unit and without a comment."""
+    lines, found = text.splitlines(), set()
+    for node in ast.parse(text).body:
+        if not (isinstance(node, ast.Assign) and _is_number(node.value)):
+            continue
+        paragraph = "\n".join(lines[: node.lineno]).split("\n\n")[-1]
+        if "  # " in lines[node.lineno - 1] or re.search(r"^#", paragraph, re.M):
+            continue
+        names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        found |= {name for name in names if name.isupper() and not set(name.lower().split("_")) & set(UNITS.split())}
+    return found
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    node = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+
+
+def test_a_constant_says_what_it_counts() -> None:
+    planted = "LIMIT = 3\nLIMIT_SECONDS = 3\nMOST = 4  # names\nON = True\n\n# rows\nPIECE = 2**8\n"
+    assert without_unit(planted) == {"LIMIT"}
+    found = {f"{path.stem}.{name}" for path in SOURCE.rglob("*.py") for name in without_unit(path.read_text(encoding="utf-8"))}
+    assert found == set()

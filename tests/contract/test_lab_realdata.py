@@ -8,10 +8,10 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.lab.connectome import RESPONSES, regions, simulate_connectome
-from intarsia.lab.experiments.base import Cell
+from intarsia.lab.experiments.experiment import Cell
 from intarsia.lab.experiments.real import _run, cross_validate
 from intarsia.lab.figure6 import figure6
-from intarsia.lab.methods import Settings
+from intarsia.lab.methods import Effort
 from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.lab.sketching import Owners, federated_sketch
@@ -102,14 +102,14 @@ def test_cross_validation_is_out_of_sample():
     rng = np.random.default_rng(1)
     zero = np.zeros(200, dtype=np.int64)
     data = RealData("noise", rng.standard_normal((60, 200)), rng.standard_normal((60, 2)), [], [], zero, zero[:2], ["all"])
-    ridge = cross_validate(data, [("ridge", None)], Settings(), split=0, seed=0)[0]
+    ridge = cross_validate(data, [("ridge", None)], Effort(), split=0, seed=0)[0]
     assert -0.5 < ridge["r2"] < 0.1
     assert ridge["mse_y"] == pytest.approx(1 - ridge["r2"])
 
 
 def test_an_absent_set_leaves_no_rows(monkeypatch):
     monkeypatch.delenv("INTARSIA_DATA", raising=False)
-    assert _run(Cell("wheat_cimmyt", None, (20,)), 0, [("ridge", None)], Settings(), {}) == []
+    assert _run(Cell("wheat_cimmyt", None, (20,)), 0, [("ridge", None)], Effort(), {}) == []
 
 
 @pytest.mark.parametrize("chosen", [5, 0])
@@ -151,5 +151,5 @@ def test_scaling_is_undone_by_back():
 @pytest.mark.skipif(DATA is None, reason="INTARSIA_DATA is not set: the public data sets are not here")
 @pytest.mark.parametrize(("name", "ridge"), list(zip(PUBLIC, (0.227, 0.185, 0.211, 0.724))))
 def test_ridge_on_public_data_repeats_the_known_figure(name, ridge):
-    row = cross_validate(load(name), [("ridge", None)], Settings(), split=0, seed=0)[0]
+    row = cross_validate(load(name), [("ridge", None)], Effort(), split=0, seed=0)[0]
     assert row["r2"] == pytest.approx(ridge, abs=0.005)

@@ -7,8 +7,8 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.lab import experiments, runner
-from intarsia.lab.experiments.base import COLUMNS, Cell, Experiment
-from intarsia.lab.methods import METHODS, Settings, make
+from intarsia.lab.experiments.experiment import COLUMNS, Cell, Experiment
+from intarsia.lab.methods import METHODS, Effort, make
 from intarsia.lab.runner import Part
 from intarsia.lab.simulate import Scenario
 
@@ -29,7 +29,7 @@ def counted(monkeypatch):
     cells = (Cell("one", Scenario(n=10, P=5, s=1), (4, 8)), Cell("two", Scenario(n=10, P=5, s=2), (4,)))
     fake = Experiment(
         "fake", "a fake", {"quick": cells, "full": cells, "smoke": cells}, ("intarsia", "ridge"),
-        {"quick": 2, "full": 3, "smoke": 1}, dict.fromkeys(("smoke", "quick", "full"), Settings()), run,
+        {"quick": 2, "full": 3, "smoke": 1}, dict.fromkeys(("smoke", "quick", "full"), Effort()), run,
     )  # fmt: skip
     monkeypatch.setitem(experiments.EXPERIMENTS, "fake", fake)
     return calls
@@ -104,7 +104,7 @@ def test_a_file_of_older_columns_gets_todays(counted, tmp_path):
 def test_rows_say_where_they_were_made(counted, tmp_path):
     rows = runner.read_rows(runner.run("fake", "quick", tmp_path, workers=1))
     assert {row["machine"] for row in rows} == {runner.processor()}
-    assert Settings(draws=500, warmup=300, chains=2, thin=2).sweeps == "2x(300+1000)"
+    assert Effort(draws=500, warmup=300, chains=2, thin=2).sweeps == "2x(300+1000)"
 
 
 def test_chains_of_another_length_are_told(tmp_path):
@@ -178,11 +178,11 @@ def test_unknown_names_are_refused(name, arguments, tmp_path):
 
 def test_every_method_can_be_made():
     for method in METHODS:
-        model = make(method, Settings(), m=20)
+        model = make(method, Effort(), m=20)
         assert hasattr(model, "fit")
         assert hasattr(model, "interval")
     with pytest.raises(InputError, match="give its number of rows"):
-        make("intarsia", Settings())
+        make("intarsia", Effort())
 
 
 def test_every_experiment_names_known_methods():

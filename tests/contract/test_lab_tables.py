@@ -9,7 +9,7 @@ import pytest
 from intarsia.cli import main
 from intarsia.errors import InputError
 from intarsia.lab import experiments, paired
-from intarsia.lab.experiments.base import COLUMNS
+from intarsia.lab.experiments.experiment import COLUMNS
 from intarsia.lab.figures import choose_m, draw_all
 from intarsia.lab.runner import kept_size, result_file
 from intarsia.lab.tables import Table, results, table2, tables

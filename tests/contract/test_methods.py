@@ -11,7 +11,7 @@ from tests.reports import made_up
 
 from intarsia.cli import main
 from intarsia.report.gather import Beside, Material, gather
-from intarsia.report.methods import REFERENCES, methods
+from intarsia.report.methods_paragraph import REFERENCES, methods
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.wire.study import Study

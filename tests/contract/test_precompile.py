@@ -10,16 +10,18 @@ import pytest
 from intarsia.server.sampler import kernels
 from intarsia.server.sampler.precompile import precompile
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 FIT = """
 import hashlib, sys
 import numpy as np
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.settings import Settings
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((12, 30)), rng.standard_normal((12, 2))
 for local in sys.argv[1:]:
-    draws = sample(X, Y, Model(local=local), draws=60, warmup=40, chains=1, thin=1, seed=1, workers=1)
+    draws = sample(X, Y, Model(local=local), Settings(draws=60, warmup=40, chains=1, thin=1, seed=1, workers=1))
 print(hashlib.sha256(draws.C.tobytes()).hexdigest())
 """
 
@@ -45,7 +47,8 @@ def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
     for costly in (np.inf, 0):  # as small problems, then as large ones
         monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", costly)
         for m, P, Q in ((30, 50, 3), (9, 40, 4), (40, 10, 2)):
-            sample(rng.standard_normal((m, P)), rng.standard_normal((m, Q)), draws=8, warmup=8, chains=1, thin=1, workers=1)
+            X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, Q))
+            sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     after = {f.__name__: list(f.signatures) for f in compiled}
     assert {name for name in after if after[name] != before[name]} == set()
     assert any(before.values())

@@ -14,7 +14,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.self_attack import attack_as_server, real_phi
-from intarsia.site.sketch.private import clipping, longest_column, private_sketch, public_bound
+from intarsia.site.sketch.private import longest_column, private_sketch, public_bound
 from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, sketch
 from intarsia.wire.study import Study
 
@@ -302,7 +302,6 @@ def test_private_preflight_and_sketch():
     assert check.guarantee.t == pytest.approx(sum((s.row_bound / s.w) ** 2 for s in check.guarantee.sites.values()))
     result = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert result.message.noise == check.noise.w
-    assert 0 < result.shortened < 1
     phi = SketchTerms("demo", plan.run, 30, "gaussian").design(key, N)
     Phi = real_phi(phi)
     assert result.longest == pytest.approx(np.linalg.norm(Phi, axis=0).max())
@@ -317,14 +316,6 @@ def test_private_preflight_and_sketch():
     assert noise.std() == pytest.approx(1, abs=0.2)
     again = private_sketch(opened, key, SketchTerms.of(plan, "clinic"), ClippedNoise(check.clip, check.noise.w))
     assert not np.allclose(again.message.X, result.message.X)  # the noise does not come from the key
-
-
-def test_clipping_is_counted():
-    bound = public_bound(table().features + table().responses, "clinic", {"clinic": 100.0}, PRIVATE["centres"], PRIVATE["scales"])
-    cut, means = clipping(table(), bound)
-    assert cut == 0
-    data, _ = columns()
-    assert means[0] == pytest.approx(data["x0"].mean() / 2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct
 from intarsia.wire.leave import Leave
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
-from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle
+from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle, Signed
 from intarsia.wire.steps import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_every_type_of_message_of_the_wire_is_known_here() -> None:
     found = set()
     for module in pkgutil.iter_modules(intarsia.wire.__path__):
         for _, kind in inspect.getmembers(importlib.import_module(f"intarsia.wire.{module.name}"), inspect.isclass):
-            if is_dataclass(kind) and hasattr(kind, "to_bytes"):
+            if is_dataclass(kind) and hasattr(kind, "to_bytes") and kind is not Signed:  # what the signed ones have in common
                 found.add(kind)
     assert found == set(MESSAGES.values())
 

@@ -10,6 +10,7 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 
 SECRET = "SecretCell"
 PEOPLE = pd.DataFrame(
@@ -54,20 +55,23 @@ def test_what_is_said_comes_before_what_is_found(tmp_path: Path) -> None:
         "x=2,5",
         "y",
     ]  # texts: a comma between cells and a decimal comma are not guessed
-    table = Table.open(path, id="id", reading={"decimal": ","})
+    table = Table.open(path, id="id", rules=TableRules(reading={"decimal": ","}))
     assert table.features == ["x", "y"]
     assert values(table)[:, 0].tolist() == [1.5, 2.5]
     path.write_text("id;a,b\n1;2\n3;4\n")
-    assert Table.open(path, id="id", reading={"separator": ";"}).features == ["a,b"]
+    assert Table.open(path, id="id", rules=TableRules(reading={"separator": ";"})).features == ["a,b"]
 
 
 def test_text_that_means_missing_does_not_make_a_column_text(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id;x;centre\na;1,5;1\nb;.;2\nc;999;9\nd;-99;2\ne;3,5;1\n")
     table = Table.open(
-        path, id="id", missing="mean", missing_codes=[".", 999, -99],
-        columns={"centre": {"categorical": True, "missing_codes": [9]}},
-    )  # fmt: skip
+        path,
+        id="id",
+        rules=TableRules(
+            missing="mean", missing_codes=[".", 999, -99], columns={"centre": {"categorical": True, "missing_codes": [9]}}
+        ),
+    )
     assert table.features == ["x", "centre=2"]
     np.testing.assert_allclose(values(table)[:, 0], [1.5, 2.5, 2.5, 2.5, 3.5])
     assert table.imputed == {"x": 3, "centre": 1}
@@ -95,5 +99,5 @@ def test_errors_name_the_remedy_and_no_cell(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=words) as caught:
-        values(Table.open(tmp_path / name, reading=reading))
+        values(Table.open(tmp_path / name, rules=TableRules(reading=reading)))
     assert SECRET not in str(caught.value)

@@ -1,6 +1,7 @@
 """The server's folder: whoever is away, late, wrong, double or foreign is named; nothing collected is lost."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients, bind
 from intarsia.wire.container import pack
 from intarsia.wire.messages import Sketch
+from intarsia.wire.prediction import PredictionPart
 from intarsia.wire.signed import Receipt
 
 
@@ -216,3 +218,25 @@ def test_a_list_longer_than_the_study_allows_is_refused_by_the_server_too(tmp_pa
     with pytest.raises(FederationError, match="more subjects than"):
         folder.accept("announcement", "mri", Announcement("mri", s.hash, 501, 6).signed(bytes(32)).to_bytes())
     assert folder.accept("announcement", "mri", Announcement("mri", s.hash, 500, 6).signed(bytes(32)).to_bytes()) is True
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"request": "july"}, "'mri' answered another prediction"), ({"study_hash": "cd" * 32}, "'mri'.*hash"),
+        ({"site": "lab"}, "'mri'.*'lab'"),
+    ],
+)  # fmt: skip
+def test_a_part_of_another_prediction_study_or_site_is_refused_and_not_kept(
+    folder: StudyFolder, change: dict[str, str], words: str
+) -> None:
+    digest, part = "ab" * 32, np.ones((2, 3, 1), dtype=np.uint64)
+    good = PredictionPart("clinic", folder.study.hash, "june", digest, digest, 3, digest, {"lab": part})
+
+    def ask(step: str, payloads: Mapping[str, object]) -> dict[str, Reply]:
+        of = {name: replace(good, site=name) for name in payloads} | {"mri": replace(good, **{"site": "mri", **change})}
+        return {name: Reply(message.to_bytes()) for name, message in of.items()}
+
+    with pytest.raises(FederationError, match=words):
+        protocol.collect_parts(folder, "june", ask)
+    assert not (folder.path / "predictions" / "june" / "mri.part").exists()

@@ -14,6 +14,7 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 
 N = 60
 SECRET = "SecretCell"
@@ -92,7 +93,9 @@ def test_every_source_gives_the_same_columns(kind: str, tmp_path: Path) -> None:
 def test_npy_files_are_read_in_blocks(tmp_path: Path, order: Any) -> None:
     X = np.asarray(np.random.default_rng(0).random((50, 4)), order=order, dtype=np.float32)
     np.save(tmp_path / "x.npy", X)
-    table = Table.open(tmp_path / "x.npy", names=["a", "b", "c", "d"], responses="d", ignore="b", id=np.arange(50))
+    table = Table.open(
+        tmp_path / "x.npy", responses="d", ignore="b", id=np.arange(50), rules=TableRules(names=["a", "b", "c", "d"])
+    )
     assert (table.features, table.responses) == (["a", "c"], ["d"])
     np.testing.assert_array_equal(whole(table, rows=9), X[:, [0, 2, 3]])
     assert table.ids().tolist() == [str(i) for i in range(50)]
@@ -127,7 +130,7 @@ def test_missing_values_are_refused_by_name_and_count_or_put_at_the_mean() -> No
     table = Table.open(df, id="who")
     with pytest.raises(InputError, match=r"Missing values in 2 columns: age \(3\), sex=m \(1\) of 60 rows"):
         whole(table, rows=5)
-    filled = whole(Table.open(df, id="who", missing="mean"), rows=5)
+    filled = whole(Table.open(df, id="who", rules=TableRules(missing="mean")), rows=5)
     assert np.isfinite(filled).all()
     np.testing.assert_allclose(filled[[3, 4, 9], 0], df["age"].mean())
     np.testing.assert_allclose(filled[7, 1], (df["sex"].dropna() == "m").mean())
@@ -137,7 +140,7 @@ def test_infinite_values_are_refused_even_when_missing_ones_are_not() -> None:
     df = frame()
     df.loc[[3, 4], "age"] = np.inf
     with pytest.raises(InputError, match=r"Infinite values in column age \(2\)"):
-        whole(Table.open(df, id="who", missing="mean"))
+        whole(Table.open(df, id="who", rules=TableRules(missing="mean")))
 
 
 @pytest.mark.parametrize("values", [1, 8 * 20, 8 * 45])
@@ -150,18 +153,18 @@ def test_another_order_is_the_same_in_however_many_passes(values: int, monkeypat
 
 def test_a_column_without_any_value_is_refused() -> None:
     with pytest.raises(InputError, match="No value at all in column b"):
-        whole(Table.open({"a": [1.0, 2.0], "b": [None, None]}, missing="mean"))
+        whole(Table.open({"a": [1.0, 2.0], "b": [None, None]}, rules=TableRules(missing="mean")))
 
 
 def test_levels_can_be_fixed_for_stores_that_lack_one() -> None:
     df = frame()
     given = {"sex": ["f", "m"], "group": ["a", "b", "c"], "count": [str(i) for i in range(9)]}
     rules = {name: {"levels": levels} for name, levels in given.items()}
-    part = Table.open(df[df["group"] != "b"], id="who", columns=rules)
-    assert part.features == Table.open(df, id="who", columns=rules).features
+    part = Table.open(df[df["group"] != "b"], id="who", rules=TableRules(columns=rules))
+    assert part.features == Table.open(df, id="who", rules=TableRules(columns=rules)).features
     assert "count=3" in part.features  # a coded factor
     with pytest.raises(InputError, match="cells with a level that is not in its list"):
-        whole(Table.open(df, id="who", columns={"group": {"levels": ["a", "b"]}}))
+        whole(Table.open(df, id="who", rules=TableRules(columns={"group": {"levels": ["a", "b"]}})))
 
 
 def test_covariates_are_a_role_of_their_own_with_a_reference_level() -> None:
@@ -174,9 +177,9 @@ def test_covariates_are_a_role_of_their_own_with_a_reference_level() -> None:
     np.testing.assert_array_equal(Z, np.column_stack([df["age"], df["sex"] == "m", df["group"] == "b", df["group"] == "c"]))
     np.testing.assert_array_equal(Y[:, 0], df["y"])
     assert X.shape == (N, 2)
-    other = Table.open(df, id="who", covariates="group", columns={"group": {"reference": "c"}})
+    other = Table.open(df, id="who", covariates="group", rules=TableRules(columns={"group": {"reference": "c"}}))
     assert other.covariates == ["group=a", "group=b"]
-    as_feature = Table.open(df, id="who", features=["group"], columns={"group": {"reference": "b"}})
+    as_feature = Table.open(df, id="who", features=["group"], rules=TableRules(columns={"group": {"reference": "b"}}))
     assert as_feature.features == ["group=a", "group=c"]
 
 
@@ -215,15 +218,15 @@ def duplicated() -> pd.DataFrame:
 
 REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("same name", lambda: Table.open(duplicated())),
-    ("same name: a", lambda: Table.open(np.eye(3), names=["a", "b", "a"])),
-    ("3 columns, 2 names", lambda: Table.open(np.eye(3), names=["a", "b"])),
+    ("same name: a", lambda: Table.open(np.eye(3), rules=TableRules(names=["a", "b", "a"]))),
+    ("3 columns, 2 names", lambda: Table.open(np.eye(3), rules=TableRules(names=["a", "b"]))),
     ("No column 'y'", lambda: Table.open(secret_frame(), id="id", responses="y")),
     ("No column 'pid'", lambda: Table.open(secret_frame(), id="pid")),
     ("two roles: x", lambda: Table.open(secret_frame(), covariates=["x"], responses=["x"])),
     ("two roles: x", lambda: Table.open(secret_frame(), features=["x"], covariates=["x"])),
     (
         "no level like the reference",
-        lambda: Table.open(secret_frame(s=list("abaab")), id="id", columns={"s": {"reference": SECRET}}),
+        lambda: Table.open(secret_frame(s=list("abaab")), id="id", rules=TableRules(columns={"s": {"reference": SECRET}})),
     ),
     ("two roles", lambda: Table.open(secret_frame(), features=["x"], responses=["x"])),
     ("No column is left", lambda: Table.open(secret_frame(), id="id", ignore="x")),
@@ -239,8 +242,8 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("of numbers", lambda: Table.open(np.array([[SECRET]]))),
     ("not a table", lambda: Table.open(3)),
     ("no file", lambda: Table.open("nowhere.parquet")),
-    ("missing='zero'", lambda: Table.open(secret_frame(), missing="zero")),
-    ("too large to square", lambda: whole(Table.open({"x": [1e308, -1e308, 3.0, np.nan]}, missing="mean"))),
+    ("missing='zero'", lambda: Table.open(secret_frame(), rules=TableRules(missing="zero"))),
+    ("too large to square", lambda: whole(Table.open({"x": [1e308, -1e308, 3.0, np.nan]}, rules=TableRules(missing="mean")))),
 ]
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from intarsia.site.data.column_rules import ColumnRule
+from intarsia.site.data.reading import Reading
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.table_settings import for_new_subjects
 
@@ -38,30 +40,29 @@ def test_the_template_is_read_and_a_source_is_found_from_the_folder(tmp_path: Pa
     path.write_text(path.read_text().replace('["a.csv", "/b.csv"]', '"postgresql://db/x"\npassword_file = "p"'))
     site = SiteFolder.load(tmp_path / "clinic").site()
     assert site.data == "postgresql://db/x"
-    assert site.options["reading"] == {"password_file": str(tmp_path / "clinic" / "p")}
+    assert site.rules.reading == {"password_file": str(tmp_path / "clinic" / "p")}
 
 
 def test_new_subjects_keep_codes_and_categories_but_no_query() -> None:
-    options = {
-        "missing_codes": [9],
-        "columns": {"centre": {"categorical": True}, "y": {"missing": "mean"}, "lab_*": {"missing_codes": [7]}},
-        "reading": {"query": "visits", "decimal": ","},
-    }
+    rules = TableRules(
+        missing="mean",
+        columns={"centre": {"categorical": True}, "y": {"missing": "mean"}, "lab_*": {"missing_codes": [7]}},
+        missing_codes=[9],
+        reading={"query": "visits", "decimal": ","},
+    )
     nothing: dict[str, dict[str, Any]] = {"levels": {}, "reference": {}}
-    got = for_new_subjects(options, ["centre", "lab_1"], nothing)
-    assert got == {
-        "missing_codes": [9],
-        "columns": {"centre": {"categorical": True}, "lab_*": {"missing_codes": [7]}},
-        "reading": {"decimal": ","},
-    }
+    got = for_new_subjects(rules, ["centre", "lab_1"], nothing)
+    left = {"centre": {"categorical": True}, "lab_*": {"missing_codes": [7]}}
+    assert got == TableRules("mean", "drop", left, [9], Reading(decimal=","))
 
 
 def test_new_subjects_have_the_levels_of_the_sketch_beside_the_columns_own_rules() -> None:
-    options = {"columns": {"lab_*": {"missing_codes": [7], "missing": "mean"}}}
+    rules = TableRules(columns={"lab_*": {"missing_codes": [7], "missing": "mean"}})
     kept = {"levels": {"lab_1": ["1", "2"], "y": ["no", "yes"]}, "reference": {"lab_1": "2", "y": "no"}}
-    got = for_new_subjects(options, ["lab_1", "lab_2"], kept)["columns"]
+    got = for_new_subjects(rules, ["lab_1", "lab_2"], kept).columns
+    assert got is not None
     assert set(got) == {"lab_*", "lab_1"}  # y is no column of theirs
     assert got["lab_1"] == ColumnRule(levels=("1", "2"), reference="2", missing_codes=("7",), missing="mean")
-    table = Table.open({"lab_1": [1, 7, 1], "lab_2": [0.5, 7.0, 2.5]}, columns=got)
+    table = Table.open({"lab_1": [1, 7, 1], "lab_2": [0.5, 7.0, 2.5]}, rules=TableRules(columns=got))
     assert table.features == ["lab_1=1", "lab_2"]
     assert table.missing_counts == {"lab_1": 1, "lab_2": 1}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from intarsia.carriers.in_process import carrier, fit
 from intarsia.errors import FederationError, PrivacyError
 from intarsia.privacy.card import verify
 from intarsia.server.results.selection import select
-from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.study import gram, protocol
 from intarsia.server.study.check import check
+from intarsia.server.study.fit import settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Reply
 from intarsia.server.study.status import status
@@ -72,13 +74,13 @@ def test_draws_and_selection_are_those_of_the_pooled_rows(finished):
     X, Y = rows[:, [c not in labels for c in D]], rows[:, [D.columns.get_loc(label) for label in labels]]
     assert list(result.posterior.features) == [c for c in D if c not in labels]
     # The same noise gives the same draws, until along a chain a decision that hangs on the last digits falls otherwise.
-    joined, short = StudyFolder.open(where / "server").joined(), {"draws": 12, "warmup": 8, "chains": 2, "thin": 1, "seed": 1}
+    joined = StudyFolder.open(where / "server").joined()
+    short = Settings(draws=12, warmup=8, chains=2, thin=1, seed=1)
     assert joined.m == n - 1
-    ours, theirs = sample(joined.X, joined.Y, degrees=joined.m, **short), sample(X, Y, **short)
+    ours, theirs = sample(joined.X, joined.Y, settings=short, degrees=joined.m), sample(X, Y, settings=short)
     assert np.abs(ours.C - theirs.C).max() < 1e-6
     assert np.abs(ours.Sigma - theirs.Sigma).max() < 1e-6
-    f = study.fit
-    whole = sample(X, Y, Model(), draws=f.draws, warmup=f.warmup, chains=f.chains, thin=f.thin, seed=f.seed)
+    whole = sample(X, Y, settings=replace(settings_of(study), until=None))
     chosen = select(whole.C, X=X).selected
     assert result.selected == [str(result.posterior.features[p]) for p in np.flatnonzero(chosen)]
     assert {"clinic_0", "mri_1", "lab_2"} <= set(result.selected)
@@ -90,10 +92,11 @@ def test_the_estimator_fits_a_gram_matrix_as_the_rows_it_stands_for(finished):
     run = {"draws": 40, "warmup": 30, "chains": 2, "thin": 1, "until": None}
     model = ReducedRankHorseshoe(**run, folds=2, random_state=1).fit_sketch(joined)
     seed = int(np.random.RandomState(1).randint(2**31 - 1))
-    draws = sample(joined.X, joined.Y, degrees=joined.m, seed=seed, **run)
+    settings = Settings(**run, seed=seed)
+    draws = sample(joined.X, joined.Y, settings=settings, degrees=joined.m)
     np.testing.assert_array_equal(model.posterior_.C.values, draws.C)
     np.testing.assert_allclose(model.noise_covariance_, draws.Sigma.mean(axis=(0, 1)))
-    few = sample(joined.X, joined.Y, seed=seed, **run)
+    few = sample(joined.X, joined.Y, settings=settings)
     assert np.median(few.Sigma[..., 0, 0]) > 1.5 * np.median(draws.Sigma[..., 0, 0])
     assert model.table()["unshrunk"].notna().all()
     assert {"clinic_0", "mri_1", "lab_2"} <= {name for name, on in zip(joined.features, model.selected_, strict=True) if on}

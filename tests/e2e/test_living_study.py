@@ -142,11 +142,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, list[Si
 def test_the_refit_is_the_fit_of_the_remaining_sketches(left) -> None:  # type: ignore[no-untyped-def]
     folder, _, told = left
     from intarsia.server.results.posterior import Posterior
-    from intarsia.server.study.fit import posterior_of
+    from intarsia.server.study.fit import posterior_of, settings_of
     from intarsia.wire.messages import Sketch
 
     rest = join([Sketch.load(told["before"][name]) for name in ("clinic", "lab")])
-    expected, _ = posterior_of(folder.study, rest, workers=1)
+    expected, _ = posterior_of(folder.study, rest, settings_of(folder.study))
     found = Posterior.load(folder.path / "posterior.nc")
     np.testing.assert_array_equal(found.C.values, expected.C.values)
     assert found.responses == ["alt", "ast", "hdl"]

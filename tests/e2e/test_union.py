@@ -16,7 +16,7 @@ from intarsia.errors import AlignmentError, FederationError, InputError, Message
 from intarsia.report.gather import from_folder
 from intarsia.report.page import render
 from intarsia.server.study import protocol
-from intarsia.server.study.fit import posterior_of
+from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.align import tokenise
 from intarsia.site.identity import Identity
@@ -117,7 +117,7 @@ def test_nothing_missing_gives_the_draws_of_an_intersection(tmp_path: Path) -> N
         s = study(mode)
         folder = StudyFolder.create(tmp_path / mode, s)
         protocol.collect(folder, carrier(parties(tables), s))
-        draws.append(posterior_of(s, folder.joined(), workers=1)[1].draws)
+        draws.append(posterior_of(s, folder.joined(), settings_of(s))[1].draws)
     np.testing.assert_array_equal(draws[0].C, draws[1].C)
     np.testing.assert_array_equal(draws[0].Sigma, draws[1].Sigma)
 

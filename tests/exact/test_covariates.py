@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.covariates import Covariates, adjust, adjust_in_parts, sample_adjusted
+from intarsia.server.covariates import Covariates, Fitted, adjust, adjust_in_parts, sample_adjusted
 from intarsia.server.results.draws import Draws
 
 m, P, Q, c = 40, 6, 3, 2
@@ -57,6 +57,20 @@ def test_effects_are_drawn_from_their_conditional(data):
     np.testing.assert_allclose(J @ J.T, np.kron(S, Sigma / 0.5), atol=1e-12)
 
 
+def test_effects_follow_a_change_of_the_coefficients(data):
+    """Γ's mean is the least-squares fit of Y − XC on Z, before the change and after it."""
+    Z, X, Y = data
+    rng = np.random.default_rng(2)
+    C, change = rng.standard_normal((2, P, Q))
+    made = adjust(Z, X, Y, NAMES)
+    draws = Draws(np.zeros((1, 4, P, Q)), np.ones((1, 4, Q, Q)), np.ones((1, 4, Q)))
+    fitted = Fitted(draws, None, made.X_left, made.Y_left, made)
+    before, after = (np.linalg.lstsq(Z, Y - X @ B, rcond=None)[0] for B in (C, C + change))
+    np.testing.assert_allclose(fitted.effects_follow(change), after - before, atol=1e-12)
+    left = 1 - np.square(Z @ np.linalg.lstsq(Z, Y, rcond=None)[0]).sum(axis=0) / np.square(Y).sum(axis=0)
+    np.testing.assert_allclose(fitted.share_left(), left * m / (m - c), rtol=1e-12)
+
+
 def test_the_sampler_sees_only_what_is_left(data):
     Z, X, Y = data
     seen = []
@@ -79,12 +93,13 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
     from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler.settings import Settings
 
     Z, X, Y = data
-    run = {"draws": 30, "warmup": 20, "chains": 2, "thin": 1, "seed": 2, "workers": 1}
+    run = Settings(draws=30, warmup=20, chains=2, thin=1, seed=2, workers=1)
     N = np.linalg.qr(Z, mode="complete")[0][:, c:]
-    fitted = sample_adjusted(lambda X, Y: sample(X, Y, **run), X, Y, Covariates(Z, NAMES), seed=2)
-    projected = sample(N.T @ X, N.T @ Y, **run)
+    fitted = sample_adjusted(lambda X, Y: sample(X, Y, settings=run), X, Y, Covariates(Z, NAMES), seed=2)
+    projected = sample(N.T @ X, N.T @ Y, settings=run)
     np.testing.assert_allclose(fitted.draws.C, projected.C, atol=1e-10)
     np.testing.assert_allclose(fitted.draws.Sigma, projected.Sigma, atol=1e-10)
 

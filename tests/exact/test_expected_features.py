@@ -7,6 +7,7 @@ from intarsia.errors import InputError
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.schedule import plan
+from intarsia.server.sampler.settings import Settings
 
 
 def test_at_its_scale_the_prior_keeps_as_many_features_as_expected() -> None:
@@ -25,8 +26,8 @@ def test_expecting_next_to_none_leaves_next_to_none() -> None:
     """Pure noise with more features than rows: without a prior the coefficients take a share of it, with one they cannot."""
     rng = np.random.default_rng(1)
     X, Y = rng.standard_normal((40, 80)), rng.standard_normal((40, 2))
-    run = {"draws": 100, "warmup": 150, "chains": 1, "thin": 2, "seed": 0, "workers": 1}
-    free, none = (sample(X, Y, Model(expected_features=p), **run) for p in (None, 1e-6))
+    run = Settings(draws=100, warmup=150, chains=1, thin=2, seed=0, workers=1)
+    free, none = (sample(X, Y, Model(expected_features=p), run) for p in (None, 1e-6))
     explained = [np.square(X @ draws.C[0]).mean() for draws in (free, none)]
     assert explained[0] > 0.05
     assert explained[1] < 0.05 * explained[0]

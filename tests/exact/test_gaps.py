@@ -1,5 +1,7 @@
 """Responses that some rows lack: the law they are drawn from, exactly, and the data of a sweep with them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import Gaps, draw_missing, patterns
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.state import prepare
 
 M, P, Q = 12, 4, 3
@@ -64,13 +67,13 @@ def test_the_data_of_a_sweep_are_those_of_the_completed_rows(P: int) -> None:
 
 def test_nothing_missing_gives_the_same_draws_and_an_interrupted_run_goes_on(tmp_path) -> None:  # type: ignore[no-untyped-def]
     X, Y, _, _ = problem()
-    short = {"draws": 6, "warmup": 4, "chains": 1, "thin": 1, "seed": 3, "workers": 1}
+    short = Settings(draws=6, warmup=4, chains=1, thin=1, seed=3, workers=1)
     whole = np.where(np.isnan(Y), 0.5, Y)
-    np.testing.assert_array_equal(sample(X, whole, partly=True, **short).C, sample(X, whole, **short).C)
-    once = sample(X, Y, partly=True, **short)
+    np.testing.assert_array_equal(sample(X, whole, settings=short, partly=True).C, sample(X, whole, settings=short).C)
+    once = sample(X, Y, settings=short, partly=True)
     assert np.isfinite(once.C).all()
-    sample(X, Y, partly=True, **(short | {"draws": 4}), checkpoint=tmp_path)
-    np.testing.assert_array_equal(sample(X, Y, partly=True, **short, checkpoint=tmp_path).C, once.C)
+    sample(X, Y, settings=replace(short, draws=4, checkpoint=tmp_path), partly=True)
+    np.testing.assert_array_equal(sample(X, Y, settings=replace(short, checkpoint=tmp_path), partly=True).C, once.C)
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

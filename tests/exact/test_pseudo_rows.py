@@ -9,8 +9,9 @@ from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.pseudo_rows import root, rotated_rows
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
-LENGTH = {"draws": 12, "warmup": 8, "chains": 2, "thin": 1, "seed": 5}
+LENGTH = Settings(draws=12, warmup=8, chains=2, thin=1, seed=5)
 
 
 def data(n=120, P=9, Q=2, c=0, seed=0):
@@ -34,8 +35,8 @@ def test_draws_are_those_of_the_pooled_rows(model):
     D = data()
     rows, W = pooled(D), root(D.T @ D)
     assert len(W) == 11 < len(rows) == 119
-    whole = sample(rows[:, :9], rows[:, 9:], model, **LENGTH)
-    few = sample(W[:, :9], W[:, 9:], model, degrees=119, **LENGTH)
+    whole = sample(rows[:, :9], rows[:, 9:], model, LENGTH)
+    few = sample(W[:, :9], W[:, 9:], model, LENGTH, degrees=119)
     assert np.abs(few.C - whole.C).max() < 1e-8
     assert np.abs(few.Sigma - whole.Sigma).max() < 1e-8
     assert few.info["m"] == whole.info["m"] == 119
@@ -45,7 +46,7 @@ def test_without_the_degrees_the_noise_would_be_wrong():
     """The planted mistake: counting the root's own rows."""
     D = data()
     W = root(D.T @ D)
-    right, wrong = (sample(W[:, :9], W[:, 9:], degrees=k, **LENGTH) for k in (119, None))
+    right, wrong = (sample(W[:, :9], W[:, 9:], settings=LENGTH, degrees=k) for k in (119, None))
     assert np.median(wrong.Sigma[..., 0, 0]) > 2 * np.median(right.Sigma[..., 0, 0])
 
 
@@ -55,7 +56,7 @@ def test_covariates_are_projected_out_as_from_pooled_rows():
 
     def fit(R, degrees):
         covariates = Covariates(R[:, 11:], ("age", "sex"), ("a", "a"))
-        return sample_adjusted(lambda X, Y: sample(X, Y, degrees=degrees, **LENGTH), R[:, :9], R[:, 9:11], covariates, 3)
+        return sample_adjusted(lambda X, Y: sample(X, Y, settings=LENGTH, degrees=degrees), R[:, :9], R[:, 9:11], covariates, 3)
 
     whole, few = fit(rows, None), fit(W, 119 - 2)
     assert np.abs(few.draws.C - whole.draws.C).max() < 1e-8

@@ -8,8 +8,8 @@ from scipy import stats
 
 from intarsia.errors import InputError
 from intarsia.server.results import selection
+from intarsia.server.results.distance_from_zero import calibrate, contour_share, sign_share
 from intarsia.server.results.selection import bayesian_fdr, low_component, select
-from intarsia.server.results.shares import calibrate, contour_share, sign_share
 
 
 def posterior(seed: int, P: int = 60, Q: int = 3, signals: int = 8, draws: int = 400) -> np.ndarray:
@@ -80,6 +80,22 @@ def test_signals_are_found_and_nothing_else():
     assert found.expected_fdr <= 0.05
     np.testing.assert_allclose(found.evidence, 1 - found.local_fdr)
     assert found.to_dict()["selected"] == 8
+
+
+@pytest.mark.parametrize("fdr", [0.02, 0.1])
+def test_the_chosen_are_the_most_that_keep_to_the_rate(fdr):
+    """Coefficients at every distance from zero: there is always one more to take, and the next one would exceed the rate."""
+    rng = np.random.default_rng(5)
+    C = np.linspace(0, 5, 80)[:, None] + rng.standard_normal((2, 400, 80, 1))
+    found = select(C, fdr=fdr, max_local_fdr=1.0)
+    local = np.sort(found.local_fdr)
+    number = int(found.selected.sum())
+    assert local[:number].mean() <= fdr < local[: number + 1].mean()
+    assert found.expected_fdr == pytest.approx(local[:number].mean())
+    entries = np.sort(found.local_fdr_by_response[:, 0])
+    count = int(found.by_response.sum())
+    assert entries[:count].mean() <= fdr < entries[: count + 1].mean()
+    assert found.expected_fdr_by_response[0] == pytest.approx(entries[:count].mean())
 
 
 def test_a_response_a_feature_does_not_touch_is_not_selected_for_it():

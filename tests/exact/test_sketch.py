@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch import sketch as module
 from intarsia.site.sketch.clipping import Bound
@@ -87,7 +88,9 @@ def test_phi_y_has_the_noise_of_y() -> None:
     X, E = data(), rng.standard_normal((N, 2))
     C = rng.standard_normal((P, 2))
     Y = X @ C + E + 7
-    table = Table.open(np.hstack([X, Y]), names=[f"x{j}" for j in range(P)] + ["y1", "y2"], responses=["y1", "y2"])
+    table = Table.open(
+        np.hstack([X, Y]), responses=["y1", "y2"], rules=TableRules(names=[f"x{j}" for j in range(P)] + ["y1", "y2"])
+    )
     result = sketch(table, KEY, TERMS)
     found, local = result.message, result.units
     noise = found.Y * local.y_scale - (found.X * local.x_scale) @ C
@@ -135,7 +138,10 @@ def test_partial_sums_of_stores_add_in_any_order(cuts: list[int], random: object
     filled = np.where(np.isnan(X), np.nanmean(X, axis=0), X)
     phi = TERMS.design(KEY, N)
     edges = [0, *sorted(cuts), N]
-    parts = [partial(Table.open(X[a:b], missing="mean"), phi, start=a, work=Work(threads=1)) for a, b in pairwise(edges)]
+    parts = [
+        partial(Table.open(X[a:b], rules=TableRules(missing="mean")), phi, start=a, work=Work(threads=1))
+        for a, b in pairwise(edges)
+    ]
     random.shuffle(parts)  # type: ignore[attr-defined]
     total = parts[0]
     for other in parts[1:]:
@@ -151,11 +157,11 @@ def test_partial_sums_travel_between_the_sites_machines_by_file(tmp_path: Path) 
     X[3, 2] = np.nan
     phi = TERMS.design(KEY, N)
     for i, rows in enumerate((slice(0, 150), slice(150, N))):
-        partial(Table.open(X[rows], missing="mean"), phi, start=rows.start).save(tmp_path / f"{i}.partial")
+        partial(Table.open(X[rows], rules=TableRules(missing="mean")), phi, start=rows.start).save(tmp_path / f"{i}.partial")
     assert (tmp_path / "0.partial").stat().st_mode & 0o077 == 0
     total = Partial.load(tmp_path / "1.partial") + Partial.load(tmp_path / "0.partial")
     found = finish(total, KEY, TERMS, missing="mean").message
-    close(found.X, sketch(Table.open(X, missing="mean"), KEY, TERMS).message.X, 1e-9)
+    close(found.X, sketch(Table.open(X, rules=TableRules(missing="mean")), KEY, TERMS).message.X, 1e-9)
 
 
 def test_partial_sums_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -201,7 +207,7 @@ def test_dask_gives_the_same_sketch() -> None:
     frame["y"] = rng.standard_normal(N)
     frame["who"] = [f"s{i}" for i in range(N)]
     frame.loc[5, "x1"] = np.nan
-    roles = {"id": "who", "responses": ["y"], "missing": "mean"}
+    roles = {"id": "who", "responses": ["y"], "rules": TableRules(missing="mean")}
     order = rng.permutation(N)[:300]
     for chosen in (None, order):
         small = sketch(Table.open(frame, **roles), KEY, TERMS, order=chosen).message
@@ -236,7 +242,7 @@ def test_constant_columns_are_refused_or_dropped() -> None:
     X[:, 4] = 0.1  # not a binary fraction: sums of it are not exact
     with pytest.raises(InputError, match="No variation in column x05"):
         sketch(X, KEY, TERMS)
-    result = sketch(Table.open(X, constant="drop"), KEY, TERMS)
+    result = sketch(Table.open(X, rules=TableRules(constant="drop")), KEY, TERMS)
     assert result.units.dropped == ("x05",)
     assert "x05" not in result.message.features
     close(result.message.X, dense_phi() @ scaled(np.delete(X, 4, axis=1)))

@@ -13,6 +13,7 @@ from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
 from intarsia.server.results.stacking import SHRINK, Refit, best_weight, fold_of_rows, stack
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 
 def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
@@ -87,18 +88,24 @@ def test_rows_left_out_are_not_seen() -> None:
         seen.append({tuple(row) for row in x})
         return Refit(np.linalg.lstsq(x, y, rcond=None)[0][None], np.diag([1.0, 4.0]))
 
-    found = stack(X, Y, np.zeros((8, 2)), fit)
+    sparse = rng.standard_normal((8, 2))
+    found = stack(X, Y, sparse, fit)
     assert found is not None
     part = fold_of_rows(50)
     for k, rows in enumerate(seen):
         assert rows.isdisjoint({tuple(row) for row in X[part == k]})
         assert len(rows) == 40
-    predicted = np.empty_like(Y)
+    plain, shrunk = np.empty_like(Y), np.empty_like(Y)
     for k in range(5):
-        predicted[part == k] = X[part == k] @ np.linalg.lstsq(X[part != k], Y[part != k], rcond=None)[0]
-    assert np.allclose(found.r2_sparse, 1 - np.square(Y - predicted).sum(axis=0) / np.square(Y).sum(axis=0))
-    assert (found.r2_sparse < 0).all()  # pure noise is not predicted
-    assert np.allclose(found.spread, (1 - found.r2) * np.square(Y).mean(axis=0) / [1.0, 4.0])
+        plain[part == k] = X[part == k] @ np.linalg.lstsq(X[part != k], Y[part != k], rcond=None)[0]
+        shrunk[part == k] = X[part == k] @ ridge(X[part != k], Y[part != k])
+    weight = best_weight(Y, plain, shrunk)
+    assert found.weight == pytest.approx(weight)
+    error = np.square(Y - weight * plain - (1 - weight) * shrunk).sum(axis=0) / np.square(Y).sum(axis=0)
+    assert np.allclose(found.r2, 1 - error)
+    assert (found.r2 < 0.1).all()  # pure noise is not predicted
+    assert np.allclose(found.spread, error * np.square(Y).mean(axis=0) / [1.0, 4.0])
+    assert np.allclose(sparse + found.change, weight * sparse + (1 - weight) * ridge(X, Y))
 
 
 def test_too_few_rows_are_said() -> None:
@@ -123,9 +130,9 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     X = rng.standard_normal((60, 90))
     Y = X @ rng.normal(0, 0.2, (90, 2)) + rng.standard_normal((60, 2))
-    run = {"draws": 60, "warmup": 100, "thin": 2, "chains": 1, "workers": 1}
-    fitted = sample_adjusted(lambda X, Y: sample(X, Y, **run), X, Y, Covariates(np.empty((60, 0))), seed=1)
-    weighed = weigh(fitted, lambda X, Y: sample(X, Y, **run))
+    run = Settings(draws=60, warmup=100, thin=2, chains=1, workers=1)
+    fitted = sample_adjusted(lambda X, Y: sample(X, Y, settings=run), X, Y, Covariates(np.empty((60, 0))), seed=1)
+    weighed = weigh(fitted, lambda X, Y: sample(X, Y, settings=run))
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)

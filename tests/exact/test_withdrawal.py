@@ -9,6 +9,7 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.fingerprint import Fingerprint
 from intarsia.site.withdrawal import FILE, refuse_withdrawn, withdraw, withdrawn
 
@@ -37,7 +38,7 @@ def table() -> pd.DataFrame:
 
 
 def opened(frame: pd.DataFrame, **options: object) -> Table:
-    return Table.open(frame, id="id", responses=["y"], missing="mean", **options)
+    return Table.open(frame, id="id", responses=["y"], rules=TableRules(missing="mean", **options))
 
 
 def test_a_fingerprint_sees_one_changed_cell_and_no_change_of_order(table: pd.DataFrame, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 
 def nuts(X, Y, local, noise, draws=4000, seed=0):
@@ -35,7 +36,7 @@ def test_means_and_sds_agree_with_nuts(local, noise):
     C[0], C[1] = [1.0, -0.8], [0.4, 0.3]
     Y = X @ C + rng.standard_normal((30, 2)) @ np.array([[0.7, 0.4], [0.0, 0.5]])
     theirs, their_Sigma = nuts(X, Y, local, noise)
-    ours = sample(X, Y, Model(local=local, noise=noise), draws=4000, warmup=1000, chains=4, thin=3, seed=1)
+    ours = sample(X, Y, Model(local=local, noise=noise), Settings(draws=4000, warmup=1000, chains=4, thin=3, seed=1))
     a, b = diagnose(theirs), diagnose(ours.C)
     sd = ours.C.std((0, 1))
     error = np.hypot(sd / np.sqrt(a.ess_bulk), sd / np.sqrt(b.ess_bulk))

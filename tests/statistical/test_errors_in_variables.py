@@ -14,7 +14,9 @@ from intarsia.server.sampler import backends, private
 from intarsia.server.sampler import errors_in_variables as ev
 from intarsia.server.sampler.covariance import Correlated
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.private import PrivacyNoise
 from intarsia.server.sampler.sample import sample as sample_without_noise
+from intarsia.server.sampler.settings import Settings
 
 
 def covariance(kind, P, rho=0.5):
@@ -48,9 +50,12 @@ def score(C, draws):
     return error, inside[on].mean(), float(mean[on] @ C[on] / (C[on] @ C[on]))
 
 
-def fit(Z, Y, d, n=10**5, **options):
+BRIEF = Settings(draws=300, warmup=200, chains=1, thin=1, workers=1)
+
+
+def fit(Z, Y, d, model=None, settings=BRIEF, n=10**5):
     w = np.sqrt(d * n)
-    return private.sample(Z, Y, feature_noise=np.full(Z.shape[1], w), response_noise=np.full(Y.shape[1], w), n=n, **options)
+    return private.sample(Z, Y, PrivacyNoise(n, np.full(Z.shape[1], w), np.full(Y.shape[1], w)), model, settings)
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -159,9 +164,8 @@ def test_corrects_what_plain_fitting_shrinks():
     for seed in range(12):
         rng = np.random.default_rng(seed)
         C, Z, Y, _ = simulate(30, 3, 4, 200, 0.3, rng)
-        plain.append(score(C, sample_without_noise(Z, Y, draws=150, warmup=100, chains=1, thin=1, seed=seed, workers=1).C))
-        run = {"draws": 300, "warmup": 200, "chains": 1, "thin": 1, "seed": seed, "workers": 1}
-        aware.append(score(C, fit(Z, Y, 0.3, model=Model(noise="independent"), **run).C))
+        plain.append(score(C, sample_without_noise(Z, Y, settings=replace(BRIEF, draws=150, warmup=100, seed=seed)).C))
+        aware.append(score(C, fit(Z, Y, 0.3, Model(noise="independent"), replace(BRIEF, seed=seed)).C))
     plain, aware = np.mean(plain, axis=0), np.mean(aware, axis=0)
     assert aware[0] < 0.75 * plain[0]  # error
     assert plain[1] < 0.6  # coverage
@@ -172,7 +176,7 @@ def test_corrects_what_plain_fitting_shrinks():
 def test_noise_level_of_the_responses_is_taken_off():
     rng = np.random.default_rng(8)
     _, Z, Y, sigma2 = simulate(10, 2, 3, 600, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=200, warmup=100, chains=1, thin=1, workers=1)
+    draws = fit(Z, Y, 0.1, settings=replace(BRIEF, draws=200, warmup=100))
     assert draws.sigma2.mean(axis=(0, 1)) == pytest.approx(sigma2, abs=0.04)
 
 
@@ -186,7 +190,7 @@ def test_coverage_and_error_at_full_size(epsilon, error, kind):
     found = []
     for seed in range(3):
         C, Z, Y, _ = simulate(P, Q, 10, m, d, np.random.default_rng(seed), kind)
-        draws = fit(Z, Y, d, n, draws=600, warmup=150, chains=1, thin=1, seed=seed, workers=1)
+        draws = fit(Z, Y, d, None, replace(BRIEF, draws=600, warmup=150, seed=seed), n)
         found.append(score(C, draws.C))
     found = np.mean(found, axis=0)
     print(f"{kind} epsilon {epsilon} noise {d:.3f}: error {found[0]:.3f} ({error}), coverage {found[1]:.3f}")
@@ -217,8 +221,9 @@ def test_refuses_when_the_noise_drowns_the_signal():
 def test_same_seed_same_draws_and_progress():
     _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
     seen = []
-    a = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=1)
-    b = fit(Z, Y, 0.1, draws=6, warmup=4, chains=2, thin=1, workers=2, progress=seen.append)
+    run = replace(BRIEF, draws=6, warmup=4, chains=2)
+    a = fit(Z, Y, 0.1, settings=run)
+    b = fit(Z, Y, 0.1, settings=replace(run, workers=2, progress=seen.append))
     np.testing.assert_array_equal(a.C, b.C)
     assert seen[-1].sweeps == [10, 10]
     assert a.info["noise_ratio"] < 0.5
@@ -226,14 +231,14 @@ def test_same_seed_same_draws_and_progress():
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path):
     _, Z, Y, _ = simulate(8, 2, 2, 60, 0.1, np.random.default_rng(5))
-    run = {"warmup": 7, "chains": 2, "thin": 2, "workers": 1}
-    whole = fit(Z, Y, 0.1, draws=12, **run)
-    fit(Z, Y, 0.1, draws=5, checkpoint=tmp_path, **run)
-    longer = fit(Z, Y, 0.1, draws=12, checkpoint=tmp_path, **run)
+    run = Settings(draws=12, warmup=7, chains=2, thin=2, workers=1)
+    whole = fit(Z, Y, 0.1, settings=run)
+    fit(Z, Y, 0.1, settings=replace(run, draws=5, checkpoint=tmp_path))
+    longer = fit(Z, Y, 0.1, settings=replace(run, checkpoint=tmp_path))
     for name in ("C", "Sigma", "tau"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(longer, name))
     with pytest.raises(InputError, match="another run"):
-        fit(Z, Y, 0.2, draws=12, checkpoint=tmp_path, **run)
+        fit(Z, Y, 0.2, settings=replace(run, checkpoint=tmp_path))
 
 
 @pytest.mark.parametrize("local", ["row", "element"])
@@ -241,20 +246,21 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path):
 def test_every_shape_runs(local, P):
     rng = np.random.default_rng(6)
     _, Z, Y, _ = simulate(P, 2, 2, 30, 0.1, rng, "free")
-    draws = fit(Z, Y, 0.1, draws=5, warmup=3, chains=1, thin=1, model=Model(local=local, rank=1))
+    draws = fit(Z, Y, 0.1, Model(local=local, rank=1), replace(BRIEF, draws=5, warmup=3))
     assert np.isfinite(draws.C).all()
 
 
 def test_bad_input():
     Z, Y = np.ones((5, 3)), np.ones((5, 2))
     for bad, words in (
-        ({"feature_noise": np.zeros(3)}, "carry no noise"),
-        ({"feature_noise": np.ones(2)}, "Shapes"),
+        ({"noise": PrivacyNoise(100, np.zeros(3))}, "carry no noise"),
+        ({"noise": PrivacyNoise(100, np.ones(2))}, "Shapes"),
+        ({"settings": Settings(backend="jax")}, "on the CPU"),
         ({"model": Model(power=0.5)}, "power"),
         ({"model": Model(rank=5)}, "Rank"),
     ):
-        given = {"feature_noise": np.ones(3), "n": 100} | bad
+        given = {"noise": PrivacyNoise(100, np.ones(3))} | bad
         with pytest.raises(InputError, match=words):
             private.sample(Z, Y, **given)
     with pytest.raises(InputError, match="not finite"):
-        private.sample(Z * np.nan, Y, feature_noise=np.ones(3), n=10)
+        private.sample(Z * np.nan, Y, PrivacyNoise(10, np.ones(3)))

@@ -1,5 +1,7 @@
 """Findings on posteriors our sampler draws: twins, confounded features, and that nothing changes where nobody has a twin."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from benchmarks.findings import neighbours, twins
@@ -7,10 +9,11 @@ from benchmarks.findings import neighbours, twins
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.results.selection import select
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-BRIEF = {"draws": 200, "warmup": 200, "chains": 2, "thin": 1, "workers": 1}
+BRIEF = Settings(draws=200, warmup=200, chains=2, thin=1, workers=1)
 
 
 def standard(X, Y):
@@ -20,7 +23,7 @@ def standard(X, Y):
 @pytest.mark.parametrize("number", range(3))
 def test_twins_are_found_alone_or_as_a_pair(number):
     X, Y, C = twins(0.995, np.random.default_rng([21, number]))
-    found = select(sample(*standard(X, Y), seed=number, **BRIEF), X=X)
+    found = select(sample(*standard(X, Y), settings=replace(BRIEF, seed=number)), X=X)
     holding = [finding.tolist() for finding in found.findings if 0 in finding]
     assert holding in ([[0]], [[0, 1]])
     assert all(C[finding].any() for finding in found.findings)
@@ -31,7 +34,7 @@ def test_without_close_features_sets_change_nothing():
     X = np.sqrt(0.5) * rng.standard_normal((150, 1)) + np.sqrt(0.5) * rng.standard_normal((150, 60))
     C = np.zeros((60, 2))
     C[:6] = rng.normal(0, 0.6, (6, 2))
-    draws = sample(*standard(X, X @ C + rng.standard_normal((150, 2))), seed=1, **BRIEF)
+    draws = sample(*standard(X, X @ C + rng.standard_normal((150, 2))), settings=replace(BRIEF, seed=1))
     with_sets = select(draws, X=X)
     np.testing.assert_array_equal(with_sets.selected, select(draws).selected)
     assert with_sets.groups == ()
@@ -46,7 +49,7 @@ def test_a_feature_that_acts_through_a_covariate_is_not_found_once_adjusted():
         Y = X[:, 5:7] + z + rng.standard_normal((120, 2))
 
         def run(X, Y, number=number):
-            return sample(X, Y, seed=number, **BRIEF)
+            return sample(X, Y, settings=replace(BRIEF, seed=number))
 
         plain += int(select(run(X, Y)).selected[0])
         fitted = sample_adjusted(run, X, Y, Covariates(z, ("age",)), number)
@@ -63,7 +66,7 @@ def test_neighbours_false_discoveries_at_length():
     wrong = count = 0
     for number in range(10):
         X, Y, C = neighbours(np.random.default_rng([23, number]))
-        found = select(sample(*standard(X, Y), seed=number, **{**BRIEF, "draws": 400, "warmup": 300}), X=X)
+        found = select(sample(*standard(X, Y), settings=replace(BRIEF, seed=number, draws=400, warmup=300)), X=X)
         wrong += sum(not C[finding].any() for finding in found.findings)
         count += len(found.findings)
     assert wrong <= 0.05 * count

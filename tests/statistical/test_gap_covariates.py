@@ -1,10 +1,13 @@
 """Covariates where rows lack responses: intervals of coefficients and of covariates' effects cover as often as they say."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 m, P, Q, c, SETS = 160, 5, 2, 2, 40
@@ -22,8 +25,8 @@ def test_intervals_cover_where_rows_lack_responses() -> None:
         Y = X @ truth["C"] + Z @ truth["Gamma"] + rng.standard_normal((m, Q)) @ np.linalg.cholesky(SIGMA).T
         Y[80:, 1] = np.nan
         Y[:30, 0] = np.nan
-        plan = {"draws": 300, "warmup": 150, "chains": 2, "thin": 1, "seed": number, "workers": 1, "partly": True}
-        fitted = sample_adjusted(lambda X, Y, plan=plan: sample(X, Y, **plan), X, Y, Covariates(Z, ("age", "sex")), number)
+        run = partial(sample, settings=Settings(300, 150, chains=2, thin=1, seed=number, workers=1), partly=True)
+        fitted = sample_adjusted(run, X, Y, Covariates(Z, ("age", "sex")), number)
         for name, draws in (("C", fitted.draws.C), ("Gamma", fitted.Gamma)):
             assert draws is not None
             low, high = np.quantile(draws.reshape(-1, *truth[name].shape), [0.025, 0.975], axis=0)

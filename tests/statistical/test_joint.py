@@ -12,15 +12,15 @@ import pytest
 from joint import Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade
+from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE
+from intarsia.server.sampler.schedule import BRIEF, DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
 TRADE = (FULL._replace(trade=True),)
-MANY = {"kinds": (WIDE, NARROW, NARROW), "many": True}
+MANY = {"kinds": (WIDE, NARROW), "many": True}
 SETTINGS = {
     "row": {}, "row, readable": {"compiled": False}, "row, light sweeps": {"kinds": (LIGHT,)},
     "row, small light sweeps": {"kinds": (LIGHT,), "shared": False},
@@ -34,6 +34,7 @@ SETTINGS = {
     "row, many features": MANY, "row, many features, reach": MANY | {"reach": 1.0},
     "row, many features, readable": MANY | {"reach": 1.0, "compiled": False},
     "row, many features, independent noise": MANY | {"noise": "independent"},
+    "row, many features, readable, as on a device": MANY | {"kinds": (WIDE, BRIEF, BRIEF), "compiled": False},
     "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
@@ -98,8 +99,8 @@ def wrong_columns(A, B, tau, scale, reach, noise):
     return A * np.sqrt(a), B / np.sqrt(a), tau
 
 
-def wrong_borderline(diag, off, d, Yr, *rest):
-    return right["borderline"](diag, off, d, 3.0 * Yr, *rest)
+def wrong_borderline(systems, *rest):
+    return right["borderline"](systems._replace(Yr=3.0 * systems.Yr), *rest)
 
 
 def wrong_site(columns, gram, W, delta, slack):
@@ -111,8 +112,8 @@ def wrong_volume(K, log_det, scale, correlated):
     return right["_log_covariance"](K, log_det, scale, correlated) - (scale.size + 1) / 2 * log_det
 
 
-def wrong_collapsed(systems, K, log_det, A, tau, laws):
-    return right["_collapsed"](systems, K, log_det, 0.5 * A, tau, laws)
+def wrong_collapsed(systems, K, log_det, A, tau, constants):
+    return right["_collapsed"](systems, K, log_det, 0.5 * A, tau, constants)
 
 
 def wrong_rotation(Sigma, Y, A, correlated):
@@ -121,10 +122,10 @@ def wrong_rotation(Sigma, Y, A, correlated):
     return U, D, YU, A
 
 
-def wrong_relaxation(Xt, Y, A, B, lam, tau, s, back, Z, E, stiff):
+def wrong_relaxation(Xt, Y, B, given, noise, back, stiff):
     """The mean is passed, but the noise is not made smaller."""
-    keep = math.sqrt(1 - back**2)
-    return right["draw_B"](Xt, Y, A, B, lam, tau, s, back, Z / keep, E / keep, stiff)
+    Z, E = (z / math.sqrt(1 - back**2) for z in noise)
+    return right["draw_B"](Xt, Y, B, given, (Z, E), back, stiff)
 
 
 def wrong_degrees(self, rows, Q):
@@ -183,6 +184,12 @@ def test_among_many_features_a_choice_without_its_correction_is_caught(monkeypat
 
     monkeypatch.setattr(inclusion, "choose", wrong)
     assert smallest(Setting(kinds=(NARROW,), many=True), replicates=700, sweeps=9) < 1e-6
+
+
+def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch):
+    right = without_b.fitted
+    monkeypatch.setattr(without_b, "fitted", lambda factor, d, Yr, z, e: right(factor, d, Yr, z, 0 * e))
+    assert smallest(Setting(kinds=(NARROW,), many=True), replicates=1000) < 1e-6
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ are too few rows for the non-zero features, no method recovers C, and the poster
 import numpy as np
 import pytest
 
-from intarsia.lab.methods import Settings, fit
+from intarsia.lab.methods import Effort, fit
 from intarsia.lab.simulate import Scenario, simulate
 
-SETTINGS = Settings(draws=250, warmup=250, chains=2)
+SETTINGS = Effort(draws=250, warmup=250, chains=2)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from intarsia.site.data.kinds import prepare
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.probabilities import auc, brier, calibration, centred
 from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
@@ -34,7 +35,9 @@ def intervals(rng: np.random.Generator, features: Draw, prevalence: float) -> tu
     eta = (X - X.mean(axis=0)) / X.std(axis=0, ddof=1) @ beta
     y = (rng.random(N) < expit(centred(prevalence, float(eta.std())) + eta)) * 1.0
     prepared = prepare(y, "binary")
-    table = Table.open(np.column_stack([X, prepared.values]), names=[*(f"x{j}" for j in range(P)), "y"], responses="y")
+    table = Table.open(
+        np.column_stack([X, prepared.values]), responses="y", rules=TableRules(names=[*(f"x{j}" for j in range(P)), "y"])
+    )
     result = sketch(table, SketchKey(rng.bytes(32)), SketchTerms("s", "1", M), work=Work(threads=1))
     A, b = result.message.X, result.message.Y[:, 0]
     inverse = np.linalg.inv(A.T @ A)

@@ -6,6 +6,7 @@ import pytest
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.selection import select
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -23,7 +24,8 @@ def rates(scenario: Scenario, m: int, data_sets: int, seed: int, draws: int = 30
         G = rng.standard_normal((m, scenario.n))
         G -= G.mean(axis=1, keepdims=True)
         Phi = np.linalg.solve(np.linalg.cholesky(G @ G.T), G)
-        found = select(sample(Phi @ X, Phi @ Y, draws=draws, warmup=warmup, chains=2, thin=1, seed=number, workers=1))
+        settings = Settings(draws, warmup, chains=2, thin=1, seed=number, workers=1)
+        found = select(sample(Phi @ X, Phi @ Y, settings=settings))
         true, entry = data.support, data.C != 0
         total["chosen"] += found.selected.sum()
         total["wrong"] += (found.selected & ~true).sum()

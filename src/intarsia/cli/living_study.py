@@ -1,6 +1,7 @@
 """`intarsia study again`, `join`, `leave` and `changes`: a study that goes on after it has begun (docs/living-study.md)."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,20 @@ def register(sub: Any) -> None:
         help="the same study with a new run nonce: Φ is used once",
         description="Write the study file of a new run: the same text with a new nonce and the hash of the run it replaces.",
     )
-    again.add_argument("path", type=Path, help="study.toml of the run so far")
     again.add_argument("--reason", choices=REASONS, default="repeat", help="why there is a new run (default: repeat)")
     again.add_argument("--without", metavar="SITE", help="leave this site out of the roster (comments are not kept)")
-    again.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
-    again.set_defaults(run=run_again)
+    _from_study_to_study(again, run_again)
 
     join = sub.add_parser(
         "join",
         help="a site joins later: a new run with one site more",
         description="Write the study file of a new run in which one site more takes part, and say what that means.",
     )
-    join.add_argument("path", type=Path, help="study.toml of the run so far")
     join.add_argument("--site", required=True, metavar="NAME|FILE", help="the new site, by name or by its public file")
     join.add_argument("--features", default="*", metavar="A,B", help="its features (default: *)")
     join.add_argument("--responses", default="", metavar="A,B", help="responses it brings")
     join.add_argument("--covariates", default="", metavar="A,B", help="columns of it to adjust for")
-    join.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
-    join.set_defaults(run=run_join)
+    _from_study_to_study(join, run_join)
 
     leave = sub.add_parser(
         "leave",
@@ -69,6 +66,13 @@ def register(sub: Any) -> None:
     changes.add_argument("-o", "--out", type=Path, help="write the table too: .csv, .xlsx, .tex, .md, .jsonl")
     add_json(changes)
     changes.set_defaults(run=run_changes)
+
+
+def _from_study_to_study(command: Any, run: Callable[..., None]) -> None:
+    """A command that reads the study file of a run and writes that of another."""
+    command.add_argument("path", type=Path, help="study.toml of the run so far")
+    command.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
+    command.set_defaults(run=run)
 
 
 def write_new(path: Path, text: str) -> None:

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from intarsia.privacy.policy import Policy
     from intarsia.site.data.columns import profile
     from intarsia.site.data.table import Table
+    from intarsia.site.data.table_rules import TableRules
     from intarsia.site.key import SketchKey
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.self_attack import attack_as_server, attack_columns
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         features=args.features,
         responses=args.responses,
         ignore=args.ignore,
-        missing=args.missing,
+        rules=TableRules(missing=args.missing),
     )
     policy = Policy()
     if args.study:

@@ -65,7 +65,7 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _methods(args: argparse.Namespace) -> str:
-    from intarsia.report.methods import methods
+    from intarsia.report.methods_paragraph import methods
     from intarsia.report.page import collect
 
     text = methods(collect(args.source, **({"cards": args.cards} if args.cards else {})))

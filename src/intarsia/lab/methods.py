@@ -21,7 +21,7 @@ METHODS = (*SKETCHED, "centralized", "centralized-paper", "dRidge", "locus", "sr
 
 
 @dataclass(frozen=True)
-class Settings:
+class Effort:
     """How long the chains run (sweeps; every thin-th is kept), and how many bootstrap fits dRidge gets."""
 
     draws: int = 500
@@ -36,7 +36,7 @@ class Settings:
         return f"{self.chains}x({self.warmup}+{self.draws * self.thin})"
 
 
-def make(method: str, settings: Settings, m: int | None = None, seed: int = 0, **extra: Any) -> Baseline:
+def make(method: str, settings: Effort, m: int | None = None, seed: int = 0, **extra: Any) -> Baseline:
     """The estimator of that name; the sketched ones need m."""
     chain: dict[str, Any] = {
         "draws": settings.draws, "warmup": settings.warmup, "chains": settings.chains, "thin": settings.thin,
@@ -69,13 +69,13 @@ def make(method: str, settings: Settings, m: int | None = None, seed: int = 0, *
     raise InputError(f"Method {method!r} is not known; use one of {', '.join(METHODS)}.")
 
 
-def estimator(method: str, data: Dataset, settings: Settings, m: int | None = None, seed: int = 0) -> Baseline:
+def estimator(method: str, data: Dataset, settings: Effort, m: int | None = None, seed: int = 0) -> Baseline:
     """The estimator of that name for this data set, not fitted yet."""
     extra = {"response_sites": data.response_sites} if method in POSTERIORS else {}
     return make(method, settings, m, seed, **extra)
 
 
-def fit(method: str, data: Dataset, settings: Settings, m: int | None = None, seed: int = 0) -> tuple[Baseline, Row]:
+def fit(method: str, data: Dataset, settings: Effort, m: int | None = None, seed: int = 0) -> tuple[Baseline, Row]:
     """Fit one method to a simulated data set; the estimator and its row.
 
     Seconds are of processor time: replicates share their machine with one another and with whatever else runs there.
@@ -86,7 +86,7 @@ def fit(method: str, data: Dataset, settings: Settings, m: int | None = None, se
     return model, {"method": method, "m": m, "seconds": time.process_time() - start, **measures(model, data, settings)}
 
 
-def measures(model: Baseline, data: Dataset, settings: Settings) -> Row:
+def measures(model: Baseline, data: Dataset, settings: Effort) -> Row:
     """Every measure of a fitted estimator that the truth allows."""
     interval = model.interval(0.95)
     both = None if interval is None else (interval[0].T, interval[1].T)

@@ -18,7 +18,7 @@ from typing import Any
 import intarsia
 from intarsia.errors import InputError
 from intarsia.lab.experiments import find
-from intarsia.lab.experiments.base import COLUMNS, KEY, SIZES, Experiment
+from intarsia.lab.experiments.experiment import COLUMNS, KEY, SIZES, Experiment
 from intarsia.lab.methods import METHODS, Row
 
 Task = tuple[str, str, int, int, tuple[tuple[str, int | None], ...], dict[str, Any]]
@@ -116,7 +116,7 @@ def run_task(task: Task) -> list[Row]:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Settings`)."""
+    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Effort`)."""
 
     replicates: int | None = None
     methods: Collection[str] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from intarsia.errors import InputError
-from intarsia.lab.experiments.base import MEASURES
+from intarsia.lab.experiments.experiment import MEASURES
 from intarsia.lab.runner import result_file
 
 # Table 1 of the paper: by quantity and m, for s = 10, 30, 50.

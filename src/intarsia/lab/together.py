@@ -12,16 +12,22 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from intarsia.lab.baselines.paper import Posterior
 from intarsia.lab.experiments import find
-from intarsia.lab.experiments.paper import BASELINE_OF
-from intarsia.lab.methods import Row, Settings, accuracy_measures, estimator, measures
+from intarsia.lab.experiments.simulations import BASELINE_OF
+from intarsia.lab.methods import Effort, Row, accuracy_measures, estimator, measures
 from intarsia.lab.simulate import Dataset, simulate
 from intarsia.lab.sketching import Sketched
+
+if TYPE_CHECKING:
+    from intarsia.server.sampler import device
+    from intarsia.server.sampler.backends.protocol import DeviceBackend
+    from intarsia.server.sampler.schedule import Plan
+    from intarsia.server.sampler.state import Data
 
 BAYESIAN = (*BASELINE_OF, *BASELINE_OF.values())
 
@@ -41,7 +47,7 @@ class Fit(NamedTuple):
     def file(self) -> Path:
         return Path(self.folder) / f"{self.cell}-{self.replicate}-{self.method}-{self.m}"
 
-    def setting(self) -> Settings:
+    def setting(self) -> Effort:
         return find(self.experiment).settings[self.size]
 
     def data(self) -> tuple[Dataset, int]:
@@ -147,7 +153,7 @@ class Device:
         return f"{be.device().removeprefix('gpu: ')}, {number} chains side by side"
 
 
-def _patient(plan: Any, data: Any, be: Any) -> Any:
+def _patient(plan: "Plan", data: "Data", be: "DeviceBackend") -> "device.Runner":
     from intarsia.server.sampler import device
 
     class Patient(device.Runner):

@@ -25,11 +25,12 @@ from intarsia.errors import InputError
 
 Array = NDArray[np.float64]
 FOUND_COSINE = 0.9  # a direction this close to a true column of Φ counts as found
+# Signal at which the first columns of Φ are found: squared moments of a column times (m/n)^order / m.
 FIRST_FOUND_ORDER_3 = 3.0
 FIRST_FOUND_ORDER_4 = 10.0
 FIRST_FOUND_ALIKE = 2.0
-STARTS = 200
-STEPS = 25
+STARTS = 200  # directions the search starts from, at most
+STEPS = 25  # per start
 OPERATIONS_PER_SECOND = 1e9  # of one slow core; only used to keep the self-attack within its time
 
 

@@ -17,7 +17,7 @@ from scipy.linalg import solve_triangular
 from intarsia.errors import InputError
 
 Array = NDArray[np.float64]
-_FLOOR = 1e-12
+_FLOOR = 1e-12  # of a variance
 
 
 @dataclass(frozen=True)

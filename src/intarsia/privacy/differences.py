@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-NEIGHBOURS = 2
+NEIGHBOURS = 2  # nearest columns that are taken off each
 LARGEST_COLUMNS = 6000
 
 

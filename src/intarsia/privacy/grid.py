@@ -23,7 +23,7 @@ from intarsia.errors import PrivacyError
 
 STEPS_PER_SD = 2**30
 RESERVED = 1e-3  # share of ε and δ set aside for the grid
-_FLOAT_ERROR = 4 * 2.0**-53
+_FLOAT_ERROR = 4 * 2.0**-53  # of a sum of products per addition, in units of its size
 _BLOCK_ROWS = 16384
 
 

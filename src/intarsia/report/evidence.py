@@ -10,7 +10,7 @@ from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
 
-TRACES = 6
+TRACES = 6  # pictures of chains: of the worst coefficients, and one of a noise level
 
 
 def convergence(m: Material) -> Html:

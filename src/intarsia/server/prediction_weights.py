@@ -8,11 +8,19 @@ from numpy.typing import NDArray
 from intarsia.server.covariates import Fitted
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
+from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]
 
 # The length of a refit: it weighs two predictions and is not reported itself.
 REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 100, 250, 4
+
+
+def refit_settings(settings: Settings) -> Settings:
+    """A short run of one chain in this process, no longer than the fit itself."""
+    draws = max(4, min(settings.draws, REFIT_DRAWS))
+    warmup = REFIT_WARMUP if settings.warmup is None else min(settings.warmup, REFIT_WARMUP)
+    return Settings(draws, warmup, chains=1, thin=REFIT_THIN, seed=settings.seed, workers=1)
 
 
 def weigh(fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = FOLDS) -> Weighed | None:

@@ -177,10 +177,8 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
         return list(dict.fromkeys(column.get(label, label) for label in labels))
 
     named: dict[str, Any] = {"features": columns(units.features), "covariates": columns(units.covariates)}
-    options = for_new_subjects(site.options, [*named["features"], *named["covariates"]], kept)
-    table = Table.open(
-        data, id=id if id is not None else site.roles["id"], missing=site.roles["missing"], constant="drop", **named, **options,
-    )  # fmt: skip
+    rules = for_new_subjects(site.rules, [*named["features"], *named["covariates"]], kept)
+    table = Table.open(data, id=id if id is not None else site.roles["id"], **named, rules=rules)
     refuse_withdrawn(site.folder, table.ids())
     tokens = tokenise(table.ids(), site.key(study), study, purpose=f"predict-{request}")
     if not units.features and not units.covariates:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError
 
 Fixed = NDArray[np.uint64]
-_LIMIT = 2.0**61
+_LIMIT = 2.0**61  # of a value in fixed-point steps: sums of a few stay within 64 bits
 
 
 def to_fixed(values: NDArray[np.float64], bits: int) -> Fixed:

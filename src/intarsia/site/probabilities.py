@@ -9,8 +9,8 @@ from scipy.stats import rankdata
 
 from intarsia.errors import InputError
 
-_STEPS = 50
-_NODES = 41
+_STEPS = 50  # of Newton's method, at most
+_NODES = 41  # of the quadrature
 _FARTHEST = 40.0  # log odds beyond which a probability is 0 or 1 in every digit
 
 

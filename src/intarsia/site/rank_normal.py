@@ -23,7 +23,7 @@ from intarsia.wire.container import pack, unpack
 
 Array = NDArray[np.float64]
 FEW_VALUES = 12
-MOST_KNOTS = 1001
+MOST_KNOTS = 1001  # values whose scores are kept; between them lie straight lines
 _PASS_VALUES = 1 << 25  # values held at once while columns are ranked
 
 

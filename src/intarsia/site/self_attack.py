@@ -30,7 +30,7 @@ from intarsia.site.sketch.stream import gaussian_columns
 Array = NDArray[np.float64]
 LARGEST_PHI = 40_000_000  # entries of Φ held for the self-attack (320 MB); beyond that, theory alone
 LARGEST_TABLE = 20_000_000  # values held for the attacks that need whole rows
-HELD_BACK = 400
+HELD_BACK = 400  # subjects, at most, who stand for those that are not in the study
 BLIND_SECONDS = 20.0
 
 

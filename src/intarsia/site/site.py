@@ -18,9 +18,10 @@ from intarsia.site import agreement, departed, joint_prediction
 from intarsia.site.align import Tokens, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
 from intarsia.site.fingerprint import Fingerprint
-from intarsia.site.gram import steps as gram
+from intarsia.site.gram import gram_steps as gram
 from intarsia.site.identity import Identity
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
@@ -67,9 +68,9 @@ class Site:
         self.name = name
         self.data = data
         self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
-        self.roles |= {"ignore": ignore, "missing": missing, "constant": constant}
+        self.roles["ignore"] = ignore
         self.kinds = read_kinds(kinds)  # by response: "binary", or {"kind": "time", "event": "died", "horizon": 24}
-        self.options = dict(options or {})  # further arguments of Table.open: columns, missing_codes, reading
+        self.rules = TableRules(missing, constant, **(options or {}))
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
         self.policy = dict(policy or {})
@@ -87,12 +88,12 @@ class Site:
         if self._table is None:
             if self.data is None:
                 raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
-            self._table = Table.open(self.data, **self.roles, **self.options, without=withdrawn(self.folder))
+            self._table = Table.open(self.data, **self.roles, rules=replace(self.rules, without=withdrawn(self.folder)))
         return self._table
 
     def whole_table(self) -> Table:
         """The table with everybody in it, also those who withdrew: for counts and comparisons at this site, never to be sent."""
-        return Table.open(self.data, **self.roles, **self.options)
+        return Table.open(self.data, **self.roles, rules=self.rules)
 
     def remember_columns(self, store: RunStore, ledger: Any, rows: np.ndarray) -> None:
         """Keep what will show, at this site, whether a column was changed after it was sketched."""

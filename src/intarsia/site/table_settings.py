@@ -26,7 +26,8 @@ from typing import Any
 
 from intarsia.errors import InputError
 from intarsia.site.data.column_rules import MISSING, Rules
-from intarsia.site.data.reading import DATABASES
+from intarsia.site.data.reading import DATABASES, Reading
+from intarsia.site.data.table_rules import CONSTANT, TableRules
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
 
@@ -37,7 +38,7 @@ _AT = ("table",)
 
 
 def table_settings(check: Checker, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by name; complaints go to `check`. `options` are further arguments of Table.open."""
+    """The settings by name; complaints go to `check`. `options` are those of `TableRules` beside missing and constant."""
     check.known(table, _AT, KNOWN)
     out: dict[str, Any] = {}
     if "source" in table:
@@ -49,7 +50,7 @@ def table_settings(check: Checker, table: Mapping[str, Any]) -> dict[str, Any]:
     if "missing" in table:
         out["missing"] = check.choice(table, _AT, "missing", MISSING, "error")
     if "constant" in table:
-        out["constant"] = check.choice(table, _AT, "constant", ("error", "drop"), "error")
+        out["constant"] = check.choice(table, _AT, "constant", CONSTANT, "error")
     for key in ROLES:
         if key in table:
             out[key] = list(check.strings(table, _AT, key, ()))
@@ -127,23 +128,17 @@ def resolve_options(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def for_new_subjects(options: Mapping[str, Any], names: Sequence[str], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that also hold for a table of new subjects, which may come in another file and lack some columns.
+def for_new_subjects(rules: TableRules, names: Sequence[str], kept: Mapping[str, Any]) -> TableRules:
+    """The rules that also hold for a table of new subjects, which may come in another file and lack some columns.
 
     A code that means "missing" and a category's rule mean the same there; a database's query does not. Categorical columns have
     the levels that the sketch had (`kept`), whichever of them occur among the new subjects.
     """
-    out: dict[str, Any] = {}
-    if "missing_codes" in options:
-        out["missing_codes"] = options["missing_codes"]
-    rules = {name: rule for name, rule in options.get("columns", {}).items() if any(fnmatchcase(one, name) for one in names)}
-    said = Rules.of(rules)
+    columns = {name: rule for name, rule in (rules.columns or {}).items() if any(fnmatchcase(one, name) for one in names)}
+    said = Rules.of(columns)
     for name, levels in kept["levels"].items():
         if name in names:
-            rules[name] = replace(said.at(name), levels=tuple(levels), reference=kept["reference"].get(name))
-    if rules:
-        out["columns"] = rules
-    reading = {key: value for key, value in options.get("reading", {}).items() if key in ("separator", "decimal", "encoding")}
-    if reading:
-        out["reading"] = reading
-    return out
+            columns[name] = replace(said.at(name), levels=tuple(levels), reference=kept["reference"].get(name))
+    known = rules.reading_of(None)
+    reading = Reading(separator=known.separator, decimal=known.decimal, encoding=known.encoding)
+    return TableRules(rules.missing, "drop", columns, rules.missing_codes, reading)

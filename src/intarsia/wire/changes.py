@@ -26,7 +26,7 @@ COLUMNS = {
     "selected_before": "whether the feature was selected",
     "selected_after": "whether it is now",
 }
-_SHOWN = 8
+_SHOWN = 8  # names in a line
 Row = Mapping[str, Any]
 
 

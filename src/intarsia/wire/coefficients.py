@@ -19,7 +19,7 @@ from intarsia.wire.container import pack, unpack
 from intarsia.wire.messages import check_labels, check_scales
 
 Array = NDArray[np.float64]
-MAX_VERDICT = 2000
+MAX_VERDICT = 2000  # characters
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")

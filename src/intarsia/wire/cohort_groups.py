@@ -21,7 +21,7 @@ from intarsia.wire.study import Study
 
 LEAST_ROWS = 10  # sketch rows of a group: fewer tell nothing and cost a Φ
 LEAST_SUBJECTS = 100  # of a group, unless [alignment] min_group says another number
-NOWHERE = -1
+NOWHERE = -1  # number of the group of subjects that are in none
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _DIGEST_BYTES = 32
 _VALUE_BYTES = 128
 # A character of text takes up to four bytes, and the parser holds the decoded text and its parts at the same time.
 _TEXT_FACTOR = 8
-_FINITE_BLOCK = 2**20
+_FINITE_BLOCK = 2**20  # numbers looked at together
 _DTYPES = {"f8": "<f8", "f4": "<f4", "i8": "<i8", "i4": "<i4", "u1": "|u1"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 

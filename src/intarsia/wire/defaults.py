@@ -1,9 +1,10 @@
 """How long a fit runs unless told otherwise: study files, command line, estimator and samplers read these."""
 
 DRAWS = 1000  # kept per chain
-WARMUP, MANY_WARMUP = 500, 240  # sweeps per chain before any is kept; the second with many features, where each costs more
+WARMUP = 500  # sweeps per chain before any is kept
 CHAINS = 4
-THIN, MANY_THIN = 10, 2  # sweeps per kept draw; the second with many features
+THIN = 10  # sweeps per kept draw
+MANY_WARMUP, MANY_DRAWS = 60, 2  # with many features: rounds of sweeps in the warm-up, and draws kept per round after it
 MEMORY = 2 * 2**30  # bytes of draws of C above which some are kept and the rest is summed up on the way
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns
 

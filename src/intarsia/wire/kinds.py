@@ -23,7 +23,7 @@ OPTIONS = {
     "skewed": ("transform",), "ordinal": ("order", "scores"),
 }  # fmt: skip
 PROBABILITY, ODDS_RATIO = "probability", "odds ratio"
-_MOST_TEXT = 64
+_MOST_TEXT = 64  # characters
 
 
 def check_kind(given: Any) -> dict[str, Any]:

@@ -7,54 +7,37 @@ Whoever holds only one of the two cannot make a site leave.
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.wire.alignment import is_digest, same
-from intarsia.wire.schema import check_name
-from intarsia.wire.signed import _canonical, _object, decode, encode, verify
+from intarsia.wire.signed import Signed, _canonical, verify
 from intarsia.wire.study import Study
 
 ENTRY = "left-"  # what a payload calls the notice of a site, followed by the site's name
-_NOT_ONE = "This is not a site's notice that it leaves a study, as `intarsia site leave` writes it, or it is damaged."
-_BODY = ("kind", "site", "study_hash", "mac")
 
 
 @dataclass(frozen=True)
-class Leave:
+class Leave(Signed):
     """Signed with the site's pinned key; a site whose keys study.toml does not pin leaves the signature empty."""
 
-    site: str
-    study_hash: str
+    kind, what, own = "leave", "a site's notice that it leaves a study, as `intarsia site leave` writes it", ("mac",)
+    may_be_unsigned = True
     mac: str = ""
-    signature: bytes = b""
 
     def proved(self, key: bytes) -> "Leave":
         """With a MAC under a key that the sites share."""
-        told = _canonical({"kind": "leave", "site": self.site, "study_hash": self.study_hash})
+        told = _canonical({"kind": self.kind, "site": self.site, "study_hash": self.study_hash})
         return replace(self, mac=hmac.digest(key, told, "sha256").hex())
 
-    def body(self) -> bytes:
-        """The bytes the signature covers."""
-        return _canonical({"kind": "leave"} | {name: getattr(self, name) for name in _BODY[1:]})
-
-    def to_bytes(self) -> bytes:
-        return _canonical({"body": self.body().decode(), "signature": encode(self.signature)})
+    def entries(self) -> dict[str, Any]:
+        return {"mac": self.mac}
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "Leave":
-        try:
-            outer = _object(raw, ("body", "signature"))
-            body = _object(str(outer["body"]).encode("utf-8", "replace"), _BODY)
-        except MessageError:
-            raise MessageError(_NOT_ONE) from None
-        digests = is_digest(body["study_hash"]) and is_digest(body["mac"])
-        if body["kind"] != "leave" or not check_name(body["site"]) or not digests:
-            raise MessageError(_NOT_ONE)
-        signature = b"" if outer["signature"] == "" else decode(outer["signature"], 64, "signature")
-        found = cls(body["site"], body["study_hash"], body["mac"], signature)
-        if found.to_bytes() != raw:
-            raise MessageError("The notice is not in its canonical form.")
-        return found
+    def values(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if not is_digest(body["mac"]):
+            raise MessageError(f"This is not {cls.what}.")
+        return {"mac": body["mac"]}
 
 
 def check_leave(study: Study, raw: bytes, key: bytes | None) -> Leave:

@@ -19,7 +19,7 @@ from intarsia.wire.schema import check_name
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
 SCHEMA = 2
-MAX_LABEL = 200
+MAX_LABEL = 200  # characters
 _HEX = re.compile(r"[0-9a-f]{16,128}")
 _FIELDS = {
     "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",

@@ -6,7 +6,7 @@ The bodies are canonical JSON with byte strings in base64, so a signature covers
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from intarsia.errors import MessageError
@@ -30,10 +30,11 @@ def decode(text: object, size: int | None, what: str) -> bytes:
     return raw
 
 
+@dataclass(frozen=True)
 class Signed:
     """A message that a site signs. What it says stands in its body, `entries` beside the kind, the site and the study hash.
 
-    A body has one reading only: whoever reads a message writes the body again and refuses one that was written otherwise.
+    A message has one form only: whoever reads it writes it again and refuses one that was written otherwise.
     """
 
     kind: ClassVar[str]
@@ -42,7 +43,7 @@ class Signed:
     may_be_unsigned: ClassVar[bool] = False
     site: str
     study_hash: str
-    signature: bytes
+    signature: bytes = field(default=b"", kw_only=True)
 
     def entries(self) -> dict[str, Any]:
         """What this kind of message says, as JSON has it."""
@@ -71,7 +72,7 @@ class Signed:
         signature = decode(outer["signature"], 0 if unsigned else 64, "signature")
         fields = {"site": body["site"], "study_hash": _hash(body["study_hash"]), "signature": signature}
         found = cls(**fields, **cls.values(body))
-        if found.body() != text:
+        if found.to_bytes() != raw:
             raise MessageError(f"What came from site {found.site!r} is {cls.what}, but not in its canonical form.")
         return found
 
@@ -81,10 +82,7 @@ class KeyOffer(Signed):
     """The public half of a site's X25519 key for one run, signed by the site's pinned key."""
 
     kind, what, own = "offer", "an offer of a key for one run", ("public",)
-    site: str
-    study_hash: str
     public: bytes
-    signature: bytes = b""
 
     def entries(self) -> dict[str, Any]:
         return {"public": encode(self.public)}
@@ -102,12 +100,9 @@ class ShareBundle(Signed):
     """
 
     kind, what, own = "share", "a share of a study key", ("commitment", "offers", "sealed")
-    site: str
-    study_hash: str
     commitment: bytes
     offers: bytes
     sealed: dict[str, bytes]
-    signature: bytes = b""
 
     def entries(self) -> dict[str, Any]:
         sealed = {peer: encode(raw) for peer, raw in sorted(self.sealed.items())}
@@ -129,10 +124,7 @@ class FileSignature(Signed):
     """A site's signature over a file it sends by a channel that does not prove where a file comes from."""
 
     kind, what, own = "file", "a signature of a file", ("digest",)
-    site: str
-    study_hash: str
     digest: str
-    signature: bytes = b""
 
     def entries(self) -> dict[str, Any]:
         return {"digest": self.digest}
@@ -151,12 +143,9 @@ class Receipt(Signed):
 
     kind, what, own = "receipt", "a receipt for coefficients", ("fit_digest", "ledger_entries", "ledger_head")
     may_be_unsigned = True
-    site: str
-    study_hash: str
     fit_digest: str
     ledger_entries: int = 0
     ledger_head: str = ""
-    signature: bytes = b""
 
     def entries(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.own}

@@ -59,10 +59,10 @@ def middle(rogue: Rogue, study: dict[str, Any]) -> dict[str, Any]:
     run_key, eve = agreement.new_run_key(), Identity.new("lab")
     public = KeyOffer("lab", s.hash, agreement.X25519PrivateKey.from_private_bytes(run_key).public_key().public_bytes_raw())
     forged = {
-        "unsigned": KeyOffer("lab", s.hash, public.public, bytes(64)),
-        "own signature": KeyOffer("lab", s.hash, public.public, eve.sign(public.body())),
-        "old signature": KeyOffer("lab", s.hash, public.public, offers["lab"].signature),
-        "another site's": KeyOffer("lab", s.hash, offers["mri"].public, offers["mri"].signature),
+        "unsigned": KeyOffer("lab", s.hash, public.public, signature=bytes(64)),
+        "own signature": KeyOffer("lab", s.hash, public.public, signature=eve.sign(public.body())),
+        "old signature": KeyOffer("lab", s.hash, public.public, signature=offers["lab"].signature),
+        "another site's": KeyOffer("lab", s.hash, offers["mri"].public, signature=offers["mri"].signature),
     }
     found: dict[str, Any] = {}
     for how, offer in forged.items():

@@ -1,6 +1,6 @@
 """Competitors, written from their papers, with one interface: `fit`, `coef_` (Q×P), `interval`, `selected_`."""
 
-from intarsia.lab.baselines.base import Baseline
+from intarsia.lab.baselines.baseline import Baseline
 from intarsia.lab.baselines.dridge import DRidge
 from intarsia.lab.baselines.locus import Locus
 from intarsia.lab.baselines.penalised import ElasticNet, Ridge, SketchedRidge

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 
 from intarsia.errors import ConvergenceError
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 
 
 def consensus_ridge(parts: Sequence[Array], Y: Array, lam: Array, rounds: int = 3000, tol: float = 1e-8) -> tuple[Array, int]:

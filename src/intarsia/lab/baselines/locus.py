@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import betaln, digamma, expit, gammaln, xlog1py, xlogy
 from scipy.stats import norm
 
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 
 LOG_2PI = float(np.log(2 * np.pi))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 from intarsia.lab.mixture import algorithm3
 from intarsia.lab.sketching import Owners, Sketched, federated_sketch
 
@@ -66,16 +66,14 @@ class Posterior(Baseline):
     def _sample(self, data: Sketched) -> None:
         from intarsia.server.sampler.model import Model
         from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.settings import Settings
 
         start = time.process_time()
         with warnings.catch_warnings():
             # Jeffreys with P ≥ m warns that the posterior is improper; here that is the point of the comparison.
             warnings.simplefilter("ignore")
-            result = sample(
-                data.X, data.Y, model=Model(**self.model), draws=self.draws, warmup=self.warmup, chains=self.chains,
-                thin=self.thin, mixing=self.mixing,
-                seed=self.seed, workers=1,
-            )  # fmt: skip
+            length = Settings(self.draws, self.warmup, self.chains, self.thin, self.seed, mixing=self.mixing, workers=1)
+            result = sample(data.X, data.Y, Model(**self.model), length)
         self.seconds_ = time.process_time() - start
         self.info_ = result.info
         self.take(result.C, result.sigma2, data)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import MultiTaskElasticNetCV, RidgeCV
 
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 from intarsia.lab.sketching import Owners, federated_sketch
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.lab.baselines.base import Array, Baseline
+from intarsia.lab.baselines.baseline import Array, Baseline
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """The experiments by name. Each is a list of cells, a list of methods and a function that runs one replicate."""
 
 from intarsia.errors import InputError
-from intarsia.lab.experiments.base import Cell, Experiment
+from intarsia.lab.experiments.experiment import Cell, Experiment
 from intarsia.lab.experiments.harder import HARDER
-from intarsia.lab.experiments.paper import SIM1, SIM2
 from intarsia.lab.experiments.real import BRAIN, REAL
+from intarsia.lab.experiments.simulations import SIM1, SIM2
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (SIM1, SIM2, HARDER, BRAIN, REAL)}
 

@@ -1,8 +1,8 @@
 """Harder than the paper: correlation of other shapes, low rank, entry-wise sparsity, weak signals, heavy tails,
 wide."""
 
-from intarsia.lab.experiments.base import Cell, Experiment
-from intarsia.lab.experiments.paper import FULL_WIDE, QUICK, SMOKE, run_fits
+from intarsia.lab.experiments.experiment import Cell, Experiment
+from intarsia.lab.experiments.simulations import FULL_WIDE, QUICK, SMOKE, run_fits
 from intarsia.lab.simulate import Scenario
 
 BASE = Scenario(s=30)

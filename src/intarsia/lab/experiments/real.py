@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.lab.experiments.base import Cell, Experiment
-from intarsia.lab.experiments.paper import QUICK, SMOKE
-from intarsia.lab.methods import POSTERIORS, Row, Settings, make
+from intarsia.lab.experiments.experiment import Cell, Experiment
+from intarsia.lab.experiments.simulations import QUICK, SMOKE
+from intarsia.lab.methods import POSTERIORS, Effort, Row, make
 from intarsia.lab.realdata import RealData, available, load
 
 BRAIN_M = (20, 30, 50, 75, 100)
@@ -16,7 +16,7 @@ FOLDS = 5
 
 
 def cross_validate(
-    data: RealData, wanted: Collection[tuple[str, int | None]], settings: Settings, split: int, seed: int
+    data: RealData, wanted: Collection[tuple[str, int | None]], settings: Effort, split: int, seed: int
 ) -> list[Row]:
     """Pooled out-of-fold error of each method over the same five folds; columns standardised on the training fold.
 
@@ -53,7 +53,7 @@ def cross_validate(
 
 
 def _run(
-    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Settings, options: dict[str, Any]
+    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Effort, options: dict[str, Any]
 ) -> list[Row]:
     name = cell.label.split()[0]
     if name not in available(options.get("data")):

@@ -12,7 +12,7 @@ from numba import njit
 
 Array = Any
 
-PAIRS = 24
+PAIRS = 24  # of lags whose autocorrelations are summed here; a chain that needs more is left to the Fourier transform
 SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
 
 

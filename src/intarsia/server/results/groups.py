@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from intarsia.server.results.shares import row_share, sign_share
+from intarsia.server.results.distance_from_zero import row_share, sign_share
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

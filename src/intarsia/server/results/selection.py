@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
+from intarsia.server.results.distance_from_zero import calibrate, row_share, sign_share, sign_share_of
 from intarsia.server.results.groups import Group, find_groups
-from intarsia.server.results.shares import calibrate, row_share, sign_share, sign_share_of
 from intarsia.server.results.summaries import Summaries
 
 Array = NDArray[np.float64]
@@ -32,6 +32,8 @@ COVARIANCES = {
     "VVV": "full",
 }  # mclust's letters -> scikit-learn's name
 _CHUNK = 8_000_000  # numbers in memory at once
+SCREEN_DRAWS = 200  # whole draws that tell which features the others are asked about
+DOUBT = 0.5  # row share below which a feature is one of them
 NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 
 
@@ -158,14 +160,23 @@ def _shares_of_all(C: NDArray[Any], known: Summaries) -> _Shares:
     total = C.shape[0] * C.shape[1]
     entry = sign_share_of(known.positive, known.mean, known.sd, total)
     row, others = np.empty(len(entry)), known.others()
-    step = max(1, _CHUNK // (known.whole.shape[0] * known.whole.shape[1] * C.shape[3]))
-    for start in range(0, len(others), step):
-        part = others[start : start + step]
-        x = np.asarray(known.whole[:, :, part], dtype=np.float64).transpose(2, 3, 0, 1)
-        row[part] = row_share(np.ascontiguousarray(x).reshape(len(part), C.shape[3], -1), entry[part])
+    some = known.whole[:, :: max(1, known.whole.shape[0] * known.whole.shape[1] // SCREEN_DRAWS)]
+    _row_shares(row, others, some, entry)
+    # All of the whole draws are asked only about those that a few of them leave in doubt.
+    _row_shares(row, others[row[others] < DOUBT], known.whole, entry)
     exact = _shares(C)
     row[known.features], entry[known.features] = exact.row, exact.entry
     return _Shares(row, entry, known.mean)
+
+
+def _row_shares(row: Array, places: NDArray[Any], whole: NDArray[Any], entry: Array) -> None:
+    """Fill in `row` at `places`, from whole draws (chain, draw, P, Q)."""
+    Q = whole.shape[3]
+    step = max(1, _CHUNK // (whole.shape[0] * whole.shape[1] * Q))
+    for start in range(0, len(places), step):
+        part = places[start : start + step]
+        x = np.asarray(whole[:, :, part], dtype=np.float64).transpose(2, 3, 0, 1)
+        row[part] = row_share(np.ascontiguousarray(x).reshape(len(part), Q, -1), entry[part])
 
 
 def _bfdr(shares: _Shares, fdr: float, max_local_fdr: float) -> Selection:

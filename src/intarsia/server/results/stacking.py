@@ -46,10 +46,8 @@ class Stacked:
 
     change: Array  # (P, Q): what takes the sparse coefficients to weight · sparse + (1 − weight) · ridge
     weight: float
-    r2: Array  # (Q) 1 − squared error / squared response, on rows left out: of the weighed prediction,
+    r2: Array  # (Q) 1 − squared error / squared response, on rows left out, of the weighed prediction
     r2_se: Array  # its standard error
-    r2_sparse: Array  # of the sparse fit alone
-    r2_ridge: Array  # and of the ridge alone
     spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
 
 
@@ -92,8 +90,6 @@ def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit
         weight=weight,
         r2=r2,
         r2_se=r2_se,
-        r2_sparse=out_of_sample(Y, from_sparse)[0],
-        r2_ridge=out_of_sample(Y, from_ridge)[0],
         spread=np.square(Y - predicted).mean(axis=0) / np.maximum(variance.mean(axis=0), 1e-300),
     )
 

@@ -56,7 +56,7 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     if plan.element:
         return tuning, memory
 
-    if kind.collapse:
+    if kind.collapse and kind.steps:
         accepted = xp.stack([xp.mean(1.0 * stats.steps[:-1]), 1.0 * stats.steps[-1]])
         tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 1))
     begun = sweep >= min(20, warmup // 4)

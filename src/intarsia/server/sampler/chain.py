@@ -47,7 +47,7 @@ def problem(asked: Asked) -> Problem:
     level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
     made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
     data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees)
-    return Problem(made if found is None else with_start(made, X, level, found), data, gaps, found)
+    return Problem(made if found is None else with_start(made, found), data, gaps, found)
 
 
 class Chain:

@@ -4,17 +4,20 @@ Same noise in, same state out to rounding. Everything but the large products run
 large already (a shared factor, a system that is too stiff for a plain Cholesky factor) goes through the readable functions.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, trade
-from intarsia.server.sampler.backends.numpy import CACHED, NOT_POSITIVE, STIFF, Tridiagonal
+from intarsia.server.sampler import conditionals, inclusion, kernels, without_b
+from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
-from intarsia.server.sampler.schedule import KNOWN, RELAX, Sweep
+from intarsia.server.sampler.covariance import Rotation
+from intarsia.server.sampler.kernels import Candidates, Constants
+from intarsia.server.sampler.schedule import RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
+from intarsia.server.sampler.without_b import Systems, Walked
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
 
@@ -22,28 +25,28 @@ FEW = 80  # rows up to which half a product is not worth a call of its own
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
     """One sweep."""
     plan, data, tuning, noise, kind = now.plan, now.data, now.tuning, now.noise, now.kind
-    correlated = plan.model.noise == "correlated" and plan.Q > 1
-    laws = data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach
+    constants = _constants(now)
+    correlated = constants.correlated
     stats = Stats(np.zeros(plan.P), np.zeros(plan.Q + 1))
-    view = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
     if kind.collapse:
-        B, F, lam, tau, view, stats = _without_B(now, state, view, laws, stats)
+        state, F, view, stats = _without_B(now, state, stats)
     else:
-        B, F = _given_scales(now, state, view)
-        lam, tau = state.lam, state.tau
+        whole = kernels.rotated(state.Sigma, data.Y, state.A, correlated)
+        B, F = _given_scales(now, state, whole)
+        state, view = state._replace(B=B), whole[:3]
     z_Sigma = ("Sigma.a", "Sigma.normal", "Sigma.chi") if correlated else ("Sigma.low", "Sigma.u", "Sigma.v")
     numbers = (
         noise["A"], _get(noise, *z_Sigma), _get(noise, "columns.g", "columns.u"), _three(noise, "tau"),
         _three(noise, "lam" if kind.scales else "tau"),
     )  # fmt: skip
     *new, residual = kernels.given_B(
-        np.ascontiguousarray(F), (data.Y, data.rss0), laws, view[:3], (B, lam, tau), numbers, kind.scales
+        np.ascontiguousarray(F), (data.Y, data.rss0), constants, view, (state.B, state.lam, state.tau), numbers, kind.scales
     )
     state = State(*new)
     if kind.sites:
         design = data.blocks.Xt, data.blocks.gram, data.Y
         sites = _get(noise, "single.z", "single.u")
-        B, lam, single = kernels.sites(design, tuple(state), residual, laws, tuning.theta, sites)
+        B, lam, single = kernels.sites(design, tuple(state), residual, constants, tuning.theta, sites)
         state, stats = state._replace(B=B, lam=lam), stats._replace(single=single)
     return state, stats
 
@@ -63,11 +66,11 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     be, plan, data, noise, factor = now.be, now.plan, now.data, now.noise, now.factor
     X, (_, D, Y, A) = data.X, view
     s = np.sqrt(D / plan.model.power)
+    given = Given(A, state.lam, state.tau, s)
     if factor is None and plan.hold == 1:
-        possible, B, F = kernels.draw_B(X.T, Y, A, state.B, state.lam, state.tau, s, RELAX, noise["Z"], noise["E"], STIFF)
+        possible, B, F = kernels.draw_B(X.T, Y, state.B, given, (noise["Z"], noise["E"]), RELAX, STIFF)
         if possible:
             return B, F
-    given = Given(A, state.lam, state.tau, s)
 
     def draw(Y: Array, Z: Array, E: Array) -> Array:
         return conditionals.draw_B_row(be, X, Y, given, Z, E, factor)
@@ -76,48 +79,46 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     return B, be.times(X, B)
 
 
-def _without_B(now: Sweep, state: State, view: tuple[Array, ...], laws: tuple[Any, ...], stats: Stats) -> tuple[Any, ...]:
-    """`sweep.draw_without_B`: B, XB, lam, tau, (U, D, YU), what was accepted and known."""
-    be, plan, data, tuning, noise, kind, _, gram = now
+def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
+    """`without_b.draw`: the state, XB, (U, D, YU), what was accepted and known."""
+    if now.plan.hold > 1:
+        state, F, (U, D), stats = without_b.draw(now, state, stats, walk)
+        return state, F, (U, D, now.data.Y @ U), stats
+    be, data, noise = now.be, now.data, now.noise
     X, Z = data.X, noise["Z"]
-    if gram is not None:
-        G, XZ = gram, be.times(X, state.lam[:, None] * Z)
-    else:
-        small = X.shape[0] <= FEW and X.size <= 8 * CACHED
-        G, XZ = kernels.weigh(X.T, state.lam, Z) if small else be.weigh(X, state.lam, Z)
-    if kind.trade:
-        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
-        state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
-        view = kernels.rotated(state.Sigma, data.Y, state.A, laws[2])
-    lam, (U, D, _, A) = state.lam, view
-    top = plan.model.power * ((A * state.tau) ** 2 / D[:, None]).sum()
-    factor = Tridiagonal(G, X, lam, 1e1 * top)
-    if kind.score:
-        stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
-    border = inclusion.choose(be, plan, data, tuning, lam, noise["border.take"])
-    chosen = border.features
-    packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, chosen]], axis=1))
-    steps = np.exp(tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
+    small = X.shape[0] <= FEW and X.size <= 8 * CACHED
+    G, XZ = kernels.weigh(X.T, state.lam, Z) if small else be.weigh(X, state.lam, Z)
+    factor = without_b.factored(now, state, G)
+    border = inclusion.choose(be, now.plan, data, now.tuning, state.lam, noise["border.take"])
+    packed = factor.rotate(np.concatenate([data.Y, noise["E"], XZ, X[:, border.features]], axis=1))
+    there = walk(now, state, Systems(factor, packed, border, Z[border.features]), noise)
+    lam, W = be.put(state.lam, border.features, there.new), np.ascontiguousarray(factor.unrotate(there.W))
+    B, F = kernels.coefficients(X.T, (lam, there.tau), Z, (W, there.Vt))
+    (U, D), stats = there.rotation, stats._replace(steps=there.accepted)
+    return state._replace(B=B, lam=lam, tau=there.tau), F, (U, D, data.Y @ U), stats
+
+
+def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> Walked:
+    """`sweep.walk`."""
+    plan, data, (system, packed, border, Zk) = now.plan, now.data, given
+    factor = cast(Tridiagonal, system)
+    steps = np.exp(now.tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
+    constants, features = _constants(now), border.features
+    U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
-        (factor.diag, factor.off, packed, data.rss0), (U, D), state.A, state.tau, laws,
-        (noise["steps.v"], steps, noise["steps.u"]),
-        (Z[chosen], lam[chosen], *(noise[f"border.{name}"][: chosen.size] for name in ("value", "mix", "pick"))),
-        (border.taken, border.edge, border.out),
+        (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
+        (noise["steps.v"], steps, noise["steps.u"]), (Zk, state.lam[features]), border,
+        Candidates(*(noise[f"border.{name}"][: features.size] for name in Candidates._fields)),
     )  # fmt: skip
     if np.isnan(new).any():
-        raise ConvergenceError(NOT_POSITIVE)
-    old, lam = lam[chosen], be.put(lam, chosen, new)
-    W = np.ascontiguousarray(factor.unrotate(W))
-    if plan.hold == 1:
-        B, F = kernels.coefficients(X.T, lam, tau, Z, W, Vt, 0.0, Z)
-    else:
-        B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
-        columns, change, size = X[:, chosen], new**2 - old**2, (d**2).max() * factor.trace()
-        if plan.searches and not kind.scales:
-            stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, change), size))
-        if size < KNOWN:
-            moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + change[:, None] * (columns.T @ W))
-            F = (moved + factor.apply(W)) @ Vt * tau
-        else:
-            F = be.times(X, B)
-    return B, F, lam, tau, (U, D, data.Y @ U), stats._replace(steps=accepted)
+        raise ConvergenceError(
+            "The linear system of the coefficients is not positive definite: a scale has left the range of "
+            "double precision. Standardise the columns, or fit with noise='correlated'."
+        )
+    return Walked(Rotation(U, D), tau, accepted, new, d, Vt, W)
+
+
+def _constants(now: Sweep) -> Constants:
+    plan, data = now.plan, now.data
+    correlated = plan.model.noise == "correlated" and plan.Q > 1
+    return Constants(data.m, plan.model.power, correlated, plan.tau_scale, data.noise_scale, plan.tau_reach)

@@ -241,14 +241,17 @@ class Runner:
 def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
     # Borderline features are taken one after the other, which a device does slowly: fewer.
+    plan = replace(plan, on_device=True, looks=0, compiled=False)
     few = min(128 if plan.searches else 16, plan.P)
     if device.startswith("cpu"):
-        return replace(plan, borderline=min(few, plan.borderline), compiled=False)
+        return replace(plan, borderline=min(few, plan.borderline))
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
     visits = number if plan.searches else max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
-    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few, compiled=False)
+    return replace(
+        plan, block=block, visits=0 if visits >= number else visits, borderline=few, looks=0, on_device=True, compiled=False
+    )
 
 
 def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: int | None = None) -> Data:

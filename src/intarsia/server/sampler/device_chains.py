@@ -15,7 +15,7 @@ from intarsia.server.sampler.running import marks
 from intarsia.server.sampler.schedule import plan, with_start
 from intarsia.server.sampler.state import State, Tuning
 
-DEVICE_SHARE = 0.6  # of its memory that the chains may take
+DEVICE_SHARE = 0.85  # of the memory JAX may take, for the chains
 
 
 class DeviceChains:
@@ -30,7 +30,7 @@ class DeviceChains:
         self.device = be.device()
         found = asked.start()
         whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
-        self.plan = device.on_device(whole if found is None else with_start(whole, X, Y, found), self.device)
+        self.plan = device.on_device(whole if found is None else with_start(whole, found), self.device)
         self.record = asked.record(self.chains, self.plan.R)
         keep_C: bool | device.Part = True
         if isinstance(self.record, BoundedRecord):

@@ -36,7 +36,7 @@ from intarsia.server.sampler.priors import HalfCauchy, Noise, local_law
 Array = NDArray[np.float64]
 BE = backends.get("numpy")
 MOST_FACTORS = 10
-DROWNED = 0.5  # noise variance over signal variance beyond which intervals are no longer worth having
+MAX_NOISE_RATIO = 0.5  # noise variance over signal variance beyond which intervals are no longer worth having
 
 
 # --- is there signal left? --------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Signal:
 
 
 def signal(Z: Array, d: Array, n: int) -> Signal:
-    """How loud the noise is. `needed_n` is the n at which the same study would reach the limit."""
+    """How large the noise is. `needed_n` is the n at which the same study would reach the limit."""
     m = len(Z)
     total = float(np.square(Z).mean())
     noise = float(d.mean())
@@ -62,13 +62,13 @@ def signal(Z: Array, d: Array, n: int) -> Signal:
     if found <= 3 * total * np.sqrt(2 / (m * Z.shape[1])):
         return Signal(noise, max(found, 0.0), np.inf, None)
     ratio = noise / found
-    return Signal(noise, found, ratio, int(np.ceil(n * ratio / DROWNED)))
+    return Signal(noise, found, ratio, int(np.ceil(n * ratio / MAX_NOISE_RATIO)))
 
 
 def check_signal(Z: Array, d: Array, n: int) -> Signal:
     """Refuse to fit when the noise drowns the features."""
     found = signal(Z, d, n)
-    if found.ratio > DROWNED:
+    if found.ratio > MAX_NOISE_RATIO:
         if found.needed_n is None:
             remedy = "No signal can be told from it: use a larger epsilon, fewer columns, a smaller m or many more subjects."
         else:
@@ -78,7 +78,7 @@ def check_signal(Z: Array, d: Array, n: int) -> Signal:
             )
         raise InputError(
             f"The privacy noise drowns the features: its variance is {found.noise:.3g} per column against "
-            f"{found.signal:.3g} of signal (ratio {found.ratio:.2f}, limit {DROWNED}). {remedy}"
+            f"{found.signal:.3g} of signal (ratio {found.ratio:.2f}, limit {MAX_NOISE_RATIO}). {remedy}"
         )
     return found
 

@@ -21,7 +21,7 @@ Index = NDArray[np.int64]
 
 FILE = "keeping.npz"
 FEATURES = 2_000  # whose draws are kept, where memory allows: the start's, then those that score best
-WITNESSES = 200  # others, at random
+AT_RANDOM = 200  # other features whose draws are kept, chosen at random
 FIRST = 100  # draws in the first stretch of whole draws; with every further one there are four times as many
 
 
@@ -74,8 +74,8 @@ class Size:
         return 8 * self.chains * self.draws * self.P * self.Q
 
     def features_within(self, memory: int) -> int:
-        """How many features' draws are kept in so many bytes: the best 2,000 and the witnesses, or a tenth of them at least."""
-        most = FEATURES + WITNESSES
+        """How many features' draws are kept in so many bytes: the best 2,000 and some at random, or a tenth of them at least."""
+        most = FEATURES + AT_RANDOM
         return int(min(self.P, max(most // 10, min(most, memory // (8 * self.chains * self.draws * self.Q)))))
 
     def whole_within(self, memory: int) -> int:
@@ -93,11 +93,11 @@ def choose(X: Array, Y: Array, found: SparseStart | None, size: Size, memory: in
 
 
 def choose_features(X: Array, Y: Array, found: SparseStart | None, number: int) -> Index:
-    """The sparse start's features, those with the largest scores against Y and against what the start leaves, and witnesses."""
+    """The sparse start's features, those that score best against Y and against what the start leaves, and some at random."""
     P = X.shape[1]
     if number >= P:
         return np.arange(P)
-    witnesses = min(WITNESSES, number // 5)
+    at_random = min(AT_RANDOM, number // 5)
     support = np.zeros(0, dtype=np.int64) if found is None else found.features
     left = Y if found is None else Y - X[:, support] @ found.C
     length = np.maximum(np.einsum("mp,mp->p", X, X), 1e-300)
@@ -109,9 +109,9 @@ def choose_features(X: Array, Y: Array, found: SparseStart | None, number: int) 
     # By turns from both lists, after the start's own: each feature counts where it comes first.
     order = np.concatenate([support, np.column_stack(ranks).ravel()])
     first = np.sort(np.unique(order, return_index=True)[1])
-    chosen = order[first[: max(number - witnesses, support.size)]]
+    chosen = order[first[: max(number - at_random, support.size)]]
     rest = np.setdiff1d(np.arange(P), chosen)
-    some = np.random.default_rng(0).choice(rest, size=min(witnesses, rest.size), replace=False)
+    some = np.random.default_rng(0).choice(rest, size=min(at_random, rest.size), replace=False)
     return np.sort(np.concatenate([chosen, some])).astype(np.int64)
 
 

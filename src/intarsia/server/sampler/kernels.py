@@ -13,7 +13,7 @@ that is continued elsewhere.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -22,7 +22,39 @@ from intarsia.inverse_normal import CENTRE, FAR, TAIL
 from intarsia.server.sampler import priors
 from intarsia.server.sampler.backends.numpy import STIFF_A
 from intarsia.server.sampler.backends.protocol import Array
+from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
+from intarsia.server.sampler.integrated import Taken
+from intarsia.server.sampler.state import Border
+
+
+class Constants(NamedTuple):
+    """What stays the same over a run."""
+
+    rows: float  # that the noise is counted over
+    power: float  # of the likelihood
+    correlated: bool  # is the responses' noise?
+    tau_scale: float
+    noise_scale: Array  # (Q)
+    tau_reach: float
+
+
+class Systems(NamedTuple):
+    """`integrated.Systems` with the two diagonals of the factor in its place."""
+
+    diag: Array
+    off: Array
+    d: Array
+    Yr: Array
+    rhs: Array
+
+
+class Candidates(NamedTuple):
+    """Random numbers of the borderline move: K features, T candidates each."""
+
+    value: Array  # (K, T)
+    mix: Array  # (K, T) which law each comes from
+    pick: Array  # (K)
 
 
 @njit(cache=True, error_model="numpy")
@@ -82,24 +114,17 @@ def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
 
 @njit(cache=True, error_model="numpy")
 def _pick(
-    da: Array,
-    zz: Array,
-    most: float,
-    lam: float,
-    value: Array,
-    mix: Array,
-    u: float,
-    edge: float,
-    out: float,
-    room: Array,
+    da: Array, zz: Array, lam: float, numbers: tuple[Array, Array, float], border: tuple[float, float], room: Array
 ) -> float:
     """One local scale among fresh candidates and the present one, by importance weight; `room` (3, T + 1) is to work in.
 
-    Scales up to `edge` count `out` times (`state.Border`).
+    `numbers` are one feature's of `Candidates`. Of `border` (edge, out) (`state.Border`): scales up to `edge` count `out` times.
     With x the scale and c the middle of the logistic law, both proposals' densities are rational in x.
     """
+    value, mix, u = numbers
+    edge, out = border
     T = value.size
-    c = math.e / math.sqrt(max(most, 1e-300))
+    c = math.e / math.sqrt(max(da.max(), 1e-300))
     top = -np.inf
     x, weight, log_weight = room[0], room[1], room[2]
     for k in range(T + 1):
@@ -157,26 +182,16 @@ def _eliminate(rows: Array, coef: Array, i: int, first: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def borderline(
-    diag: Array,
-    off: Array,
-    d: Array,
-    Yr: Array,
-    rhs: Array,
-    Xk: Array,
-    Zk: Array,
-    lam: Array,
-    value: Array,
-    mix: Array,
-    pick: Array,
-    border: tuple[Array, Array, Array],
-) -> tuple[Array, Array]:
+def borderline(systems: Systems, taken: Taken, border: Border, candidates: Candidates) -> tuple[Array, Array]:
     """`integrated.borderline`: the new scales, and the solved systems after they have moved; NaN where one is indefinite.
 
     Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
     (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs, a row brought up to date when its feature's turn comes. Columns K and K+1 belong to
     rhs and Yr; those after them are nought, so that rows end at a whole number of vector registers.
     """
+    diag, off, d, Yr, rhs = systems
+    Xk, Zk, lam = taken
+    value, mix, pick = candidates
     (m, K), R, T = Xk.shape, d.size, value.shape[1]
     wide = -(-(K + 2) // 8) * 8
     packed, a = np.zeros((R, m, wide)), np.empty((R, K, wide))
@@ -195,7 +210,7 @@ def borderline(
     own, da, zz, coef = np.empty(R), np.empty(R), np.empty(R), np.empty((R, K))
     change, rho, pivot = np.empty((R, K)), np.empty((R, K)), np.empty((R, K))
     for i in range(K):
-        least, most = np.inf, 0.0
+        least = np.inf
         for r in range(R):
             a_ii, z = a[r, i, i], a[r, i, K + 1]
             for t in range(i):
@@ -207,10 +222,9 @@ def borderline(
             keep = max(keep, 1e-8)
             da[r] = d[r] ** 2 * a_ii / keep
             zz[r] = z**2 / max(a_ii * keep, 1e-300)
-            most = max(most, da[r])
             own[r] = a_ii
-        if least > 1e-8 and border[0][i]:
-            new[i] = _pick(da, zz, most, lam[i], value[i], mix[i], pick[i], border[1][i], border[2][i], room)
+        if least > 1e-8 and border.taken[i]:
+            new[i] = _pick(da, zz, lam[i], (value[i], mix[i], pick[i]), (border.edge[i], border.out[i]), room)
         for r in range(R):
             change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
             pivot[r, i] = 1 + change[r, i] * own[r]
@@ -392,10 +406,15 @@ def weigh(Xt: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
 
 
 @njit(cache=True, error_model="numpy")
-def coefficients(
-    Xt: Array, lam: Array, tau: Array, Z: Array, W: Array, Vt: Array, back: float, old: Array
-) -> tuple[Array, Array]:
-    """B from the solved systems W, so far back from the old B, and XB."""
+def coefficients(Xt: Array, scales: tuple[Array, Array], Z: Array, solved: tuple[Array, Array]) -> tuple[Array, Array]:
+    """B from `solved` (the systems W and Vᵀ) at the `scales` (lam, tau), and XB."""
+    B = _coefficients(Xt, scales, Z, solved)
+    return B, np.dot(Xt.T, B)
+
+
+@njit(cache=True, error_model="numpy")
+def _coefficients(Xt: Array, scales: tuple[Array, Array], Z: Array, solved: tuple[Array, Array]) -> Array:
+    (lam, tau), (W, Vt) = scales, solved
     P, R = Z.shape
     T = np.dot(Xt, W)
     for p in range(P):
@@ -404,15 +423,20 @@ def coefficients(
     B = np.dot(T, Vt)
     for p in range(P):
         for r in range(R):
-            B[p, r] = B[p, r] * tau[r] - back * old[p, r]
-    return B, np.dot(Xt.T, B)
+            B[p, r] *= tau[r]
+    return B
 
 
 @njit(cache=True, error_model="numpy")
 def draw_B(
-    Xt: Array, Y: Array, A: Array, B: Array, lam: Array, tau: Array, s: Array, back: float, Z: Array, E: Array, stiff: float
+    Xt: Array, Y: Array, B: Array, given: Given, noise: tuple[Array, Array], back: float, stiff: float
 ) -> tuple[bool, Array, Array]:
-    """`conditionals.relaxed` of `conditionals.draw_B_row` for a small problem, and XB. False: the system is too stiff."""
+    """`conditionals.relaxed` of `conditionals.draw_B_row` for a small problem, and XB. False: the system is too stiff.
+
+    `noise` is (Z, E).
+    """
+    A, lam, tau, s = given
+    Z, E = noise
     m, (Q, R) = Xt.shape[1], A.shape
     keep = math.sqrt(1 - back**2)
     U, d, Vt = whiten(A, tau, s)
@@ -430,8 +454,8 @@ def draw_B(
     rhs, XZ, W = np.dot(Yw, U), np.dot(Xl.T, Zl), np.empty((m, R))
     for j in range(R):
         W[:, j] = d[j] * _solve_one(G, d[j] ** 2, rhs[:, j] - d[j] * XZ[:, j] - keep * E[:, j])
-    new, F = coefficients(Xt, lam, tau, Zl, W, Vt, back, B)
-    return True, new, F
+    new = _coefficients(Xt, (lam, tau), Zl, (W, Vt)) - back * B
+    return True, new, np.dot(Xt.T, new)
 
 
 @njit(cache=True, error_model="numpy")
@@ -484,11 +508,11 @@ def _log_covariance(K: Array, log_det: float, scale: Array, correlated: bool) ->
 
 @njit(cache=True, error_model="numpy")
 def _collapsed(
-    systems: tuple[Array, Array, Array, Array], K: Array, log_det: float, A: Array, tau: Array, laws: tuple[Any, ...]
+    systems: tuple[Array, Array, Array, Array], K: Array, log_det: float, A: Array, tau: Array, constants: Constants
 ) -> float:
     """`integrated.Collapsed` at Sigma⁻¹ = KᵀK and at tau."""
     diag, off, Yrot, rss0 = systems
-    rows, power, correlated, tau_scale, scale, reach = laws
+    rows, power, correlated, tau_scale, scale, reach = constants
     root = K * math.sqrt(power)
     M = np.dot(root, A)
     for q in range(M.shape[0]):
@@ -523,33 +547,34 @@ def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
 @njit(cache=True, error_model="numpy")
 def integrated(
     systems: tuple[Array, Array, Array, Array],
-    view: tuple[Array, Array],
-    A: Array,
-    tau: Array,
-    laws: tuple[Any, ...],
+    state: tuple[Array, Array, Array, Array],
+    constants: Constants,
     walk: tuple[Array, Array, Array],
-    border: tuple[Array, Array, Array, Array, Array],
-    chosen: tuple[Array, Array, Array],
+    taken: tuple[Array, Array],
+    border: Border,
+    candidates: Candidates,
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
     """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W, Vᵀ and d.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
-    features) and rss0; `view` Sigma's U and D; `walk` directions, steps and uniform numbers of the moves of Sigma and tau;
-    `border` the features' rows of Z, their scales and the candidates' numbers, `chosen` what `state.Border` has of them.
+    features) and rss0; `state` Sigma's U and D, A and tau; `walk` directions, steps and uniform numbers of the moves of Sigma
+    and tau; `taken` the borderline features' rows of Z and their scales.
     """
     diag, off, packed, rss0 = systems
-    power, correlated = laws[1], laws[2]
+    sides, variances, A, tau = state
+    power, correlated = constants.power, constants.correlated
     directions, steps, u = walk
-    (Q, R), m, number = A.shape, packed.shape[0], border[1].size
+    Zk, scales = taken
+    (Q, R), m, number = A.shape, packed.shape[0], scales.size
     Yrot = np.ascontiguousarray(packed[:, :Q])
     target = (diag, off, Yrot, rss0)
     K, log_det = np.empty((Q, Q)), 0.0
     for i in range(Q):
-        log_det += math.log(view[1][i])
+        log_det += math.log(variances[i])
         for q in range(Q):
-            K[i, q] = view[0][q, i] / math.sqrt(view[1][i])
+            K[i, q] = sides[q, i] / math.sqrt(variances[i])
     accepted = np.zeros(Q + 1, dtype=np.bool_)
-    value = _collapsed(target, K, log_det, A, tau, laws)
+    value = _collapsed(target, K, log_det, A, tau, constants)
     for k in range(Q + 1):
         new, new_det, new_tau = K, log_det, tau
         if k == Q:
@@ -560,7 +585,7 @@ def integrated(
         else:
             new, new_det = K.copy(), log_det + steps[k]
             new[k, k] *= math.exp(-steps[k] / 2)
-        proposed = _collapsed(target, new, new_det, A, new_tau, laws)
+        proposed = _collapsed(target, new, new_det, A, new_tau, constants)
         if math.log(u[k]) < proposed - value:
             K, log_det, tau, value = new, new_det, new_tau, proposed
             accepted[k] = True
@@ -574,7 +599,7 @@ def integrated(
             rhs[i, r] = Yr[i, r] - d[r] * packed[i, Q + R + r] - packed[i, Q + r]
         for k in range(number):
             Xk[i, k] = packed[i, Q + 2 * R + k]
-    lam, W = borderline(diag, off, d, Yr, rhs, Xk, border[0], border[1], border[2], border[3], border[4], chosen)
+    lam, W = borderline(Systems(diag, off, d, Yr, rhs), Taken(Xk, Zk, scales), border, candidates)
     return U, D, tau, accepted, lam, d * W, Vt, d
 
 
@@ -697,7 +722,7 @@ def rescale_columns(
 def given_B(
     F: Array,
     data: tuple[Array, Array],
-    laws: tuple[Any, ...],
+    constants: Constants,
     view: tuple[Array, Array, Array],
     state: tuple[Array, Array, Array],
     noise: tuple[Any, ...],
@@ -709,7 +734,7 @@ def given_B(
     the residual.
     """
     Y, rss0 = data
-    rows, power, correlated, tau_scale, scale, reach = laws
+    rows, power, correlated, tau_scale, scale, reach = constants
     U, D, Yr = view
     B, lam, tau = state
     z_A, z_Sigma, z_columns, z_tau, z_lam = noise
@@ -766,7 +791,7 @@ def sites(
     design: tuple[Array, Array, Array],
     state: tuple[Array, Array, Array, Array, Array],
     residual: Array,
-    laws: tuple[Any, ...],
+    constants: Constants,
     theta: Array,
     noise: tuple[Array, Array],
 ) -> tuple[Array, Array, Array]:
@@ -774,8 +799,8 @@ def sites(
     blocks, gram, Y = design
     A, B, lam, _, Sigma = state
     (P, R), Q = B.shape, A.shape[0]
-    U, D, _, A = rotated(Sigma, Y, A, laws[2])
-    s = np.sqrt(D / laws[1])
+    U, D, _, A = rotated(Sigma, Y, A, constants.correlated)
+    s = np.sqrt(D / constants.power)
     new, delta = propose_lam(lam, theta, noise[0]), np.empty((P, Q))
     for p in range(P):
         change = (new[p] - lam[p]) / lam[p]

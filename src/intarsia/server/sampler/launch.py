@@ -27,35 +27,11 @@ from intarsia.server.results.draws import create
 from intarsia.server.sampler.keeping import Keeping
 from intarsia.server.sampler.run import STOP, Asked, Left, left, opened, running_after
 from intarsia.server.sampler.running import Running, together
-from intarsia.server.sampler.stopping import Look, Standing, Until, looks, standing
+from intarsia.server.sampler.settings import Progress, Settings
+from intarsia.server.sampler.stopping import Look, Standing, looks, standing
 
 SMALL_SECONDS = 3.0  # of estimated work under which starting processes does not pay
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Handed to the progress callback a few times per second."""
-
-    sweeps: list[int]
-    total: int
-    warmup: int
-    seconds: float
-    seconds_left: float
-    rhat: float  # largest over a fixed sample of entries of C and the noise levels; NaN before there are draws
-    finite: bool = True
-    standing: Standing | None = None  # at the last look, where the run has a target
-    until: Until | None = None  # the target
-
-
-@dataclass(frozen=True)
-class Way:
-    """How chains are run: processes (None: as it pays), seconds between checkpoints, who is told, expected seconds per sweep."""
-
-    workers: int | None
-    every: float
-    progress: Callable[[Progress], None] | None
-    sweep_seconds: float
 
 
 @dataclass(frozen=True)
@@ -70,8 +46,9 @@ class Place:
 class Launcher:
     """Runs every chain of a folder to a budget of kept draws, or to the first look at which a target is met."""
 
-    def __init__(self, place: Place, asked: dict[str, Any], way: Way, until: Until | None = None) -> None:
-        self.place, self.where, self.way, self.until = place, place.folder, way, until
+    def __init__(self, place: Place, asked: dict[str, Any], settings: Settings, sweep_seconds: float) -> None:
+        self.place, self.where, self.settings, self.until = place, place.folder, settings, settings.until
+        self.sweep_seconds = sweep_seconds  # as expected before any sweep is made
         self.standing: Standing | None = None
         self._left: list[Left] | None = None  # by chains of this process
         self._beside = 1  # chains that run at the same time
@@ -83,10 +60,10 @@ class Launcher:
         (self.where / STOP).unlink(missing_ok=True)
         total = self.warmup + draws * self.thin
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = self.way.workers if self.way.workers is not None else min(self.chains, cores)
+        workers = self.settings.workers if self.settings.workers is not None else min(self.chains, cores)
         if workers < 1:
             raise InputError(f"workers is {workers}; expected at least 1.")
-        small = self.way.workers is None and self.chains * total * self.way.sweep_seconds < SMALL_SECONDS
+        small = self.settings.workers is None and self.chains * total * self.sweep_seconds < SMALL_SECONDS
         here = self.together or small or workers == 1
         self._beside = self.chains if self.together else 1 if here else min(workers, self.chains)
         self._tell(total)  # the budget, before anything is spent of it
@@ -132,8 +109,8 @@ class Launcher:
         return Look(draws, C, np.concatenate([each.Sigma[:, :draws] for each in self.left()]), known)
 
     def _tell(self, total: int, final: bool = False) -> None:
-        if self.way.progress is not None:
-            self.way.progress(self._progress(total, final))
+        if self.settings.progress is not None:
+            self.settings.progress(self._progress(total, final))
 
     def _here(self, at: list[int], total: int) -> int:
         asked = Asked(self.where, self.place.arrays)
@@ -141,7 +118,7 @@ class Launcher:
         for draws in at:
             self._left = None
             for run in runs:
-                if not run.go(draws, every=self.way.every, report=lambda: self._tell(total)):
+                if not run.go(draws, every=self.settings.checkpoint_seconds, report=lambda: self._tell(total)):
                     return draws
             self._left = [run.left() for run in runs]
             if draws == at[-1] or self._enough(draws):
@@ -162,7 +139,7 @@ class Launcher:
         try:
             for w in range(workers):
                 chains = ",".join(str(k) for k in range(w, self.chains, workers))
-                own = [*command, chains, ",".join(map(str, at)), str(self.way.every)]
+                own = [*command, chains, ",".join(map(str, at)), str(self.settings.checkpoint_seconds)]
                 running[w] = subprocess.Popen(own, env=environment, stdin=subprocess.DEVNULL)
             while running:
                 time.sleep(0.05)
@@ -211,7 +188,7 @@ class Launcher:
             total = min(total, self.warmup + math.ceil(self.standing.draws * self.standing.factor(self.until)) * self.thin)
             total = max(total, *sweeps)
         sweeps = [min(s, total) for s in sweeps]
-        left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.way.sweep_seconds)
+        left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.sweep_seconds)
         left /= self._beside
         return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen), standing=self.standing, until=self.until)
 

@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from intarsia.server.results.diagnostics import entries
-from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 
 def precompile() -> float:
@@ -18,7 +18,7 @@ def precompile() -> float:
     rng = np.random.default_rng(0)
     for m, P in ((12, 20), (150, 600)):  # a small problem and one whose light sweeps share a factor
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
-        run = sample(X, Y, Model(), draws=8, warmup=8, chains=1, thin=1, workers=1)
+        run = sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     entries(run.C)
     return time.perf_counter() - begin
 

@@ -1,12 +1,11 @@
 """Draws from the posterior given sketches: checks, adaptive stopping, and what a finished run hands back."""
 
 import hashlib
-import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,22 @@ from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.keeping import Keeping, Size, choose
-from intarsia.server.sampler.launch import Launcher, Place, Progress, Way, make_room, open_folder, run_folder
+from intarsia.server.sampler.launch import Launcher, Place, make_room, open_folder, run_folder
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START
 from intarsia.server.sampler.running import convergence, moments
 from intarsia.server.sampler.schedule import plan
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
-from intarsia.server.sampler.stopping import Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_THIN, MANY_WARMUP, MEMORY, THIN, WARMUP
-
-CHECKPOINT_SECONDS = 20.0
 
 
 def sample(
     X: Any,
     Y: Any,
     model: Model | None = None,
+    settings: Settings | None = None,
     *,
-    draws: int = DRAWS,
-    warmup: int | None = None,
-    chains: int = CHAINS,
-    thin: int | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    until: Until | None = None,
-    mixing: bool = True,
-    every: float = CHECKPOINT_SECONDS,
-    memory: int = MEMORY,
-    backend: str = "numpy",
     degrees: int | None = None,
     partly: bool = False,
 ) -> Draws:
@@ -58,26 +42,14 @@ def sample(
     `degrees` is how many rows the noise is counted over where X and Y are not those rows but a root of their Gram matrix: any
     other rows with the same products. The draws are the same as from the rows themselves.
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default; with many
-    features, whose sweeps cost more and mix faster, 240 and 2); with a target `until` it ends
-    before that, at the first look (100, 150, 200, 300, … draws) at which every coefficient meets it. `checkpoint` is a folder:
-    an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one. Ctrl-C and SIGTERM write
-    a checkpoint first.
-
-    Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
-    single precision (both together about twice `memory` bytes at most), and moments and diagnostics of every coefficient
-    (`Draws.summaries`): the memory then grows with P·Q and no longer with the draws.
-
-    `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
-    its own, so the same posterior and other draws; `workers` has no meaning there.
-
     `partly`: some rows lack some responses (NaN in Y); they are drawn in every sweep given the rest (`gaps`).
     """
-    model = model or Model()
-    backends.get(backend)
+    model, settings = model or Model(), settings or Settings()
+    backends.get(settings.backend)
+    engine = backends.engine(settings.backend)
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
     if partly and np.isnan(Y).any():
-        _check_gaps(Y, model, backend)
+        _check_gaps(Y, model, engine)
     check(X, np.where(np.isnan(Y), 0.0, Y) if partly else Y)
     model.rank_of(Y.shape[1])
     if model.noise == "jeffreys" and X.shape[1] >= X.shape[0]:
@@ -86,79 +58,75 @@ def sample(
             "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
-    searches = plan(model, X, np.nan_to_num(Y), mixing=mixing, degrees=degrees).searches
-    warmup = (MANY_WARMUP if searches else WARMUP) if warmup is None else warmup
-    thin = (MANY_THIN if searches else THIN) if thin is None else thin
-    asked = {
-        "engine": backends.engine(backend), "model": asdict(model), "warmup": warmup, "thin": thin, "chains": chains,
-        "seed": int(seed), "mixing": mixing, "backend": backend, "shape": [*X.shape, Y.shape[1]],
-    }  # fmt: skip
+    made = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees)
+    searches, round_ = made.searches, replace(made, on_device=engine != "cpu").every
+    settings = settings.filled(round_ if searches else 0)
+    asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
-    way = Way(workers, every, progress, _sweep_seconds(X, Y, model))
-    job = Job(asked, {"X": X, "Y": Y}, draws, until, memory, searches)
-    return carry_out(job, way, checkpoint)
+    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model, engine), searches), settings)
+
+
+def asked_of(engine: str, model: Model, settings: Settings, shape: Sequence[int]) -> dict[str, Any]:
+    """What decides which draws are made, besides the data; a folder holds one run of it. `shape` is (m, P, Q)."""
+    numbers = {name: int(getattr(settings, name)) for name in ("warmup", "thin", "chains", "seed")}
+    chosen = {"mixing": settings.mixing, "backend": settings.backend, "shape": [*shape]}
+    return {"engine": engine, "model": asdict(model), **numbers, **chosen}
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of a run, the arrays it works on, how many draws, and how many bytes of them may be in memory."""
+    """What is asked of a run, the arrays it works on, and how long a sweep is expected to take."""
 
     asked: dict[str, Any]
     arrays: dict[str, Any]
-    draws: int
-    until: Until | None = None
-    memory: int = MEMORY
+    sweep_seconds: float
     searches: bool = False  # do chains start from a sparse solution?
 
 
-def carry_out(job: Job, way: Way, checkpoint: str | os.PathLike[str] | None) -> Draws:
+def carry_out(job: Job, settings: Settings) -> Draws:
     """Run every chain, to the budget or to the target, and collect."""
-    asked = job.asked
-    for name, value, least in (
-        ("draws", job.draws, 4),
-        *((n, asked[n], m) for n, m in (("warmup", 0), ("chains", 1), ("thin", 1))),
-    ):
-        if int(value) != value or value < least:
-            raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    asked, checkpoint = job.asked, settings.checkpoint
     if checkpoint is not None:
         digest = hashlib.sha256()
         for array in job.arrays.values():
             digest.update(array)
         asked = asked | {"digest": digest.hexdigest()}
-    size = Size(asked["chains"], job.draws, *asked["shape"][1:])
+    size = Size(asked["chains"], settings.draws, *asked["shape"][1:])
     with run_folder(checkpoint) as where:
         open_folder(where, asked)
         began = time.perf_counter()
         if job.searches and not (where / START).exists():
             # Responses that are missing count as none at all; the chains draw them.
             sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
-        make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size))
-        launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, way, job.until)
-        return _collect(launcher, launcher.run(job.draws), asked, began)
+        make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size, settings.memory))
+        launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, settings, job.sweep_seconds)
+        return _collect(launcher, launcher.run(settings.draws), asked, began)
 
 
-def _keeping(where: Path, job: Job, size: Size) -> Keeping | None:
+def _keeping(where: Path, job: Job, size: Size, memory: int) -> Keeping | None:
     """What is kept of a run's draws of C; None: all of it."""
-    if size.bytes <= job.memory:
+    if size.bytes <= memory:
         return None
     found = SparseStart.load(where / START) if (where / START).exists() else None
-    return choose(job.arrays["X"], job.arrays["Y"], found, size, job.memory)
+    return choose(job.arrays["X"], job.arrays["Y"], found, size, memory)
 
 
-def _check_gaps(Y: Any, model: Model, backend: str) -> None:
+def _check_gaps(Y: Any, model: Model, engine: str) -> None:
     patterns(Y)
     if model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
-    if backends.engine(backend) != "cpu":
+    if engine != "cpu":
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
-def _sweep_seconds(X: Any, Y: Any, model: Model) -> float:
-    """A guess, before any sweep is made."""
+def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
+    """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, its compiler's minute included."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
+    if engine == "device" and not backends.on_device().device().startswith("cpu"):
+        return 0.03 + 1.2e-7 * P
     size = rows * Q if model.local == "element" else rows
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ RELAX = 0.8  # how far a B that is drawn given all else lies on the other side o
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
+LOOKS = 2  # rounds without B before each sweep, where features are many
+ROUND, DEVICE_ROUND = 2, 4  # sweeps of which one is wide, there; a device takes longer over a wide one, beside the others
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
@@ -36,11 +38,13 @@ class Kind(NamedTuple):
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
     trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
+    steps: bool = True  # of the covariance and the global scale, where B is integrated out
     score: bool = False  # how likely each feature is to be in, for the warm-up
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
-WIDE, NARROW = Kind(True, True, True, True, True), Kind(True, False, False)
+WIDE, NARROW = Kind(True, True, True, trade=True, score=True), Kind(True, False, False)
+BRIEF = NARROW._replace(steps=False)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -59,8 +63,11 @@ class Plan:
     mixing: bool = True
     block: int = BLOCK
     visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
+    length: float = field(default=0.0, compare=False)  # root mean square of the lengths of X's columns
     tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale),
     tau_reach: float = math.inf  # whose tail ends about so many times its scale
+    on_device: bool = False  # are chains made side by side on an accelerator?
+    looks: int = 0  # rounds with B integrated out and not drawn (`without_b`) that a sweep begins with
     compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
 
     @cached_property
@@ -75,6 +82,19 @@ class Plan:
     def covariance(self, scale: Array) -> Covariance:
         """The prior of Sigma; `scale` (Q) are the root mean squares of the responses."""
         return covariance_law(self.model.noise, scale, self.Q)
+
+    def at_level(self, level: float) -> "Plan":
+        """With the scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
+
+        A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
+        lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be
+        `level`.
+        """
+        expected = expected_features(self.model, self.m, self.P)
+        if expected is None or not self.length > 0 or not level > 0:
+            return replace(self, tau_scale=1.0)
+        share = min(expected / self.P, 0.5)
+        return replace(self, tau_scale=share / (1 - share) * level / (self.length * math.sqrt(self.R)))
 
     @cached_property
     def hold(self) -> int:
@@ -96,7 +116,7 @@ class Plan:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return 3 if self.searches else 7
+        return (DEVICE_ROUND if self.on_device else ROUND) if self.searches else 7
 
     def kind(self, sweep: int, warmup: int | None = None) -> Kind:
         """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
@@ -109,8 +129,8 @@ class Plan:
             return PLAIN if place % 2 else FULL
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
-        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one of three
-            return NARROW if place else WIDE
+        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one
+            return WIDE if place == 0 else BRIEF if self.on_device else NARROW
         if place == 0:
             return FULL._replace(trade=self.trades)
         return LIGHT if place % self.hold == 0 else SHORT
@@ -126,7 +146,7 @@ class Plan:
         return {}
 
     def _noise(self, kind: Kind) -> dict[str, priors.Noise]:
-        P, Q, R, K, T = self.P, self.Q, self.R, self.borderline, self.candidates
+        P, Q, R = self.P, self.Q, self.R
         scales = (P, R) if self.element else (P,)
         spec: dict[str, priors.Noise] = {
             "Z": ("normal", (P, R), 0.0),
@@ -148,18 +168,26 @@ class Plan:
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
-            spec |= {
-                "steps.v": ("normal", (Q, Q), 0.0),
-                "steps.z": ("normal", (Q + 1,), 0.0),
-                "steps.u": ("uniform", (Q + 1,), 0.0),
-                "border.take": ("uniform", (P,), 0.0),
-                "border.value": ("uniform", (K, T), 0.0),
-                "border.mix": ("uniform", (K, T), 0.0),
-                "border.pick": ("uniform", (K,), 0.0),
-            }
+            walk = self._walk()
+            look = walk | {name: spec[name] for name in spec if name == "A" or name.startswith("Sigma.")}
+            look |= {"z": ("normal", (self.rows, R), 0.0), "e": ("normal", (self.rows, R), 0.0)}
+            spec |= walk | {f"look{i}.{name}": entry for i in range(self.looks) for name, entry in look.items()}
         if kind.trade:
             spec |= trade.needs()
         return spec
+
+    def _walk(self) -> dict[str, priors.Noise]:
+        """The random numbers of Sigma, tau's common scale and borderline features with B integrated out."""
+        P, Q, K, T = self.P, self.Q, self.borderline, self.candidates
+        return {
+            "steps.v": ("normal", (Q, Q), 0.0),
+            "steps.z": ("normal", (Q + 1,), 0.0),
+            "steps.u": ("uniform", (Q + 1,), 0.0),
+            "border.take": ("uniform", (P,), 0.0),
+            "border.value": ("uniform", (K, T), 0.0),
+            "border.mix": ("uniform", (K, T), 0.0),
+            "border.pick": ("uniform", (K,), 0.0),
+        }
 
 
 def plan(
@@ -188,15 +216,18 @@ def plan(
     known = known and not visits and has_gram(P, block)
     made = Plan(
         model, m, P, Q, R, rows, borderline=min(places, P), mixing=mixing, block=block, visits=visits,
-        tau_scale=tau_scale(model, X, Y, R, m), tau_reach=REACH if _many(m, P) else math.inf,
+        length=math.sqrt(np.einsum("mp,mp->", X, X) / P), tau_reach=REACH if _many(m, P) else math.inf,
         compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
-    return replace(made, borderline=min(MANY_BORDERLINE, P)) if made.searches and borderline is None else made
+    made = made.at_level(math.sqrt(np.square(Y).sum() / (m * Q)))
+    if made.searches:
+        made = replace(made, looks=LOOKS, borderline=min(MANY_BORDERLINE, P) if borderline is None else made.borderline)
+    return made
 
 
-def with_start(plan: Plan, X: Array, Y: Array, found: SparseStart) -> Plan:
-    """The plan of a run whose chains start from a sparse solution: it knows the noise better than the responses do."""
-    return replace(plan, tau_scale=tau_scale(plan.model, X, Y, plan.R, plan.m, found))
+def with_start(plan: Plan, found: SparseStart) -> Plan:
+    """The plan of a run whose chains start from a sparse solution: what it leaves tells the noise's size better than Y."""
+    return plan.at_level(math.sqrt(np.trace(found.residual) / plan.Q))
 
 
 def expected_features(model: Model, m: int, P: int) -> float | None:
@@ -214,23 +245,6 @@ def expected_features(model: Model, m: int, P: int) -> float | None:
 
 def _many(m: int, P: int) -> bool:
     return max(SEARCHED, PER_ROW * m) <= P
-
-
-def tau_scale(model: Model, X: Array, Y: Array, R: int, m: int, found: SparseStart | None = None) -> float:
-    """The scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
-
-    A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
-    lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be the
-    root mean square over m rows of what the sparse solution leaves where one was `found`, else that of the responses.
-    """
-    P = X.shape[1]
-    expected = expected_features(model, m, P)
-    if expected is None:
-        return 1.0
-    share = min(expected / P, 0.5)
-    length = np.sqrt(np.einsum("mp,mp->", X, X) / P)  # without a second X in memory
-    level = np.sqrt(np.square(Y).sum() / (m * Y.shape[1]) if found is None else np.trace(found.residual) / Y.shape[1])
-    return float(share / (1 - share) * level / (length * np.sqrt(R))) if length > 0 and level > 0 else 1.0
 
 
 class Sweep(NamedTuple):

@@ -8,12 +8,13 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, inclusion, integrated, moves, trade
+from intarsia.server.sampler import compiled, conditionals, integrated, moves, without_b
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
-from intarsia.server.sampler.schedule import KNOWN, RELAX, TARGET, Plan, Sweep, part
+from intarsia.server.sampler.schedule import RELAX, TARGET, Plan, Sweep, part
 from intarsia.server.sampler.state import Data, State, Stats
+from intarsia.server.sampler.without_b import Systems, Walked
 
 
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
@@ -44,7 +45,8 @@ def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     be, plan, kind = now.be, now.plan, now.kind
     stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + 1))
     if plan.mixing and kind.collapse and not plan.element:
-        state, F, view, stats = draw_without_B(now, state, stats)
+        state, F, rotation, stats = without_b.draw(now, state, stats, walk)
+        view = Rotated(rotation, now.data.Y @ rotation.U, rotation.U.T @ state.A)
     else:
         state, F, view = draw_B(now, state)
     state = draw_A(now, state, F, view)
@@ -74,60 +76,28 @@ def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
     return state._replace(B=B), be.times(X, B), view
 
 
-def draw_without_B(now: Sweep, state: State, stats: Stats) -> tuple[State, Array, Rotated, Stats]:
-    """Row scales: the noise's and the global scale and borderline features with B integrated out, then B and XB."""
-    be, plan, data, noise = now.be, now.plan, now.data, now.noise
-    xp, power, (Q, R), X = be.xp, plan.model.power, (plan.Q, plan.R), data.X
-    law, Z = plan.covariance(data.noise_scale), noise["Z"]
-    if now.gram is not None:
-        G, XZ = now.gram, be.times(X, state.lam[:, None] * Z)
-    else:
-        G, XZ = be.weigh(X, state.lam, Z)
-    if now.kind.trade:
-        state, G, XZ = trade.trade(be, data, state, (G, XZ), (plan.laws, law, power), noise)
-    lam, rotation = state.lam, law.rotation(be, state.Sigma)
-    root = rotation.root()
-    # Ten times as much as the present d_j² leaves the proposals room.
-    top = power * ((root.K @ state.A * state.tau) ** 2).sum()
-    factor = be.factor(G, X, lam, 1e1 * top, many=True)
-    if now.kind.score:
-        stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
-    border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
-    chosen = border.features
-    columns, old = X[:, chosen], lam[chosen]
-    packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
+def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> Walked:
+    """Sigma and tau's common scale, then the local scales of borderline features, all with B integrated out."""
+    be, plan, data = now.be, now.plan, now.data
+    xp, power, (Q, R) = be.xp, plan.model.power, (plan.Q, plan.R)
+    factor, packed, border, Zk = given
+    law = plan.covariance(data.noise_scale)
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
-    steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
-    directions = law.directions(be, noise["steps.v"])
-    root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
-    rotation = law.from_root(be, root)
-    view = Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ state.A)
-    s = view.deviation(power)
-    U, d, Vt = conditionals.whiten(be, view.A, tau, s)
+    rotation, tau, accepted = law.rotation(be, state.Sigma), state.tau, xp.zeros(Q + 1, dtype=bool)
+    if now.kind.steps:
+        target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, tau, plan.laws.global_, law)
+        steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
+        directions = law.directions(be, noise["steps.v"])
+        root, tau, accepted = integrated.collapsed_scales(be, target, rotation.root(), directions, steps, noise["steps.u"])
+        rotation = law.from_root(be, root)
+    s = (rotation.variances / power) ** 0.5
+    U, d, Vt = conditionals.whiten(be, rotation.U.T @ state.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
-    candidates = _first(part(noise, "border"), columns.shape[1])
-    new, W = integrated.borderline(be, systems, integrated.Taken(Xk, Z[chosen], old), border, plan.laws.local, candidates)
-    lam, size = be.put(lam, chosen, new), (d**2).max() * factor.trace()
-    if plan.searches and not now.kind.scales:
-        stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, new**2 - old**2), size))
-    W = factor.unrotate(W) * d
-    B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
-
-    def known(B: Array) -> Array:
-        """XB from products that are there already: X diag(lam) Z + G W, and what the borderline scales changed."""
-        del B
-        moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + (new**2 - old**2)[:, None] * (columns.T @ W))
-        return (moved + factor.apply(W)) @ Vt * tau
-
-    F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
-    return state._replace(B=B, lam=lam, tau=tau), F, view, stats._replace(steps=accepted)
-
-
-def _first(candidates: dict[str, Array], number: int) -> dict[str, Array]:
-    """The random numbers of as many features."""
-    return {name: value[:number] for name, value in candidates.items() if name != "take"}
+    candidates = {name: part(noise, "border")[name][: Xk.shape[1]] for name in ("value", "mix", "pick")}
+    taken = integrated.Taken(Xk, Zk, state.lam[border.features])
+    new, W = integrated.borderline(be, systems, taken, border, plan.laws.local, candidates)
+    return Walked(rotation, tau, accepted, new, d, Vt, W * d)
 
 
 def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:

@@ -35,7 +35,7 @@ def most(rows: int, P: int) -> int:
 
 
 class Inside(NamedTuple):
-    """The features that are in, in a list of fixed length: `chosen` indices, those that count, whether the list holds all."""
+    """The features that are in: `chosen` indices (on a device a list of fixed length), those that count, whether it holds all."""
 
     chosen: Array
     counts: Array
@@ -49,7 +49,7 @@ def inside(be: Backend, data: Data, state: State, law: Covariance) -> Inside:
     size = ((state.A * state.tau) ** 2 / law.scale[:, None] ** 2).sum() / law.scale.shape[0]
     strength = lam**2 * data.norm2 * size
     number = most(data.Y.shape[0], lam.shape[0])
-    chosen = be.largest(strength, number)
+    chosen = be.members(strength > LIMIT, number)
     counts = strength[chosen] > LIMIT
     out = xp.where(strength > LIMIT, 0.0, strength).max()
     room = 0.5 * (xp.log(LIMIT) - xp.log(xp.maximum(out, 1e-300)))
@@ -61,7 +61,7 @@ class Target(NamedTuple):
 
     be: Backend
     factor: Factor  # of G without the features that are in
-    columns: Array  # (rows, number) X diag(lam) of those, rotated; nought where the list is longer
+    columns: Array  # (rows, number) X diag(lam) of those, rotated; nought where they do not count
     log_lam: Array
     counts: Array
     Yrot: Array

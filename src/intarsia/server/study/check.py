@@ -13,7 +13,7 @@ from intarsia.server.results.judgement import kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import k_fold, split_half
-from intarsia.server.study.fit import posterior_of
+from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.folder import StudyFolder, write_atomic
 
 FILE = "checks.json"
@@ -45,12 +45,13 @@ def check(
     rows = check_rows(joined, MOST_REFITTED)
     if rows is None:
         raise StudyError("Too few rows of this study have every response to leave some out. This check needs them.")
+    settings = replace(settings_of(study), workers=workers, progress=progress)
 
     def refit(some: Rows) -> Posterior:
         part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}
         if some.Z.shape[1]:
             part["Z"] = some.Z
-        return posterior_of(study, replace(joined, **part), workers=workers, progress=progress)[0]
+        return posterior_of(study, replace(joined, **part), settings)[0]
 
     found = read(folder)
     if folds is not None:

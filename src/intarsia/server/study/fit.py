@@ -15,13 +15,19 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
-from intarsia.server.prediction_weights import REFIT_DRAWS, REFIT_THIN, REFIT_WARMUP, weigh
+from intarsia.server.prediction_weights import refit_settings, weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.unshrunk import unshrunk_of
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.private import PrivacyNoise
+from intarsia.server.sampler.private import sample as run_private
+from intarsia.server.sampler.sample import sample as run_chains
+from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.stopping import Until
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
@@ -42,7 +48,8 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         judgement = kept(posterior)
     if judgement is None:
         folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
-        posterior, judgement = sample(study, joined, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
+        settings = replace(settings_of(study), checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
+        posterior, judgement = sample(study, joined, settings)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
         os.replace(temporary, target)
@@ -55,9 +62,16 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
     return summary
 
 
-def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Judgement]:
+def settings_of(study: Study) -> Settings:
+    """How long chains run, as the study says."""
+    f = study.fit
+    until = Until(f.rhat, f.rhat_folded, f.ess) if f.until == "converged" else None
+    return Settings(f.draws, f.warmup, f.chains, f.thin, f.seed, until)
+
+
+def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Judgement]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
-    posterior, fitted = posterior_of(study, joined, **options)
+    posterior, fitted = posterior_of(study, joined, settings)
     rows = check_rows(joined)
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
@@ -65,20 +79,20 @@ def sample(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Jud
     if not noisy:  # privacy noise on the features would draw these effects towards zero
         judgement = replace(judgement, unshrunk=unshrunk_of(posterior, fitted.X, fitted.Y))
     if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
-        short = {"draws": REFIT_DRAWS, "warmup": REFIT_WARMUP, "thin": REFIT_THIN, "chains": 1, "workers": 1, "until": None}
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
+        short = refit_settings(settings)
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
-            judgement = judgement.with_weights(weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, **short)))
+            judgement = judgement.with_weights(weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, short)))
     return posterior, keep(posterior, judgement)
 
 
-def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterior, Fitted]:
+def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Fitted]:
     """The labelled posterior, and the draws with the rows as the sampler saw them: without what the covariates explain."""
     covariates = Covariates.of(joined)
 
     def run(X: Any, Y: Any) -> Draws:
-        return run_sampler(study, joined, X, Y, **options)
+        return run_sampler(study, joined, X, Y, settings)
 
     X, Y = np.asarray(joined.X, dtype=np.float64), np.asarray(joined.Y, dtype=np.float64)
     fitted = sample_adjusted(run, X, Y, covariates, study.fit.seed, study.fit.power)
@@ -92,27 +106,18 @@ def posterior_of(study: Study, joined: Joined, **options: Any) -> tuple[Posterio
     return posterior, fitted
 
 
-def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, **options: Any) -> Draws:
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches."""
-    from intarsia.server.sampler.model import Model
-    from intarsia.server.sampler.sample import sample as run_chains
-    from intarsia.server.sampler.stopping import Until
-
     f = study.fit
     model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
-    plan: dict[str, Any] = {"model": model, "draws": f.draws, "warmup": f.warmup, "chains": f.chains}
-    until = Until(f.rhat, f.rhat_folded, f.ess) if f.until == "converged" else None
-    plan |= {"thin": f.thin, "seed": f.seed, "until": until} | options
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
-        return run_chains(X, Y, degrees=joined.m - len(joined.covariates), **plan)
-    noise = np.asarray(joined.feature_noise)
-    if not (noise.any() or np.any(joined.response_noise)):
-        return run_chains(X, Y, **plan, partly=study.alignment.mode == "union")
+        return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates))
+    noise = PrivacyNoise(joined.n, np.asarray(joined.feature_noise), np.asarray(joined.response_noise))
+    if not (noise.features.any() or noise.responses.any()):
+        return run_chains(X, Y, model, settings, partly=study.alignment.mode == "union")
     # A private study: the likelihood must know how much noise the sites added.
-    from intarsia.server.sampler.private import sample as run_private
-
-    return run_private(X, Y, feature_noise=noise, response_noise=np.asarray(joined.response_noise), n=joined.n, **plan)
+    return run_private(X, Y, noise, model, settings)
 
 
 def coefficients(

@@ -22,7 +22,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.survival import martingale_residuals, rmst_pseudo_observations
 from intarsia.wire.kinds import MARTINGALE, OPTIONS, RMST, TRANSFORMS, Back
 
-_RARE = 0.05
+_RARE = 0.05  # share of subjects in the rarer level below which a warning is given
 
 
 @dataclass(frozen=True)

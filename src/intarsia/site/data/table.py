@@ -4,7 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 
 from intarsia.errors import InputError
 from intarsia.privacy.subject_ids import canonical_id
-from intarsia.site.data.column_rules import MISSING, Rules
+from intarsia.site.data.column_rules import Rules
 from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
-from intarsia.site.data.reading import Reading
 from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
+from intarsia.site.data.table_rules import TableRules
 
 MAX_LEVELS = 100
 BLOCK_VALUES = 1 << 22  # about 32 MB of float64 per block
@@ -68,33 +68,16 @@ class Table:
         responses: Wanted = (),
         covariates: Wanted = (),
         ignore: Wanted = (),
-        missing: str = "error",
-        constant: str = "error",
-        columns: Mapping[str, Any] | None = None,
-        missing_codes: Sequence[Any] = (),
-        reading: Mapping[str, Any] | Reading | None = None,
-        names: Sequence[str] | None = None,
-        without: Collection[str] = (),
+        rules: TableRules | None = None,
     ) -> "Table":
-        """Open a table: a path or several, a dataframe, a NumPy or Dask array (with `names`), a dict of columns.
+        """Open a table: a path or several, a dataframe, a NumPy or Dask array (named by its rules), a dict of columns.
 
         Roles name columns exactly or by pattern (`snp_*`). `id` is a column, or the ids themselves; `covariates` are adjusted for
         and never shrunk; `features` is by default every column without another role. A table of ids alone has `features=()`.
-
-        `missing` is the rule for features and covariates: "error", "mean" (the column's mean) or "regression" (the mean given the
-        subject's other columns); a response is filled only if its own rule says so. `constant`: "error", or "drop" to leave such
-        columns out of the sketch. `columns` has the rules of single columns (`column_rules`): among them the levels of a
-        categorical one, which are fixed where the stores of one site are sketched separately and some lack a level, and the level
-        without an indicator. `missing_codes` are the codes that mean "missing" in every column, `reading` says how to read the
-        source (`reading.Reading`). Subjects in `without` (ids as `privacy.subject_ids.canonical_id` writes them) are not read at
-        all.
         """
-        choices = ((missing, MISSING, "missing"), (constant, ("error", "drop"), "constant"))
-        for value, allowed, what in choices:
-            if value not in allowed:
-                raise InputError(f"{what}={value!r} is not one of {', '.join(allowed)}.")
-        rules, by_name = Rules.of(columns, missing_codes), isinstance(id, str)
-        opened = open_source(source, names, Reading.of(reading, id=id if by_name else None, rules=rules))
+        rules, by_name = rules or TableRules(), isinstance(id, str)
+        by_column = rules.by_column
+        opened = open_source(source, rules.names, rules.reading_of(id if by_name else None))
         known = opened.names
         if not all(isinstance(name, str) and name for name in known):
             raise InputError("A column has no name, or one that is not text. Name every column.")
@@ -108,12 +91,12 @@ class Table:
             raise InputError(f"{len(ids)} ids were given for {opened.n} rows. Give one id per row.")
         roles = assign(known, id=id if by_name else None, features=features, responses=responses, covariates=covariates,
                        ignore=ignore)  # fmt: skip
-        rules.check_names(known)
+        by_column.check_names(known)
         if by_name:
             read_as_text(opened, id)
-        if without:
+        if rules.without:
             texts = _texts(opened, id if by_name else ids)
-            keep = np.array([text is None or canonical_id(text) not in without for text in texts.to_pylist()], dtype=bool)
+            keep = np.array([text is None or canonical_id(text) not in rules.without for text in texts.to_pylist()], dtype=bool)
             if not keep.any():
                 raise InputError("Every subject of the table has withdrawn.")
             opened = opened if keep.all() else KeptRows(opened, keep)
@@ -123,9 +106,10 @@ class Table:
                 raise InputError(
                     f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Ignore it or recode it."
                 )
-        references = {name: ref for name in roles.all if (ref := rules.at(name).reference) is not None}
-        layout = Layout.of(roles, _find_levels(opened, roles, rules), references, _codes(roles, rules))
-        return cls(opened, layout, id=ids, missing=_missing_rules(layout, rules, missing), constant=constant)
+        references = {name: ref for name in roles.all if (ref := by_column.at(name).reference) is not None}
+        layout = Layout.of(roles, _find_levels(opened, roles, by_column), references, _codes(roles, by_column))
+        missing = _missing_rules(layout, by_column, rules.missing)
+        return cls(opened, layout, id=ids, missing=missing, constant=rules.constant)
 
     def __repr__(self) -> str:
         counts = f"{len(self.features)} features, {len(self.responses)} responses, {len(self.covariates)} covariates"

@@ -22,7 +22,7 @@ Words = NDArray[np.uint64]
 RandomBytes = Callable[[int], bytes]
 
 _CONTEXT = Context(prec=60)
-_TOP = 1 << 128
+_TOP = 1 << 128  # whole numbers below it stand for probabilities
 _CLOSE = 2.0**-46  # nearer than this the double is not trusted and the exact comparison decides
 _LARGEST_STEPS = 2.0**62
 

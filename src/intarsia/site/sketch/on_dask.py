@@ -17,7 +17,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.sketch.partial import Design, Partial, Progress
 from intarsia.site.sketch.sketch import Bound, Work, partial
 
-_FAN_IN = 8
+_FAN_IN = 8  # partial sums added in one task
 
 
 class DaskSource:

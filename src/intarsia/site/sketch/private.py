@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, PrivacyError
-from intarsia.site.data.table import Table, block_rows, check_order
+from intarsia.site.data.table import Table, block_rows
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.clipping import Bound, ClippedNoise
 from intarsia.site.sketch.partial import Design
@@ -54,17 +54,12 @@ def public_bound(
 
 @dataclass(frozen=True)
 class PrivateResult:
-    """`message` goes to the server; the rest is for the site alone.
-
-    `shortened` is the share of rows the bound cut. `offsets` are the clipped columns' means: public centres far from
-    the true means leave a mean in the sketch, which biases the fit (there is no intercept to take it up). `longest` is
-    max ‖φ_i‖ of the real Φ, for the guarantee against a party that knows it.
+    """`message` goes to the server; the rest is for the site alone: its units, and max ‖φ_i‖ of the real Φ, for the guarantee
+    against a party that knows it.
     """
 
     message: Sketch
     units: Units
-    shortened: float
-    offsets: Array
     longest: float
 
 
@@ -75,23 +70,7 @@ def private_sketch(
     if not 0 < private.w < np.inf:
         raise PrivacyError(f"The noise scale must be positive; {private.w} came. Nothing leaves a private study without noise.")
     result = sketch(table, key, terms, order=order, private=private)
-    shortened, offsets = clipping(table, private.clip, order)
-    return PrivateResult(result.message, result.units, shortened, offsets, longest_column(terms.design(key, result.message.n)))
-
-
-def clipping(table: Table, clip: Bound, order: Any = None) -> tuple[float, Array]:
-    """The share of the cohort's rows that the bound shortens, and the clipped columns' means."""
-    chosen = np.zeros(table.n, bool)
-    chosen[slice(None) if order is None else check_order(order, table.n)] = True
-    cut, total, at = 0, np.zeros(len(clip.scale)), 0
-    for Z in table.raw_blocks():
-        rows = Z[chosen[at : at + len(Z)]]
-        at += len(Z)
-        D = clip.apply(rows)
-        cut += int((np.linalg.norm(D, axis=1) >= clip.bound * (1 - 1e-12)).sum())
-        total = total + D.sum(axis=0)
-    n = int(chosen.sum())
-    return cut / n, total / n
+    return PrivateResult(result.message, result.units, longest_column(terms.design(key, result.message.n)))
 
 
 def longest_column(phi: Design) -> float:

@@ -26,7 +26,7 @@ _PIECE = 1 << 16  # entries turned at a time: the scratch stays in the cache, an
 _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros gives the key stream itself
 
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the high part has 32 bits: its multiples are exact
-_SQRT_HALF = 0.7071067811865476
+_SQRT_HALF = 0.7071067811865476  # to the last digit
 _ARTANH = tuple(2.0 / (2 * k + 1) for k in range(11, -1, -1))  # of 2 artanh(s)/s in s²
 
 

@@ -17,7 +17,7 @@ Array = Any
 _NUMERATOR, _DENOMINATOR = CENTRE
 _TAIL_OVER, _TAIL_UNDER = TAIL
 _FAR_OVER, _FAR_UNDER = FAR
-_PIECE = 4096
+_PIECE = 4096  # entries turned at a time
 _HALF = np.int64(1022 << 52)  # the exponent bits of [½, 1)
 _FRACTION = np.int64((1 << 52) - 1)
 

@@ -5,6 +5,7 @@ precision is switched on inside `precision()` only, so that a user's own JAX pro
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ PARTS, CUTS, TILE = 40, 2, 16  # about so many parts of the features; groups of 
 # Systems up to one size and from the other are diagonalised once rather than factored for each evaluation: for sizes between,
 # the eigenvalue routines of the device take longer than all the factors.
 SMALL, LARGE = 128, 400
+CHAINS = "chains"  # the axis along which they lie side by side
 PANEL = 256  # columns factored at a time in a batch of large systems
 ALONE = 2048  # a batch of systems of this size is solved one after the other: the batched routine is slower
 
@@ -57,6 +59,14 @@ class Cholesky:
         """G V."""
         return self.G @ V
 
+    def root(self, z: Array) -> Array:
+        """R z with R Rᵀ = G."""
+        w, V = _eigh(self.G)
+        return V @ (jnp.sqrt(jnp.maximum(w, 0.0))[:, None] * z)
+
+    def apply_rotated(self, V: Array) -> Array:
+        return self.G @ V
+
     def trace(self) -> Array:
         return jnp.trace(self.G)
 
@@ -90,6 +100,12 @@ class Eigen(Cholesky):
 
     def unrotate(self, V: Array) -> Array:
         return self.V @ V
+
+    def root(self, z: Array) -> Array:
+        return jnp.sqrt(self.w)[:, None] * z
+
+    def apply_rotated(self, V: Array) -> Array:
+        return self.w[:, None] * V
 
     def log_marginal(self, d: Array, Yr: Array) -> Array:
         scaled = d**2 * self.w[:, None]
@@ -217,6 +233,9 @@ class JaxBackend:
 
     @staticmethod
     def branch(condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
+        """Of chains side by side all take `yes`, or all take `no`: a device that branches for each chain computes both."""
+        with suppress(NameError):  # raised where a chain runs alone
+            condition = lax.pmin(jnp.asarray(condition).astype(int), CHAINS) > 0
         return lax.cond(condition, yes, no, x)
 
     @staticmethod
@@ -244,7 +263,10 @@ class JaxBackend:
 
     @staticmethod
     def members(mask: Array, k: int) -> Array:
-        return JaxBackend.largest(1.0 * mask, k)
+        number, place = mask.sum(), jnp.arange(1, k + 1)
+        inside = jnp.searchsorted(jnp.cumsum(mask), place)
+        others = jnp.searchsorted(jnp.cumsum(~mask), place - number)
+        return jnp.where(place <= number, inside, others)
 
     @staticmethod
     def asarray(x: Array) -> Array:
@@ -281,11 +303,13 @@ class JaxBackend:
     # What only a compiled run needs.
     @staticmethod
     def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        return jax.jit(function, **options)
+        """Compiled; a GPU's library has the products in double precision, to look for better kernels takes a minute."""
+        compiler = {"xla_gpu_enable_triton_gemm": False} if jax.default_backend() == "gpu" else None
+        return jax.jit(function, compiler_options=compiler, **options)
 
     @staticmethod
     def vmap(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        return jax.vmap(function, **options)
+        return jax.vmap(function, axis_name=CHAINS, **options)
 
     @staticmethod
     def switch(index: Array, branches: Sequence[Callable[..., Any]], *arguments: Any) -> Any:

@@ -7,22 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas, lapack, solve_triangular, svd
+from scipy.linalg import blas, eigh_tridiagonal, lapack, solve_triangular, svd
 from scipy.special import ndtr, ndtri
 
-from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.backends.protocol import Array
 
 CACHED = 2**16  # numbers of a part of X that stay in a core's cache
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
 STIFF = 1e10
-
-NOT_POSITIVE = (
-    "The linear system of the coefficients is not positive definite: a scale has left the range of "
-    "double precision. Standardise the columns, or fit with noise='correlated'."
-)
-
 
 # Size of FᵀF/s² above which rounding in it comes near the identity that is the prior of A.
 STIFF_A = 1e8
@@ -68,16 +61,34 @@ class Tridiagonal:
         """G V, nothing rotated."""
         return blas.dsymm(1.0, self.G, V, lower=1)
 
+    def root(self, z: Array) -> Array:
+        """R z with R Rᵀ = G, rotated: R is the bidiagonal factor of T."""
+        df, ef, info = lapack.dpttrf(self.diag[:-1], self.off[:-1]) if self.dense is None else (self.diag, self.off, 1)
+        if info != 0:  # features that reach few rows
+            w, V = eigh_tridiagonal(self.diag, self.off)
+            return np.asarray(V @ (np.sqrt(np.maximum(w, 0.0))[:, None] * z))
+        # Where every column of X is centred the last pivot is nought, or a rounding error.
+        last = max(float(self.diag[-1] - self.off[-1] ** 2 / df[-1]), 0.0)
+        scaled = np.sqrt(np.append(df, last))[:, None] * z
+        scaled[1:] += np.append(ef, self.off[-1] / df[-1])[:, None] * scaled[:-1]
+        return scaled
+
+    def apply_rotated(self, V: Array) -> Array:
+        """G V for V rotated, and so rotated."""
+        out = self.diag[:, None] * V
+        out[1:] += self.off[:, None] * V[:-1]
+        out[:-1] += self.off[:, None] * V[1:]
+        return np.asarray(out)
+
     def trace(self) -> float:
         return float(np.trace(self.G))
 
     def _pttrf(self, d2: float) -> tuple[Array, Array]:
+        """The factor of I + d²T; NaN where rounding has made it indefinite: proposals there are refused."""
         if not self.off.any():
             return 1.0 + d2 * self.diag, self.off[:0]
         df, ef, info = lapack.dpttrf(1.0 + d2 * self.diag, d2 * self.off)
-        if info != 0:
-            raise ConvergenceError(NOT_POSITIVE)
-        return df, ef
+        return (df, ef) if info == 0 else (np.full_like(df, np.nan), ef)
 
     def log_marginal(self, d: Array, Yr: Array) -> float:
         """Σ_j [log det(I + d_j² G) + y_jᵀ(I + d_j² G)⁻¹ y_j], y_j the rotated columns of Yr."""

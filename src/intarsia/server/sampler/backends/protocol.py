@@ -31,6 +31,14 @@ class Factor(Protocol):
         """G V, nothing rotated."""
         ...
 
+    def root(self, z: Array) -> Array:
+        """R z with R Rᵀ = G, rotated."""
+        ...
+
+    def apply_rotated(self, V: Array) -> Array:
+        """G V for V rotated, and so rotated."""
+        ...
+
     def trace(self) -> Array: ...
 
 
@@ -82,7 +90,9 @@ class Backend(Protocol):
         """L⁻¹ b for lower factors, stacked or not."""
         ...
 
-    def branch(self, condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any: ...
+    def branch(self, condition: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], x: Any) -> Any:
+        """yes(x) where the condition holds, of chains side by side for all of them; else no(x), which must be right for all."""
+        ...
 
     def scan(self, step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
         """Fold `step` over the leading axis of xs; the outputs are stacked."""

@@ -6,24 +6,24 @@ from typing import Any
 import numpy as np
 
 from intarsia.lab.baselines.paper import Posterior
-from intarsia.lab.experiments.base import Cell, Experiment
-from intarsia.lab.methods import Row, Settings, accuracy_measures, fit
+from intarsia.lab.experiments.experiment import Cell, Experiment
+from intarsia.lab.methods import Effort, Row, accuracy_measures, fit
 from intarsia.lab.simulate import Scenario, simulate
 
 SPARSITIES = (10, 30, 50)
 CORRELATIONS = (0.0, 0.5, 0.7)
 BASELINE_OF = {"intarsia": "centralized", "BayesVFLReg": "centralized-paper"}
 
-SMOKE = Settings(draws=60, warmup=40, chains=2, bootstrap=10)
-QUICK = Settings(draws=250, warmup=250, chains=2, bootstrap=50)
+SMOKE = Effort(draws=60, warmup=40, chains=2, bootstrap=10)
+QUICK = Effort(draws=250, warmup=250, chains=2, bootstrap=50)
 # Two chains of 300 + 1000 where the paper has five of 200 + 1000; a comparison gives every sampled fit the same.
-FULL = Settings(draws=1000, warmup=300, chains=2, bootstrap=100)
+FULL = Effort(draws=1000, warmup=300, chains=2, bootstrap=100)
 # A thousand coefficients more: every second sweep is kept. Nine cells of fifty data sets stay under an hour on two cores.
-FULL_WIDE = Settings(draws=500, warmup=300, chains=2, thin=2, bootstrap=100)
+FULL_WIDE = Effort(draws=500, warmup=300, chains=2, thin=2, bootstrap=100)
 
 
 def _run_sim1(
-    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Settings, options: dict[str, Any]
+    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Effort, options: dict[str, Any]
 ) -> list[Row]:
     """Each sketched posterior beside the centralized one of the same model."""
     assert cell.scenario is not None
@@ -46,7 +46,7 @@ def _run_sim1(
 
 
 def run_fits(
-    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Settings, options: dict[str, Any]
+    cell: Cell, seed: int, wanted: Collection[tuple[str, int | None]], settings: Effort, options: dict[str, Any]
 ) -> list[Row]:
     """Every wanted method on the same data set."""
     assert cell.scenario is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from intarsia.lab.methods import SKETCHED, Row, Settings
+from intarsia.lab.methods import SKETCHED, Effort, Row
 from intarsia.lab.simulate import Scenario
 
 SIZES = ("smoke", "quick", "full")
@@ -41,7 +41,7 @@ class Cell:
 
 
 # cell, seed, wanted (method, m) pairs, settings, options -> rows without the WHICH columns except method and m
-Run = Callable[[Cell, int, Collection[tuple[str, int | None]], Settings, dict[str, Any]], list[Row]]
+Run = Callable[[Cell, int, Collection[tuple[str, int | None]], Effort, dict[str, Any]], list[Row]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Experiment:
     cells: dict[str, tuple[Cell, ...]]
     methods: tuple[str, ...]
     replicates: dict[str, int]
-    settings: dict[str, Settings]
+    settings: dict[str, Effort]
     run: Run
 
     def fits(self, cell: Cell, methods: Collection[str]) -> list[tuple[str, int | None]]:

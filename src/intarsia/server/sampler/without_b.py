@@ -1,0 +1,139 @@
+"""The part of a sweep in which B is integrated out, for row scales, and the draw of B and XB that ends it.
+
+`draw` is for both sweeps; they differ in how they `walk`: over the noise's covariance, the global scale and the local scales of
+borderline features.
+
+Where there are many features, looks come first: rounds of that walk in which B is not drawn at all. A look needs
+G = X diag(lam²) Xᵀ, the responses and the columns of the features it looks at, but no product over all of X, so that several of
+them cost less than a sweep. In place of B it draws F = XB, whose columns are N(0, tau_r² G) before the data are seen, and A and
+Sigma given F.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from intarsia.server.sampler import conditionals, inclusion, integrated, trade
+from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
+from intarsia.server.sampler.covariance import Rotation
+from intarsia.server.sampler.schedule import KNOWN, Sweep, part
+from intarsia.server.sampler.state import Border, State, Stats
+
+
+class Systems(NamedTuple):
+    """What a walk starts from: the factored G, and rotated with it Y, E, X diag(lam) Z and the borderline features' columns."""
+
+    factor: Factor
+    packed: Array  # (m, Q + 2R + K)
+    border: Border
+    Zk: Array  # the features' rows of Z
+
+
+class Walked(NamedTuple):
+    """Where a walk ends: Sigma, tau, what was accepted, the features' new scales; d_j and Vᵀ of the whitened A; and
+    d_j (I + d_j² G)⁻¹ rhs_j, rotated, with G and rhs at the new scales.
+    """
+
+    rotation: Rotation
+    tau: Array
+    accepted: Array
+    new: Array
+    d: Array
+    Vt: Array
+    W: Array
+
+
+Walk = Callable[[Sweep, State, Systems, dict[str, Array]], Walked]
+
+
+class Drawn(NamedTuple):
+    """The state with its new B, XB, Sigma's rotation, and what the moves accepted and know."""
+
+    state: State
+    F: Array
+    rotation: Rotation
+    stats: Stats
+
+
+def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
+    """Looks, the trade of `trade`, a walk; then B and XB."""
+    be, plan, data, noise, kind = now.be, now.plan, now.data, now.noise, now.kind
+    xp, X, Z = be.xp, data.X, noise["Z"]
+    if now.gram is None and not plan.looks:
+        G, XZ = be.weigh(X, state.lam, Z)
+    else:
+        G = be.weigh(X, state.lam, Z[:, :0])[0] if now.gram is None else now.gram
+        for i in range(plan.looks):
+            state, G = look(now, state, G, part(noise, f"look{i}"), walk)
+        XZ = be.times(X, state.lam[:, None] * Z)
+    if kind.trade:
+        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
+        state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
+    lam, factor = state.lam, factored(now, state, G)
+    if kind.score:
+        stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
+    border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
+    chosen = border.features
+    columns, old = X[:, chosen], lam[chosen]
+    packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
+    there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
+    new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
+    lam, size = be.put(lam, chosen, new), (there.d**2).max() * factor.trace()
+    if plan.searches and not kind.scales:
+        stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, change), size))
+    W = factor.unrotate(there.W)
+    B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
+
+    def known(B: Array) -> Array:
+        """XB from products that are there already: X diag(lam) Z + G W, and what the borderline scales changed."""
+        del B
+        moved = XZ + columns @ ((new - old)[:, None] * Z[chosen] + change[:, None] * (columns.T @ W))
+        return (moved + factor.apply(W)) @ Vt * tau
+
+    F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
+    return Drawn(state._replace(B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
+
+
+def factored(now: Sweep, state: State, G: Array) -> Factor:
+    """G with room for ten times as much as the present d_j²: proposals need it."""
+    plan, data = now.plan, now.data
+    root = plan.covariance(data.noise_scale).rotation(now.be, state.Sigma).root()
+    top = plan.model.power * ((root.K @ state.A * state.tau) ** 2).sum()
+    return now.be.factor(G, data.X, state.lam, 1e1 * top, many=now.kind.steps)
+
+
+def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
+    """A, Sigma, tau's common scale and borderline features, B integrated out; its B is no longer this state's. G goes along."""
+    be, plan, data = now.be, now.plan, now.data
+    xp, X, lam, (Q, R) = be.xp, data.X, state.lam, (plan.Q, plan.R)
+    factor = factored(now, state, G)
+    border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
+    chosen = border.features
+    columns, old = X[:, chosen], lam[chosen]
+    packed = factor.rotate(xp.concatenate([data.Y, xp.zeros((data.Y.shape[0], 2 * R)), columns], axis=1))
+    state = given_G(be, now, state, factor, packed[:, :Q], noise)
+    there = walk(now, state, Systems(factor, packed, border, xp.zeros((chosen.shape[0], R))), noise)
+    lam, size = be.put(lam, chosen, there.new), (there.d**2).max() * factor.trace()
+    G = integrated.grown(be, X, lam, G, (columns, there.new**2 - old**2), size)
+    Sigma = (there.rotation.U * there.rotation.variances) @ there.rotation.U.T
+    return state._replace(lam=lam, tau=there.tau, Sigma=Sigma), G
+
+
+def given_G(be: Backend, now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
+    """F = XB without B, then A and Sigma given F, all in the factor's coordinates."""
+    plan, data, power = now.plan, now.data, now.plan.model.power
+    law = plan.covariance(data.noise_scale)
+    rotation = law.rotation(be, state.Sigma)
+    s, YU = (rotation.variances / power) ** 0.5, Yrot @ rotation.U
+    U, d, Vt = conditionals.whiten(be, rotation.U.T @ state.A, state.tau, s)
+    F = fitted(factor, d, (YU / s) @ U, noise["z"], noise["e"]) @ Vt * state.tau
+    A = rotation.U @ conditionals.draw_A(be, F, YU, s, noise["A"])
+    residual = Yrot - F @ A.T
+    scatter = power * (residual.T @ residual + data.rss0)
+    return state._replace(A=A, Sigma=law.draw(be, rotation, scatter, power * data.m, part(noise, "Sigma")))
+
+
+def fitted(factor: Factor, d: Array, Yr: Array, z: Array, e: Array) -> Array:
+    """f_j ~ N(0, G) given Yr_j = d_j f_j + N(0, I), for each j, rotated; z and e (m×R) are standard normal."""
+    f = factor.root(z)
+    W = factor.solve(d, (Yr - d * f - e).T[:, :, None])[:, :, 0].T
+    return f + factor.apply_rotated(W) * d
