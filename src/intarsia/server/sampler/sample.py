@@ -123,7 +123,7 @@ def _check_gaps(Y: Any, model: Model, engine: str) -> None:
 
 
 def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
-    """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, its compiler's minute included."""
+    """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, with its compiler's minute."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
     if engine == "device" and not backends.on_device().device().startswith("cpu"):
         return 0.03 + 1.2e-7 * P
