@@ -75,6 +75,48 @@ def bounded_diagnostics() -> list[str]:
     return [*correlations, fixed(ours, 2), fixed(exact, 2)]
 
 
+def outcome_rows() -> Iterator[list[str]]:
+    found = kept("outcomes")
+    for name, row in [*found["binary"].items(), *found["time"].items()]:
+        wide, sparse = row["unshrunk"], row["sparse"]
+        numbers = (wide["coverage"], sparse["coverage"], wide["coverage_selected"], sparse["coverage_selected"])
+        slopes = (fixed(wide["slope"], 2), fixed(sparse["slope"], 2))
+        yield [name, *(point(value) for value in numbers), *slopes, point(row["fdr"]), point(row["power"], 2)]
+
+
+def point(value: float, digits: int = 3) -> str:
+    """A share without the nought before its point."""
+    return fixed(value, digits).removeprefix("0")
+
+
+def missing() -> list[str]:
+    """Union mode: coverage of the responses that some lack and of the others, widths against theory, false discoveries."""
+    (row,) = kept("outcomes")["union"].values()
+    names = ("coverage_missing", "coverage_whole", "width_missing", "width_missing_theory", "width_whole", "width_whole_theory")
+    return [*(point(row[name]) for name in names), point(row["fdr"], 2)]
+
+
+def gram_simulation_rows() -> Iterator[list[str]]:
+    rows = kept("gram_simulation")["rows"]
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        here = [row for row in rows if row["cell"] == cell]
+
+        def mean(way: str, what: str, here: list[dict[str, Any]] = here) -> float:
+            return statistics.fmean(row[way][what] for row in here)
+
+        errors = [f"{mean(way, 'mse_nz'):.6f}" for way in ("gram", "pooled")]
+        covered = [fixed(mean(way, "coverage_nz"), 4) for way in ("gram", "pooled")]
+        yield [cell, str(len(here)), *errors, *covered, f"{max(row['draws_apart'] for row in here):.0e}"]
+
+
+def gram_privacy_rows() -> Iterator[list[str]]:
+    rows = kept("gram_privacy")["rows"]
+    for columns, epsilon in dict.fromkeys((row["columns"], row["epsilon"]) for row in rows):
+        here = [row for row in rows if (row["columns"], row["epsilon"]) == (columns, epsilon)]
+        told = [f"{fixed(row['gram'], 2)} / {fixed(row['sketch'], 2)} / {fixed(row['pooled'], 2)}" for row in here]
+        yield [str(columns), f"{epsilon:g}", *told]
+
+
 def gram_rows() -> Iterator[list[str]]:
     for row in kept("gram")["rows"]:
         steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
@@ -342,6 +384,16 @@ QUOTES: list[Quote] = [
         simulation2,
     ),
     Rows("docs/gram.md", "gram", gram_rows),
+    Rows("docs/gram.md", "gram-simulation", gram_simulation_rows),
+    Rows("docs/gram.md", "gram-privacy", gram_privacy_rows),
+    Rows("docs/outcomes.md", "outcomes", outcome_rows),
+    Sentence(
+        "docs/union.md",
+        "intervals covered {} of the true effects on the responses that some lacked and {} of those on the others, were {} times "
+        "as wide as those of `intersect` on the first (in theory {}) and {} times on the others ({}), and the share of false "
+        "selections was {} (at most .05 was asked for)",
+        missing,
+    ),
     Sentence(
         STARTED,
         "`import intarsia` takes {} s, because it loads nothing until it is used; the first use of the estimator takes {} s",

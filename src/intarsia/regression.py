@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -23,20 +23,23 @@ from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import refit_settings, weigh
+from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import Judgement, judge, keep
+from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.stacking import FOLDS, Weighed
+from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.stopping import Until
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
+from intarsia.wire.study_parts import GRAM
 
 Array = NDArray[np.float64]
 
@@ -171,12 +174,16 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
         self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
-        self._finish(data.rows(), data.x.put_back(fitted.X) * data.x.scale, flat=y.ndim == 1)
+        seen = (data.x.put_back(fitted.X) * data.x.scale, data.y.put_back(fitted.Y) * data.y.scale)
+        self._finish(data.rows(), seen, flat=y.ndim == 1)
         self._keep_weighed(weighed, data)
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
-        """Fit the sites' joined sketches. Coefficients are per standard deviation; there is no intercept."""
+        """Fit the sites' joined sketches, or the root of their joint Gram matrix: its draws are those of the pooled rows.
+
+        Coefficients are per standard deviation; there is no intercept. `StudyFolder.joined` gives either.
+        """
         self._check_parameters()
         if self.sketch is not None or self.covariates is not None:
             raise InputError(
@@ -187,11 +194,15 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, Y = (np.asarray(a, dtype=np.float64) for a in (joined.X, joined.Y))
         noisy = any(joined.feature_noise) or any(joined.response_noise)
 
+        # A root stands for the n − 1 rows of the centred data, of which each covariate uses up one.
+        degrees = joined.m - len(covariates.names) if joined.kind == GRAM else None
+
         def run(X: Array, Y: Array) -> Draws:
-            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed)
+            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed, degrees)
 
         fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
-        weighed = None if noisy else self._weigh(fitted, seed)
+        exchangeable = whole_rows(joined, fitted)
+        weighed = None if noisy or exchangeable is None else self._weigh(exchangeable, seed)
         self._covariates = len(joined.features) + np.arange(len(covariates.names))
         self.n_features_in_ = len(joined.features) + len(self._covariates)
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
@@ -201,7 +212,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
-        self._finish(Rows(X, Y, covariates.Z), fitted.X, flat=False)
+        self._finish(check_rows(joined), (fitted.X, None if noisy else fitted.Y), flat=False)
         self._keep_weighed(weighed)
         return self
 
@@ -252,7 +263,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         `intarsia.wire.result_table.COLUMNS` says what each column holds.
         """
         check_is_fitted(self)
-        parts = effects_of(self.posterior_, Judgement(self.diagnosis_, self.selection_), probability)
+        parts = effects_of(self.posterior_, self._judgement, probability)
         if self._scales is not None:
             x, y, z = self._scales
             responses = dict(zip(self.posterior_.responses, y.tolist(), strict=True))
@@ -281,14 +292,14 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Features and covariates, each in the order of their columns (covariates in the order they were named)."""
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
-    def _sample(self, X: Array, Y: Array, seed: int) -> Draws:
+    def _sample(self, X: Array, Y: Array, seed: int, degrees: int | None = None) -> Draws:
         from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
-            return sample(X, Y, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress))
+            return sample(X, Y, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress), degrees=degrees)
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
         """Weigh the sparse fit with a ridge by rows left out, for prediction."""
@@ -350,10 +361,14 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)
 
-    def _finish(self, rows: Rows, X: Array, flat: bool) -> None:
-        """Judge the posterior given its rows, and X as the sampler saw it; say what was found under scikit-learn's names."""
-        method: Any = self.selection
-        judgement = keep(self.posterior_, judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr))
+    def _finish(self, rows: Rows | None, seen: tuple[Array, Array | None], flat: bool) -> None:
+        """Judge the posterior given its rows, and X and Y as the sampler saw them (Y: None under privacy noise); say what was
+        found under scikit-learn's names."""
+        (X, Y), method = seen, cast(Any, self.selection)
+        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
+        if Y is not None:
+            judgement = replace(judgement, unshrunk=unshrunk_of(self.posterior_, X, Y))
+        judgement = keep(self.posterior_, judgement)
         self._judgement = judgement
         self.diagnosis_: Diagnosis = judgement.diagnosis
         self.selection_ = judgement.selection

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 from tests.federation import NAMES, RESPONSES, frames, gram_sites, gram_study
 
-from intarsia import report
+from intarsia import ReducedRankHorseshoe, report
 from intarsia.carriers.in_process import carrier, fit
 from intarsia.errors import FederationError, PrivacyError
 from intarsia.privacy.card import verify
@@ -84,6 +84,22 @@ def test_draws_and_selection_are_those_of_the_pooled_rows(finished):
     chosen = select(whole.C, X=X).selected
     assert result.selected == [str(result.posterior.features[p]) for p in np.flatnonzero(chosen)]
     assert {"clinic_0", "mri_1", "lab_2"} <= set(result.selected)
+
+
+def test_the_estimator_fits_a_gram_matrix_as_the_rows_it_stands_for(finished):
+    """The noise is counted over n − 1 rows, not over the root's few."""
+    joined = StudyFolder.open(finished[2] / "server").joined()
+    run = {"draws": 40, "warmup": 30, "chains": 2, "thin": 1, "until": None}
+    model = ReducedRankHorseshoe(**run, folds=2, random_state=1).fit_sketch(joined)
+    seed = int(np.random.RandomState(1).randint(2**31 - 1))
+    settings = Settings(**run, seed=seed)
+    draws = sample(joined.X, joined.Y, settings=settings, degrees=joined.m)
+    np.testing.assert_array_equal(model.posterior_.C.values, draws.C)
+    np.testing.assert_allclose(model.noise_covariance_, draws.Sigma.mean(axis=(0, 1)))
+    few = sample(joined.X, joined.Y, settings=settings)
+    assert np.median(few.Sigma[..., 0, 0]) > 1.5 * np.median(draws.Sigma[..., 0, 0])
+    assert model.table()["unshrunk"].notna().all()
+    assert {"clinic_0", "mri_1", "lab_2"} <= {name for name, on in zip(joined.features, model.selected_, strict=True) if on}
 
 
 def test_every_site_gets_its_own_rows_in_its_own_units(finished):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import FIT, KEY, NAMES, RESPONSES, fingerprints, frames, sites, study
+from tests.federation import FIT, KEY, NAMES, RESPONSES, RUN, fingerprints, frames, sites, study
 
 from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
@@ -134,7 +134,7 @@ def test_covariates_take_part_in_rows_and_predictions() -> None:
         )
         for name in NAMES
     ]
-    result = fit(parties, study_for(parties, m=100, fit=FIT))
+    result = fit(parties, study_for(parties, m=100, fit=FIT, run=RUN))
     rows = {(r["feature"], r["response"]): r for r in result.models["clinic"].rows() if r["role"] == "covariate"}
     assert set(rows) == {("age", q) for q in ("alt", "ast", "hdl")}
     found = rows["age", "alt"]

@@ -20,7 +20,7 @@ from intarsia.carriers.in_process import carrier, fit
 from intarsia.server.study import gram, protocol
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
-from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
@@ -98,8 +98,9 @@ def test_a_gram_study_over_the_network(network: Network) -> None:
         keys = identities[entry["name"]]
         entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
     s = Study.from_dict(content)
-    words = ("study", "run", network.accept(s), "--server", network.server, "--timeout", 60, "--until", "collect")
-    network.command(*words)
+    with network.agreeing():
+        words = ("study", "run", network.accept(s), "--server", network.server, "--timeout", 60, "--until", "collect")
+        network.command(*words)
     parties = sites({name: network.root / f"{name}.csv" for name in NAMES}, key=None)
     for site in parties:
         site.identity = identities[site.name]
@@ -184,6 +185,83 @@ def test_a_site_leaves_and_the_others_go_on_without_it(network: Network, tmp_pat
         table = pd.read_csv(store.path("prediction-july.csv"))
         pd.testing.assert_frame_equal(table, ours, check_dtype=False, rtol=0, atol=1e-12)
     network.start("mri")
+
+
+@pytest.mark.slow
+def test_a_site_joins_subjects_withdraw_and_a_response_is_corrected(network: Network, tmp_path: Path) -> None:
+    """Each is a new run over the same network; the table of the last is that of one process."""
+    content = study(m=6, run="d" * 32, alignment={"mode": "intersect"}).to_dict()
+    content["site"] = [entry for entry in content["site"] if entry["name"] != "mri"]
+    first = Study.from_dict(content)
+    clinic, table = network.root / "clinic", network.root / "clinic.csv"
+    kept, gone = table.read_text(), ["S0003", "S0041"]
+
+    def run(source: Path) -> Study:
+        s = Study.load(source)
+        for name in s.names:
+            SiteFolder.load(network.root / name).accept(source)
+        network.command("study", "run", source, "--server", network.server, "--timeout", 60)
+        return s
+
+    try:
+        sources = [tmp_path / f"study-{k}.toml" for k in range(4)]
+        sources[0].write_text(dump(first))
+        run(sources[0])
+        network.command("study", "join", sources[0], "--site", "mri", "--features", "mri_*", "-o", sources[1])
+        joined = run(sources[1])
+        assert (joined.reason, joined.names) == ("join", ("clinic", "lab", "mri"))
+        (tmp_path / "gone.txt").write_text("\n".join(gone))
+        which = ("--study", f"liver-{joined.hash[:8]}")
+        network.command("site", "withdraw", clinic, *which, "--subjects", tmp_path / "gone.txt", "-o", sources[2])
+        without = run(sources[2])
+        assert without.reason == "withdrawal"
+        assert json.loads((network.folder(without) / "fit.json").read_text())["subjects"] == 398
+        frame = pd.read_csv(table)
+        frame.loc[frame["id"] == "S0007", "alt"] += 1.5
+        frame.to_csv(table, index=False)
+        which = ("--study", f"liver-{without.hash[:8]}")
+        network.command("site", "correct", clinic, *which, "-o", sources[3])
+        corrected = run(sources[3])
+        folders = [network.folder(s) for s in (without, corrected)]
+        said = network.command("study", "changes", folders[1], "--before", folders[0]).stdout
+        assert "because of correction" in said
+        # The same in one process, without the two who withdrew.
+        tables = {name: pd.read_csv(network.root / f"{name}.csv") for name in NAMES}
+        tables["clinic"] = tables["clinic"][~tables["clinic"]["id"].isin(gone)]
+        parties = [site for name in corrected.names for site in sites(tables) if site.name == name]
+        here = fit(parties, corrected)
+        for name in corrected.names:
+            assert rows(network, name, corrected) == here.models[name].rows()
+    finally:
+        table.write_text(kept)
+        (clinic / "withdrawn.txt").unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_a_union_with_a_yes_no_response_over_the_network(network: Network, tmp_path: Path) -> None:
+    """180 of 400 subjects lack the laboratory's response: the groups' sketches are those of one process, to the last bit."""
+    s = study(m=24, run="e" * 32, alignment={"mode": "union"})
+    table = network.root / "lab.csv"
+    kept = table.read_text()
+    try:
+        frame = pd.read_csv(table)
+        frame.loc[frame.index[:180], "hdl"] = None
+        frame.to_csv(table, index=False)
+        network.command("study", "run", network.accept(s), "--server", network.server, "--timeout", 60)
+        here = StudyFolder.create(tmp_path / "here", s)
+        parties = sites({name: network.root / f"{name}.csv" for name in NAMES})
+        ask = carrier(parties, s)
+        protocol.collect(here, ask)
+        there = StudyFolder.open(network.folder(s))
+        assert [(group.n, group.m) for group in there.groups()[0]] == [(220, 13), (180, 10)]
+        for name in NAMES:
+            assert there.read("sketch", name) == here.read("sketch", name)
+        run_fit(here, workers=1)
+        protocol.deliver(here, ask)
+        for site in parties:
+            assert rows(network, site.name, s) == site.model(s).rows()
+    finally:
+        table.write_text(kept)
 
 
 def events(folder: Path) -> list[dict[str, object]]:

@@ -20,6 +20,7 @@ from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.coefficients import Coefficients, bind
+from intarsia.wire.log_odds import log_odds_ratio
 from intarsia.wire.study import Study
 
 N, FIT = 2000, {"draws": 100, "warmup": 80, "chains": 2, "thin": 1, "seed": 3}
@@ -79,6 +80,10 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     assert asthma["odds_ratio"] == asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
     assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio per unit of the feature", "odds ratio")
     assert asthma["or_lower"] < asthma["odds_ratio"] < asthma["or_upper"]
+    # Under a flat prior of its own the effect is not drawn towards zero.
+    assert asthma["unshrunk_lower"] < 0.08 < asthma["unshrunk_upper"]
+    assert asthma["unshrunk"] > asthma["effect"]
+    assert months["unshrunk_lower"] < months["effect"] < months["unshrunk_upper"] < 0
     assert months["unit"] == "months per unit of the feature"
     assert months["ratio"] is None
     assert months["upper"] < 0  # x0 brings the event earlier
@@ -107,9 +112,12 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     lab, clinic = told.models["lab"], told.models["clinic"]
     found = rows(lab)
     asthma = found["g1", "asthma"]
-    # The owner would read the same but for the spread of the noise variance, which is at its mean here.
+    # The noise variance is at its mean here, where the owner has its draws.
+    c, j, k = lab.coefficients, lab.coefficients.features.index("g1"), lab.coefficients.responses.index("asthma")
+    plain = log_odds_ratio(c.mean[j, k], c.response_scales[k], c.noise_variances["asthma"]) / lab.units.x_scale[j]
+    assert asthma["effect"] == pytest.approx(plain, rel=1e-9)
     whole = told.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
-    assert asthma["effect"] == pytest.approx(whole["effect"], rel=0.02)
+    assert abs(asthma["effect"] - whole["effect"]) < whole["sd"] / 5
     assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["effect"]))
     assert asthma["unit"] == "log odds ratio per unit of the feature"
     assert asthma["or_upper"] < 1
@@ -117,6 +125,16 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert found["g1", "stage"]["unit"] == "score per unit of the feature"
     assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
     assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    # So does the server, per standard deviation of the features, whose scales it does not know.
+    run("report", tmp_path / "server", "--table", tmp_path / "results.csv")
+    table = pd.read_csv(tmp_path / "results.csv").set_index(["feature", "response"])
+    row = table.loc[("g1", "asthma")]
+    assert row["unit"] == "log odds ratio per sd of the feature"
+    assert row["effect"] == pytest.approx(asthma["effect"] * lab.units.x_scale[j])
+    assert row["odds_ratio"] == pytest.approx(np.exp(row["effect"]))
+    assert row["unshrunk"] == pytest.approx(asthma["unshrunk"] * lab.units.x_scale[j])
+    assert table.loc[("g1", "months"), "unit"] == "months per sd of the feature"
+    assert table.loc[("g1", "visits"), "unit"] == "sd of the response per sd of the feature"
     assert set(lab.coefficients.noise_variances) == {"asthma"}
     q = clinic.coefficients.own_responses.index("asthma")
     assert lab.coefficients.noise_variances["asthma"] == pytest.approx(clinic.coefficients.sigma2_mean[q])
@@ -133,13 +151,14 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
 
 
 def test_intervals_of_log_odds_come_from_the_draws(result: StudyResult) -> None:
-    """β = C / (σ² s_y) draw by draw: not the interval of C, scaled."""
+    """Draw by draw, with the noise variance of the same draw: not the interval of C, scaled."""
     model = result.models["clinic"]
     c, u = model.coefficients, model.units
     q, p = c.responses.index("asthma"), c.features.index("x0")
     assert c.draws is not None
     assert c.sigma2 is not None
-    draws = c.draws[:, p, q] / (c.sigma2[:, q] * u.y_scale[q]) / u.x_scale[p]
+    skewness, share = model.meaning.skewness["x0"], float(u.y_mean[q])
+    draws = log_odds_ratio(c.draws[:, p, q], float(u.y_scale[q]), c.sigma2[:, q], skewness, share) / u.x_scale[p]
     row = rows(model)["x0", "asthma"]
     np.testing.assert_allclose([row["lower"], row["upper"]], np.quantile(draws, [0.025, 0.975]), rtol=1e-12)
     np.testing.assert_allclose(row["effect"], draws.mean(), rtol=1e-12)

@@ -198,11 +198,43 @@ def test_groups_that_are_too_small_are_refused_or_left_out() -> None:
         fit(parties(tables), study())
 
 
+def test_a_group_of_one_is_left_out_and_counted(tmp_path: Path) -> None:
+    """One subject alone lacks two responses: its tokens are known to the server, nothing of its row is sketched."""
+    tables = frames(missing=False)
+    tables["registry"] = tables["registry"].iloc[1:]
+    told = fit(parties(tables), study(), folder=tmp_path, workers=1)
+    groups, dropped = StudyFolder.open(tmp_path).groups()
+    assert [(group.n, group.m) for group in groups] == [(N - 1, M)]
+    assert dropped == 1
+    assert told.summary["subjects"] == N - 1
+    with pytest.raises(StudyError, match="min_group"):
+        study(alignment={"mode": "union", "min_group": 1})
+
+
 def test_nobody_has_a_response() -> None:
     tables = frames()
     tables["clinic"]["fev1"] = np.nan
+    sites = parties(tables)
     with pytest.raises((AlignmentError, InputError), match="fev1"):
-        fit(parties(tables), study())
+        fit(sites, study())
+    assert "sketch" not in [entry["step"] for site in sites for entry in site.run_store(study()).log]
+
+
+def test_more_covariates_than_a_group_can_be_adjusted_for_are_refused_before_a_sketch() -> None:
+    """The announcements say how many covariates there are: for all rows before tokens leave, per group before sketches do."""
+    tables = frames()
+    rng = np.random.default_rng(5)
+    wide = {f"z{j}": rng.standard_normal(len(tables["clinic"])) for j in range(30)}
+    tables["clinic"] = tables["clinic"].assign(**wide)
+    roster = study().to_dict()["site"]
+    roster[0]["covariates"] = ["z*"]
+    for m, words, step in ((60, "30 covariate columns, and 60 sketch rows can", "alignment"), (120, "of a group of", "sketch")):
+        sites = parties(tables)
+        sites[0].roles["covariates"] = [*wide]
+        plan = study(site=roster, sketch={"m": m})
+        with pytest.raises(AlignmentError, match=words):
+            fit(sites, plan, workers=1)
+        assert not any(step in entry["step"] for site in sites for entry in site.run_store(plan).log)
 
 
 def test_covariates_are_adjusted_for_in_every_group() -> None:
@@ -236,6 +268,16 @@ def test_covariates_are_adjusted_for_in_every_group() -> None:
 def test_what_a_union_does_not_cover_is_said_in_the_study_file() -> None:
     with pytest.raises(StudyError, match='mode = "union" does not cover a fractional likelihood'):
         study(fit={**FIT, "power": 0.9})
+    keys = {name: Identity.new(name) for name in ("clinic", "lab", "registry")}
+    roster = study().to_dict()["site"]
+    for entry in roster:
+        own = keys[entry["name"]]
+        entry |= {"exchange_key": own.exchange_key, "signing_key": own.signing_key}
+    with pytest.raises(StudyError, match='mode = "union" does not cover kind = "gram"'):
+        study(site=roster, sketch={"kind": "gram"})
+    private = {"epsilon": 1.0, "delta": 1e-6, "row_bound": dict.fromkeys(keys, 3.0)}
+    with pytest.raises(StudyError, match='mode = "union" does not cover differential privacy'):
+        study(privacy=private, sketch={"m": M, "kind": "gaussian"})
     with pytest.raises(StudyError, match='min_group belongs to mode = "union"'):
         study(alignment={"mode": "intersect", "min_group": 50})
 

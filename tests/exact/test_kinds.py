@@ -10,6 +10,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.kinds import prepare
 from intarsia.site.data.survival import martingale_residuals, restricted_mean, rmst_pseudo_observations
 from intarsia.wire.kinds import Back
+from intarsia.wire.log_odds import mean_slope
 
 
 def kaplan_meier(t: np.ndarray, d: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -91,7 +92,9 @@ def test_the_way_back() -> None:
     C, s_y = np.array([0.2, -0.1]), 0.4
     np.testing.assert_allclose(Back("continuous").effect(C, s_y=s_y), C * s_y)
     sigma2 = np.array([0.9, 0.8])
-    np.testing.assert_allclose(Back("binary").effect(C, s_y=s_y, sigma2=sigma2), C / (sigma2 * s_y))
+    slope = mean_slope(s_y, sigma2)  # of the probability along the log odds
+    np.testing.assert_allclose(slope, sigma2 * s_y**2, rtol=0.06)
+    np.testing.assert_allclose(Back("binary").effect(C, s_y=s_y, sigma2=sigma2), C * s_y / slope)
     np.testing.assert_allclose(Back("count", "anscombe", centre=4.0).effect(C, s_y=s_y), C * s_y / 2)
     np.testing.assert_allclose(Back("time", "martingale", centre=0.25).effect(C, s_y=s_y), C * s_y * 4)
     assert Back("count", "log").ratio(0.5) == pytest.approx(np.exp(0.5))

@@ -59,7 +59,7 @@ def _table(args: argparse.Namespace) -> int:
 
     posterior, judgement, study = read_fit(args.source)
     probability = args.interval or (0.95 if study is None else study.deliver.interval)
-    rows = table_rows(table_columns(effects_of(posterior, judgement, probability)))
+    rows = table_rows(table_columns(effects_of(posterior, judgement, probability, None if study is None else study.kinds)))
     write_table(args.table, rows, list(COLUMNS))
     return len(rows)
 

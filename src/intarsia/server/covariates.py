@@ -20,12 +20,10 @@ from scipy import linalg
 from intarsia.errors import InputError
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.posterior import square_root
+from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
 
 Array = NDArray[np.float64]
 
-# Every covariate uses up one row. With a third of the rows gone, intervals are 1/√(2/3) = 1.22 times as wide; beyond that a
-# study should rather bring more rows.
-MOST_SHARE_OF_ROWS = 1 / 3
 _STREAM = 8  # of the seed: the draws of Γ use no number that the sampler has used
 _RANK_TOLERANCE = 1e-8  # of a column of length one: less is left of it once the others are projected out
 

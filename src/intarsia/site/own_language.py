@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
-from intarsia.wire.kinds import MARTINGALE, Back
-from intarsia.wire.result_table import Told
+from intarsia.wire.kinds import Back
+from intarsia.wire.log_odds import normal_draws
+from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
 
 Array = NDArray[np.float64]
-_STRONG = log(5.0)  # per standard deviation of the feature: beyond, the linear model's log odds are off by more than 8 %
+_STRONG = log(5.0)  # per standard deviation of the feature: beyond, log odds hang on how nearly normal it is
 _ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not worth a word
+_VERY_ROUGH = 0.3  # beyond, what was made up for it is itself rough
+_LONG_TAIL = 1.3  # skewness times the log odds ratio beyond which no second-order correction helps
 _SUMMARY = ("mean", "sd", "lower", "upper")
 
 
@@ -37,35 +40,51 @@ class Response:
     sigma2: Array | None = field(default=None, repr=False)
     spread: float = 1.0
 
-    def features(self, c: Coefficients, q: int) -> dict[str, Any]:
+    def features(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Any]:
         """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
         with the noise variance at its mean."""
         if self.back.kind != "binary" or c.draws is None or self.sigma2 is None:
-            return self._scaled({name: getattr(c, name)[:, q] for name in _SUMMARY})
-        draws = self.back.effect(c.draws[:, :, q], s_y=self.s_y, sigma2=self.sigma2[:, None])
+            return self._scaled({name: getattr(c, name)[:, q] for name in _SUMMARY}, skewness)
+        draws = self._effect(c.draws[:, :, q], self.sigma2[:, None], skewness)
         low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
         return dict(zip(_SUMMARY, (draws.mean(axis=0), draws.std(axis=0, ddof=1), low, high), strict=True))
+
+    def unshrunk(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Array]:
+        """Effects under a flat prior of their own with their intervals, by column of the table."""
+        if c.unshrunk is None or c.unshrunk_sd is None:
+            return {}
+        mean, sd = c.unshrunk[:, q], c.unshrunk_sd[:, q]
+        if self.back.kind != "binary" or self.sigma2 is None:
+            ends = flat_interval((mean, sd), c.interval)
+            return {name: self._effect(values, self.sigma2_mean, skewness) for name, values in ends.items()}
+        draws = self._effect(normal_draws(mean, sd, len(self.sigma2)), self.sigma2[:, None], skewness)
+        low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
+        return dict(zip(UNSHRUNK, (draws.mean(axis=0), low, high), strict=True))
 
     def covariates(self, c: Coefficients, q: int) -> dict[str, Any]:
         return self._scaled({name: getattr(c, f"covariate_{name}")[:, q] for name in _SUMMARY})
 
-    def _scaled(self, summary: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: self.back.effect(values, s_y=self.s_y, sigma2=self.sigma2_mean) for name, values in summary.items()}
+    def _scaled(self, summary: Mapping[str, Array], skewness: Array | float = 0.0) -> dict[str, Array]:
+        out = {name: self._effect(values, self.sigma2_mean, skewness) for name, values in summary.items() if name != "sd"}
+        return out | {"sd": self._effect(summary["sd"], self.sigma2_mean, 0.0)}
+
+    def _effect(self, C: Array, sigma2: Any, skewness: Array | float) -> Array:
+        share = None if isnan(self.y_mean) else self.y_mean
+        return self.back.effect(C, s_y=self.s_y, sigma2=sigma2, skewness=skewness, share=share)
 
     def caution(self, effect: float, skewness: float) -> str | None:
         """What to mind about one log odds ratio per standard deviation of the feature; None where nothing is.
 
         To second order the linear model's log odds ratio is β + γ(1 − 2p)β²/2, γ the feature's skewness and p the share of yes.
+        The owner makes up for it. Who does not know p cannot: s_y² = p(1 − p) says how far p is from a half, not to which side.
         """
         if self.back.kind != "binary":
             return None
-        known = not isnan(self.y_mean)
-        # Without its mean, s_y² = p(1 − p) still says how far p is from a half, though not to which side.
-        rare = 1 - 2 * self.y_mean if known else sqrt(max(1 - 4 * self.s_y**2, 0.0))
-        off = 0.5 * skewness * rare * effect
-        if abs(off) > _ROUGH:
-            way = "large or too small" if not known else "large" if off > 0 else "small"
-            return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too {way}"
+        off = 0.5 * skewness * sqrt(max(1 - 4 * self.s_y**2, 0.0)) * effect
+        if abs(off) > _ROUGH and isnan(self.y_mean):
+            return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too large or too small"
+        if abs(off) > _VERY_ROUGH or abs(skewness * effect) > _LONG_TAIL:
+            return "rough: the feature is skewed and its effect strong; bring it as normal scores of its ranks"
         return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > _STRONG else None
 
     def predicted(self, c: Coefficients, total: Array) -> dict[str, Array]:
@@ -119,7 +138,7 @@ def shared_responses(c: Coefficients, meaning: Meaning) -> dict[str, Response]:
     out = {}
     for label, scale in zip(c.responses, c.response_scales, strict=False):
         back, noise = meaning.planned.get(label), c.noise_variances.get(label)
-        if back is None or back.transform in ("anscombe", MARTINGALE) or (back.kind == "binary" and noise is None):
+        if back is None or back.owner_only or (back.kind == "binary" and noise is None):
             continue
         out[label] = Response(nan, scale, back, 1.0 if noise is None else noise)
     return out
@@ -134,17 +153,13 @@ def told(
         if label not in known or known[label].back == Back("continuous"):
             continue
         response = known[label]
-        words: dict[str, Any] = {"unit": _unit(response.back), "ratio": response.back.language.ratio}
-        found = response.features(c, q)
+        words: dict[str, Any] = {"unit": response.back.effect_unit, "ratio": response.back.language.ratio}
+        shape = np.array([skewness.get(feature, 0.0) for feature in c.features])
+        found, flat = response.features(c, q, shape), response.unshrunk(c, q, shape)
         cautions = [response.caution(float(e), skewness.get(f, 0.0)) for e, f in zip(found["mean"], c.features, strict=True)]
-        features[label] = Told(**found, **words, cautions=cautions)
+        features[label] = Told(**found, **words, cautions=cautions, unshrunk=flat)
         covariates[label] = Told(**response.covariates(c, q), **words)
     return features, covariates
-
-
-def _unit(back: Back) -> str:
-    language = back.language
-    return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
 
 
 def _expit(values: Any) -> Array:

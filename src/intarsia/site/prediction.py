@@ -68,9 +68,11 @@ class SiteModel:
         common: dict[str, Any] = {"responses": c.responses, "interval": c.interval}
         mine: dict[str, Any] = {"mean": c.mean, "sd": c.sd, "lower": c.lower, "upper": c.upper}
         adjusted: dict[str, Any] = {name: getattr(c, f"covariate_{name}") for name in mine}
+        flat = None if c.unshrunk is None or c.unshrunk_sd is None else (c.unshrunk, c.unshrunk_sd)
+        rest: dict[str, Any] = {"evidence": evidence, "unshrunk": flat}
         here, there = (c.site,) * len(c.features), (c.site,) * len(c.covariates)
         return [
-            Effects(c.features, here, **mine, **common, evidence=evidence, scales=Scales(known, u.x_scale), told=read[0]),
+            Effects(c.features, here, **mine, **common, **rest, scales=Scales(known, u.x_scale), told=read[0]),
             Effects(c.covariates, there, **adjusted, **common, scales=Scales(known, u.z_scale), told=read[1]),
         ]
 

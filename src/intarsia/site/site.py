@@ -209,14 +209,19 @@ class Site:
         store = self.run_store(study)
         message = store.get("announcement")
         if message is None:
-            counts = Announcement(self.name, study.hash, self.tokens(study).n, len(self.table().labels))
+            table = self.table()
+            counts = Announcement(
+                self.name, study.hash, self.tokens(study).n, len(table.labels), covariates=len(table.covariates)
+            )
             message = store.put("announcement", counts.signed(self._announcement_key(study)).to_bytes())
         return self._send(study, "announcement", message)
 
     def hear(self, study: Study, announcements: Mapping[str, bytes]) -> dict[str, Announcement]:
         """The other sites' counts, checked and kept; what was heard first holds for the run."""
         heard = check_announcements(study, self.name, self._announcement_key(study), announcements)
-        counts = {name: {"subjects": told.n, "columns": told.columns} for name, told in heard.items()}
+        counts = {
+            name: {"subjects": told.n, "columns": told.columns, "covariates": told.covariates} for name, told in heard.items()
+        }
         text = json.dumps(counts, sort_keys=True, indent=1).encode()
         if self.run_store(study).put("announcements.json", text) != text:
             raise FederationError("Other counts were announced before in this run. Refused; start a new run of the study.")

@@ -22,6 +22,7 @@ from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, kinds_of, prepared
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
+from intarsia.wire.announcement import check_adjustable
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, least_subjects, rows_of
 from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
@@ -106,7 +107,11 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
 
     if cohort is None:
         raise FederationError("A study over partly overlapping cohorts needs the server's answer to the alignment first.")
-    portions = settle_groups(site.name, study, site.tokens(study), has_responses(site, study), UnionCohort.from_bytes(cohort))
+    agreed = UnionCohort.from_bytes(cohort)
+    portions = settle_groups(site.name, study, site.tokens(study), has_responses(site, study), agreed)
+    for group in agreed.groups:  # each is adjusted for on its own
+        among = f" of a group of {group.n} subjects with the same responses"
+        check_adjustable(sum(counts["covariates"] for counts in site.heard(study).values()), group.m, among)
     bound = hashlib.sha256("|".join(f"{p.number} {p.mac}" for p in portions).encode()).hexdigest().encode()
     if store.put("cohort", bound) != bound:
         raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")

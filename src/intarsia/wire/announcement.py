@@ -14,37 +14,50 @@ from typing import Any
 from intarsia.errors import AlignmentError, FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest, same
 from intarsia.wire.container import pack, unpack
+from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """A site's count of subjects and of columns, with a MAC under a key the server does not have."""
+    """A site's count of subjects, of columns and of covariates among them, with a MAC under a key the server does not have."""
 
     site: str
     study_hash: str
     n: int
     columns: int
     mac: str = ""
+    covariates: int = 0  # of the columns
 
     def signed(self, key: bytes) -> "Announcement":
-        body = json.dumps(["announcement", self.site, self.study_hash, self.n, self.columns]).encode()
+        body = json.dumps(["announcement", self.site, self.study_hash, self.n, self.columns, self.covariates]).encode()
         return replace(self, mac=hmac.digest(key, body, "sha256").hex())
 
     def to_bytes(self) -> bytes:
-        header = {name: getattr(self, name) for name in ("site", "study_hash", "n", "columns", "mac")}
+        header = {name: getattr(self, name) for name in ("site", "study_hash", "n", "columns", "mac", "covariates")}
         return pack("announcement", header, {})
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "Announcement":
         header, arrays = unpack(raw, "announcement")
-        site, study_hash = checked(header, "announcement", ("n", "columns", "mac"))
-        n, columns, mac = header["n"], header["columns"], header["mac"]
+        site, study_hash = checked(header, "announcement", ("n", "columns", "mac", "covariates"))
+        n, columns, mac, covariates = header["n"], header["columns"], header["mac"], header["covariates"]
         counts = all(type(value) is int and 0 < value < 2**40 for value in (n, columns))
+        counts = counts and type(covariates) is int and 0 <= covariates <= columns
         if arrays or not counts or not is_digest(mac):
             raise MessageError(f"The announcement of site {site!r} has entries of the wrong kind.")
-        return cls(site, study_hash, n, columns, mac)
+        return cls(site, study_hash, n, columns, mac, covariates)
+
+
+def check_adjustable(covariates: int, rows: int, among: str = "") -> None:
+    """Refuse more covariates than so many sketch rows can be adjusted for, while nothing about a subject has left."""
+    most = int(MOST_SHARE_OF_ROWS * rows)
+    if covariates > most:
+        raise AlignmentError(
+            f"All sites together bring {covariates} covariate columns, and {rows} sketch rows{among} can be adjusted for at most "
+            f"{most} (a third), because each uses up a row. Take more sketch rows, or fewer covariates."
+        )
 
 
 def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, bytes]) -> dict[str, Announcement]:
@@ -56,6 +69,8 @@ def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, b
     for name, told in found.items():
         if (told.site, told.study_hash) != (name, study.hash) or not same(told.mac, told.signed(key).mac):
             raise FederationError(f"The announcement of site {name!r} was not made by a site of this run. Refused.")
+    if not study.sketch.gram:
+        check_adjustable(sum(told.covariates for told in found.values()), study.sketch.m)
     if study.alignment.mode != "strict":
         ratio = study.alignment.max_subjects is None
         most = MAX_LIST_RATIO * found[site].n if study.alignment.max_subjects is None else study.alignment.max_subjects

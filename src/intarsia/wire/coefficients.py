@@ -24,7 +24,8 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
 _ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
-_NEVER_NEGATIVE = ("sd", "covariate_sd", "spread")
+_UNSHRUNK = ("unshrunk", "unshrunk_sd")
+_NEVER_NEGATIVE = ("sd", "covariate_sd", "spread", "unshrunk_sd")
 _ENTRIES = (
     "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
     "selected_count", "r2_loo", "response_scales", "noise_variances",
@@ -68,6 +69,7 @@ class Coefficients:
     say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
     variance explained (none where it was not worked out). `response_scales` are all responses' standard deviations where the
     study shares them, and then `noise_variances` has the noise variance of every yes/no response: an odds ratio needs both.
+    `unshrunk` and `unshrunk_sd` (own feature, response) are the effects under a flat prior of their own.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
     hold the same `fit_digest` hold parts of one fit. To predict, `to_predict` is added to the means, `covariate_to_predict`
     to the covariates' effects, and the predictive variances of the site's own responses are multiplied by `spread`.
@@ -107,6 +109,8 @@ class Coefficients:
     response_scales: tuple[float, ...] = ()
     noise_variances: Mapping[str, float] = field(default_factory=dict)
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unshrunk: Array | None = field(default=None, repr=False)
+    unshrunk_sd: Array | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.noise_covariance.ndim == 1:  # not given
@@ -160,6 +164,8 @@ class Coefficients:
         arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
+        if self.unshrunk is not None and self.unshrunk_sd is not None:
+            arrays |= {"unshrunk": self.unshrunk, "unshrunk_sd": self.unshrunk_sd}
         return pack("coefficients", header, arrays)
 
     @classmethod
@@ -183,6 +189,8 @@ class Coefficients:
             by_response=arrays["by_response"].astype(bool),
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
+            unshrunk=arrays.get("unshrunk"),
+            unshrunk_sd=arrays.get("unshrunk_sd"),
             verdict=header["verdict"][:MAX_VERDICT],
             converged=header["converged"],
             covariates=covariates,
@@ -226,13 +234,15 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], P: int, Q: int, covariates
     if "draws" in arrays:
         S = len(arrays["draws"]) if arrays["draws"].ndim else 0
         shapes |= {"draws": (S, P, Q), "sigma2": (S, own)}
+    if "unshrunk" in arrays:
+        shapes |= dict.fromkeys(_UNSHRUNK, (P, Q))
     if set(arrays) != set(shapes):
         raise MessageError("The coefficients message does not hold the arrays it should.")
     for name, shape in shapes.items():
         kind = "u" if name in ("selected", "by_response") else "f"
         if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
             raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
-    if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE):
+    if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE if name in arrays):
         raise MessageError("The coefficients message holds a negative spread.")
 
 

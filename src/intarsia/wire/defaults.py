@@ -13,3 +13,6 @@ RHAT = 1.01  # at most: Vehtari et al. (2021)
 RHAT_FOLDED = 1.02  # at most: the spread settles more slowly than the location
 NOISE_RHAT, NOISE_ESS = 1.05, 100.0  # both R̂ and the ESS of a noise variance: its chains must agree, its tails nobody asks for
 ESS = 400.0  # at least, over all chains: enough for R̂ itself and for the interval's ends
+# Every covariate uses up one row. With a third of the rows gone, intervals are 1/√(2/3) = 1.22 times as wide; beyond that a
+# study should rather bring more rows.
+MOST_SHARE_OF_ROWS = 1 / 3

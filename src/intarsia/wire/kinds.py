@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import InputError
+from intarsia.wire.log_odds import log_odds_ratio
 
 KINDS = ("continuous", "binary", "time", "count", "skewed", "ordinal")
 TRANSFORMS = ("log", "anscombe", "rank-normal")
@@ -117,9 +118,9 @@ class Back:
         if self.kind == "binary":
             return Language(
                 "log odds ratio", "", ODDS_RATIO,
-                "from the linear model: right for normally distributed features (within 3 % up to an odds ratio of 3 per "
-                "standard deviation, 8 % at 5). A skewed feature with a strong effect on a rare outcome is overstated (skewness "
-                "1, odds ratio 2, outcome in 5 %: log odds 36 % too large): bring such a feature as normal scores of its ranks",
+                "from the linear model: right for normally distributed features. A feature's skewness is made up for to second "
+                "order where the share of yes is known (skewness 1, odds ratio 2, outcome in 5 %: log odds 5 % too large, 34 % "
+                "where it is not): bring a very skewed feature with a strong effect as normal scores of its ranks",
             )  # fmt: skip
         if self.kind == "time" and self.transform == RMST:
             return Language(
@@ -142,6 +143,17 @@ class Back:
         return Language("difference", self.unit)
 
     @property
+    def effect_unit(self) -> str:
+        """The unit of an effect in the table of results, before "per …"."""
+        language = self.language
+        return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
+
+    @property
+    def owner_only(self) -> bool:
+        """Does reading an effect need more than the response's standard deviation: `centre`, which only the owner knows?"""
+        return self.transform in ("anscombe", MARTINGALE)
+
+    @property
     def predicts(self) -> str:
         """What a predicted value of this response is; empty for a plain measurement."""
         if self.kind == "binary":
@@ -152,19 +164,18 @@ class Back:
             return "median" if self.transform == "log" else "count"
         return {"ordinal": "score"}.get(self.kind, "normal score" if self.transform == "rank-normal" else self.unit)
 
-    def effect(self, C: Any, *, s_y: float, sigma2: Any = 1.0) -> np.ndarray:
+    def effect(self, C: Any, *, s_y: float, sigma2: Any = 1.0, skewness: Any = 0.0, share: float | None = None) -> np.ndarray:
         """Effects per standard deviation of the feature, of draws or of point estimates.
 
         `s_y` is the standard deviation of the prepared response, `sigma2` the residual variance on the standardised scale (of the
-        same draws). For a binary response Cov(x, y) = β E[p(1 − p)], and E[p(1 − p)] is the residual variance σ² s_y²: hence
-        β = C / (σ² s_y).
+        same draws). For a yes/no response (`log_odds`) `skewness` is that of the features and `share` the share of yes.
         """
         if not 0 < s_y < np.inf:
             raise InputError("The standard deviation of a response must be positive and finite.")
         C = np.asarray(C, dtype=np.float64)
         if self.kind == "binary":
-            return C / (np.asarray(sigma2, dtype=np.float64) * s_y)
-        if self.transform in ("anscombe", MARTINGALE):
+            return log_odds_ratio(C, s_y, sigma2, skewness, share)
+        if self.owner_only:
             # 2√(μ + 3/8) changes by dμ/√μ; a martingale residual by log HR × (share of subjects with an event).
             return C * s_y / (np.sqrt(self.centre) if self.transform == "anscombe" else self.centre)
         return C * s_y

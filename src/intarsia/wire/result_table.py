@@ -6,6 +6,7 @@ units, and all responses' where the study shares their scales; the server knows 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ COLUMNS = {
     "unit": "what one of `effect` means",
     "sd": "posterior standard deviation, in `unit`",
     "standardised": "the effect in standard deviations of the response for one standard deviation of the feature",
+    "unshrunk": "the effect under a flat prior of its own, in `unit`: for its size, once it is named",
+    "unshrunk_lower": "lower end of that effect's interval",
+    "unshrunk_upper": "upper end of that effect's interval",
     "local_fdr": "probability that selecting this coefficient is wrong",
     "selected_here": "whether this coefficient is among those selected for its response",
     "feature_fdr": "probability that selecting the feature, for any response, is wrong",
@@ -58,6 +62,7 @@ class Told:
     unit: str
     ratio: str = ""
     cautions: Sequence[str | None] = ()
+    unshrunk: Mapping[str, Array] = field(default_factory=dict, repr=False)  # by column of the table
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Effects:
     evidence: Evidence | None = field(default=None, repr=False)  # None: covariates
     scales: Scales = Scales()
     told: Mapping[str, Told] = field(default_factory=dict, repr=False)  # responses that are no plain measurements
+    unshrunk: tuple[Array, Array] | None = field(default=None, repr=False)  # mean and sd under a flat prior
 
 
 def from_own_units(part: Effects, responses: Mapping[str, float], features: Array) -> Effects:
@@ -101,7 +107,8 @@ def from_own_units(part: Effects, responses: Mapping[str, float], features: Arra
     y = np.array([responses[response] for response in part.responses])
     factor = features[:, None] / y
     values = {name: getattr(part, name) * factor for name in ("mean", "sd", "lower", "upper")}
-    return replace(part, **values, scales=Scales(responses, features))
+    flat = None if part.unshrunk is None else (part.unshrunk[0] * factor, part.unshrunk[1] * factor)
+    return replace(part, **values, unshrunk=flat, scales=Scales(responses, features))
 
 
 def unit(response: bool, column: bool, role: str = "feature") -> str:
@@ -135,6 +142,8 @@ def _in_their_language(part: Effects, columns: dict[str, list[Any]]) -> dict[str
         told, at = part.told[response], slice(q, None, Q)
         for name, source in _IN_UNITS.items():
             columns[name][at] = _flat(getattr(told, source) / x)
+        for name, values in told.unshrunk.items():
+            columns[name][at] = _flat(values / x)
         columns["unit"][at] = [f"{told.unit} per {per}"] * P
         columns["caution"][at] = list(told.cautions) or [None] * P
         if told.ratio:
@@ -171,6 +180,7 @@ def _columns(part: Effects) -> dict[str, list[Any]]:
         "interval": [part.interval] * (P * Q),
         "unit": units * P,
         "standardised": _flat(part.mean),
+        **{name: _flat(values * factor) for name, values in flat_interval(part.unshrunk, part.interval).items()},
         "local_fdr": empty if found is None else _flat(found.local_fdr),
         "selected_here": [False] * (P * Q) if found is None else _flat(found.by_response),
         "feature_fdr": empty if found is None else each(found.feature_fdr.tolist()),
@@ -179,6 +189,15 @@ def _columns(part: Effects) -> dict[str, list[Any]]:
     }
 
 
+def flat_interval(unshrunk: tuple[Array, Array] | None, interval: float) -> dict[str, Array]:
+    """The effects under a flat prior with their intervals, by column of the table; empty where they were not worked out."""
+    if unshrunk is None:
+        return {}
+    (mean, sd), reach = unshrunk, NormalDist().inv_cdf((1 + interval) / 2)
+    return dict(zip(UNSHRUNK, (mean, mean - reach * sd, mean + reach * sd), strict=True))
+
+
+UNSHRUNK = ("unshrunk", "unshrunk_lower", "unshrunk_upper")
 _IN_UNITS = {"effect": "mean", "lower": "lower", "upper": "upper", "sd": "sd"}
 
 

@@ -1,22 +1,27 @@
 """The coefficients of a posterior, ready for the table of results."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from intarsia.server.results.judgement import Judgement
 from intarsia.server.results.posterior import Posterior
-from intarsia.wire.result_table import Effects, Evidence, Scales
+from intarsia.wire.kinds import Back, planned
+from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval
+
+Kinds = Mapping[str, Mapping[str, Any]]
 
 
-def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.95) -> list[Effects]:
+def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.95, kinds: Kinds | None = None) -> list[Effects]:
     """Of the features, then of the covariates; a posterior of sketches is in standard deviations, as the table wants it.
 
-    Responses whose scales were shared come out in their units.
+    Responses whose scales were shared come out in their units, and those of other `kinds` (study.toml) in their own language.
     """
     lower, upper = posterior.interval(interval)
-    known = posterior.response_scales
+    ways = {response: planned(said) for response, said in (kinds or {}).items()}
+    known = {response: scale for response, scale in posterior.response_scales.items() if not _owner_only(ways, response)}
     common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": Scales(known)}
     features = Effects(
         posterior.features,
@@ -26,12 +31,35 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
         lower=lower.values,
         upper=upper.values,
         evidence=evidence_of(posterior, judgement),
+        unshrunk=judgement.unshrunk,
         **common,
     )
+    features = replace(features, told=_told(features, ways, posterior))
     covariates = posterior.covariates
     sites = _sites({} if posterior.Gamma is None else posterior.Gamma.coords, "covariate_site", len(covariates))
     adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
-    return [features, Effects(covariates, sites, **adjusted, **common)]
+    of_covariates = Effects(covariates, sites, **adjusted, **common)
+    return [features, replace(of_covariates, told=_told(of_covariates, ways, posterior))]
+
+
+def _owner_only(ways: Mapping[str, Back], response: str) -> bool:
+    return response in ways and ways[response].owner_only
+
+
+def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict[str, Told]:
+    """The effects on responses that are no plain measurements, where their scales are shared; the noise variance at its mean."""
+    noise = np.diagonal(posterior.noise_covariance().values)
+    flat = flat_interval(part.unshrunk, part.interval)
+    out = {}
+    for q, response in enumerate(part.responses):
+        back, scale = ways.get(response), part.scales.responses.get(response)
+        if back is None or scale is None or back == Back("continuous"):
+            continue
+        values = {name: getattr(part, name)[:, q] for name in ("mean", "sd", "lower", "upper")}
+        read: dict[str, Any] = {name: back.effect(one, s_y=scale, sigma2=float(noise[q])) for name, one in values.items()}
+        free = {name: back.effect(one[:, q], s_y=scale, sigma2=float(noise[q])) for name, one in flat.items()}
+        out[response] = Told(**read, unit=back.effect_unit, ratio=back.language.ratio, unshrunk=free)
+    return out
 
 
 def evidence_of(posterior: Posterior, judgement: Judgement) -> Evidence:

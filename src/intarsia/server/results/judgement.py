@@ -30,6 +30,7 @@ _SELECTION = {
     "expected_fdr_by_response": ("response",),
 }  # fmt: skip
 _NUMBERS = ("expected_fdr", "fdr")
+_UNSHRUNK = ("unshrunk_mean", "unshrunk_sd")
 _WEIGHED = {
     "coefficients": ("feature", "response"), "effects": ("covariate", "response"), "spread": ("response",), "r2": ("response",),
     "r2_se": ("response",),
@@ -38,12 +39,13 @@ _WEIGHED = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """Convergence, selection and, where the rows were at hand, leave-one-out and what to predict with."""
+    """Convergence, selection and, where the rows were at hand, leave-one-out, what to predict with and effects unshrunk."""
 
     diagnosis: Diagnosis
     selection: Selection
     loo: LeaveOneOut | None = None
     weighed: Weighed | None = None
+    unshrunk: tuple[Array, Array] | None = None  # mean and sd (feature, response) under a flat prior of their own (`unshrunk`)
 
     def with_weights(self, weighed: Weighed | None) -> "Judgement":
         """With what refits say of prediction.
@@ -111,6 +113,8 @@ def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
         data |= {f"loo_{name}": (dims, getattr(loo, name)) for name, dims in _LOO.items()}
     if judgement.weighed is not None:
         data |= {f"weighed_{name}": (dims, getattr(judgement.weighed, name)) for name, dims in _WEIGHED.items()}
+    if judgement.unshrunk is not None:
+        data |= {name: (("feature", "response"), values) for name, values in zip(_UNSHRUNK, judgement.unshrunk, strict=True)}
     groups = [
         {"members": g.members.tolist(), "local_fdr": g.local_fdr, "mean": g.mean.tolist(), "sd": g.sd.tolist(),
          "correlation": g.correlation} for g in s.groups
@@ -157,4 +161,5 @@ def kept(posterior: Posterior) -> Judgement | None:
     weighed = None
     if "weighed_weight" in words:
         weighed = Weighed(weight=float(words["weighed_weight"]), **{name: data[f"weighed_{name}"].values for name in _WEIGHED})
-    return Judgement(diagnosis, selection, loo, weighed)
+    unshrunk = (data[_UNSHRUNK[0]].values, data[_UNSHRUNK[1]].values) if _UNSHRUNK[0] in data else None
+    return Judgement(diagnosis, selection, loo, weighed, unshrunk)

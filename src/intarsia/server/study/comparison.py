@@ -23,7 +23,7 @@ def results(folder: StudyFolder) -> list[dict[str, Any]]:
     if not path.is_file() or not (folder.path / "fit.json").is_file():
         raise StudyError(f"{folder.path} is not fitted yet: there is nothing to compare.")
     posterior = Posterior.load(path)
-    found = effects_of(posterior, kept(posterior) or judge(posterior), folder.study.deliver.interval)
+    found = effects_of(posterior, kept(posterior) or judge(posterior), folder.study.deliver.interval, folder.study.kinds)
     return table_rows(table_columns(found))
 
 

@@ -21,6 +21,7 @@ from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.private import PrivacyNoise
 from intarsia.server.sampler.private import sample as run_private
@@ -75,6 +76,8 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
     method: Any = study.fit.select
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     noisy = any(joined.feature_noise) or any(joined.response_noise)
+    if not noisy:  # privacy noise on the features would draw these effects towards zero
+        judgement = replace(judgement, unshrunk=unshrunk_of(posterior, fitted.X, fitted.Y))
     if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         short = refit_settings(settings)
@@ -130,7 +133,7 @@ def coefficients(
     response_sites = tuple(str(s) for s in columns["response_site"].values)
     if set(feature_sites.tolist()) - set(names) or set(response_sites) - set(names):
         raise FederationError("The posterior speaks of sites that are not on the roster, or have left.")
-    diagnosis, chosen = judgement.diagnosis, judgement.selection
+    diagnosis, chosen, flat = judgement.diagnosis, judgement.selection, judgement.unshrunk
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
     effects = posterior.covariate_summary(study.deliver.interval)
@@ -179,6 +182,8 @@ def coefficients(
                 if np.isin(at, group.members).any()
             ),
             local_fdr=np.asarray(chosen.local_fdr_by_response, dtype=float)[at],
+            unshrunk=None if flat is None else flat[0][at],
+            unshrunk_sd=None if flat is None else flat[1][at],
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
             r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
             response_scales=tuple(posterior.response_scales.values()),

@@ -1,0 +1,87 @@
+"""From a linear model of a yes/no response to log odds ratios.
+
+For log odds a + η with normal η, the share of yes and the explained share of variance say how widely η varies, and so the mean
+slope E[p(1 − p)] at which a change of the log odds changes the probability: Cov(x, y) = β E[p(1 − p)] for a normal feature x. A
+skewed feature adds γ β² E[p(1 − p)(1 − 2p)] / 2, γ its skewness: the equation is solved for β.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError
+
+Array = NDArray[np.float64]
+
+WIDEST = 3.5  # standard deviation of the log odds: beyond, a little more explained variance would mean any effect whatever
+_STEPS, _NODES, _HALVINGS, _FARTHEST = 71, 61, 60, 40.0
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples fill the unit interval evenly
+_FLATTEST = 0.01  # of 1 + 2kβ, below which a skewed feature's equation has no solution
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """For one share of yes, over growing spread of η: explained share of variance, E[p(1 − p)], E[p(1 − p)(1 − 2p)] over that."""
+
+    explained: Array = field(repr=False)
+    slope: Array = field(repr=False)
+    bend: Array = field(repr=False)
+
+
+def share_of_rarer(s_y: float) -> float:
+    """The share of the rarer answer, which the standard deviation of a yes/no response tells."""
+    return float((1 - np.sqrt(max(1 - 4 * s_y**2, 0.0))) / 2)
+
+
+def mean_slope(s_y: float, sigma2: Any) -> Array:
+    """E[p(1 − p)], from the standard deviation of the response and the noise variance on the standardised scale."""
+    curve = _curve(round(share_of_rarer(s_y), 6))
+    return np.asarray(np.interp(1 - np.asarray(sigma2, dtype=np.float64), curve.explained, curve.slope))
+
+
+def log_odds_ratio(C: Any, s_y: float, sigma2: Any, skewness: Any = 0.0, share: float | None = None) -> Array:
+    """Log odds ratios per standard deviation of the feature; `skewness` (of the features) is made up for where the `share` of yes
+    is known: s_y alone does not say which answer is the rarer one."""
+    C, sigma2 = np.asarray(C, dtype=np.float64), np.asarray(sigma2, dtype=np.float64)
+    plain = C * s_y / mean_slope(s_y, sigma2)
+    if share is None or not np.any(skewness):
+        return np.asarray(plain)
+    curve = _curve(round(min(share, 1 - share), 6))
+    bend = np.interp(1 - sigma2, curve.explained, curve.bend) * (1 if share <= 0.5 else -1)
+    k = np.broadcast_to(np.asarray(skewness, dtype=np.float64) * bend, plain.shape)
+    near = np.abs(k * plain) < 1e-6
+    safe = np.where(near, 1.0, k)
+    return np.where(near, plain, (np.sqrt(np.maximum(1 + 2 * k * plain, _FLATTEST)) - 1) / safe)
+
+
+def normal_draws(mean: Array, sd: Array, number: int) -> Array:
+    """Draws (number, …) of a normal law: its quantiles, in an order that has nothing to do with other draws beside them."""
+    at = ((np.arange(number) + 0.5) * _GOLDEN) % 1.0
+    z = np.array([NormalDist().inv_cdf(one) for one in at.tolist()])
+    return np.asarray(mean + z.reshape(-1, *([1] * np.ndim(mean))) * sd)
+
+
+@lru_cache(maxsize=256)
+def _curve(share: float) -> _Curve:
+    if not 0 < share <= 0.5:
+        raise InputError("The standard deviation of a yes/no response must lie above 0.")
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    weights = weights / weights.sum()
+    sd = np.linspace(0.0, WIDEST, _STEPS)[:, None]
+    low, high = np.full(_STEPS, -_FARTHEST - 8 * WIDEST), np.full(_STEPS, _FARTHEST)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = _expit(middle[:, None] + sd * nodes) @ weights > share
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    p = _expit(low[:, None] + sd * nodes)
+    slope = p * (1 - p) @ weights
+    bend = p * (1 - p) * (1 - 2 * p) @ weights / slope
+    return _Curve(np.square(sd[:, 0] * slope) / (share * (1 - share)), slope, bend)
+
+
+def _expit(values: Array) -> Array:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)))

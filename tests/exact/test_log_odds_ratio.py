@@ -1,0 +1,79 @@
+"""From a linear coefficient to the log odds ratio: exact for normal features, whatever the effects; close for skewed ones."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from intarsia.errors import InputError
+from intarsia.site.own_language import Response
+from intarsia.site.probabilities import centred
+from intarsia.wire.kinds import Back
+from intarsia.wire.log_odds import log_odds_ratio, mean_slope, normal_draws
+
+
+def linear(share: float, beta: float, sd: float) -> tuple[float, float, float]:
+    """C, s_y and σ² of the linear model, of a normal feature with log odds ratio beta among log odds of standard deviation sd."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(121)
+    p = expit(centred(share, sd) + sd * nodes)
+    slope = float(p * (1 - p) @ weights / weights.sum())
+    s_y = float(np.sqrt(share * (1 - share)))
+    return beta * slope / s_y, s_y, 1 - (sd * slope / s_y) ** 2
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.07, 0.93])
+@pytest.mark.parametrize("sd", [0.2, 1.0, 2.3])
+def test_normal_features_are_exact(share: float, sd: float) -> None:
+    beta = 0.6 * sd
+    C, s_y, sigma2 = linear(share, beta, sd)
+    assert log_odds_ratio(C, s_y, sigma2) == pytest.approx(beta, rel=0.002)
+    assert log_odds_ratio(C, s_y, sigma2, skewness=0.0, share=share) == pytest.approx(beta, rel=0.002)
+
+
+@pytest.mark.parametrize(("share", "within"), [(0.07, 0.1), (0.5, 0.05), (0.93, 0.1)])
+def test_skewness_is_made_up_for(share: float, within: float) -> None:
+    rng = np.random.default_rng(1)
+    n, beta = 400_000, np.array([0.7, -0.7, 0.4])
+    X = (rng.gamma(4.0, size=(n, 3)) - 4) / 2  # skewness 1
+    rest = rng.normal(0, 1.0, n)
+    eta = X @ beta + rest
+    constant = centred(share, float(eta.std()))
+    p = expit(constant + eta)
+    y = p  # in place of yes and no, whose noise would need many more subjects
+    s_y = float(np.sqrt(y.mean() * (1 - y.mean())))
+    design = np.column_stack([X, rest])
+    C = np.linalg.lstsq(design, (y - y.mean()) / s_y, rcond=None)[0]
+    explained = float(np.var(design @ C))
+    told = log_odds_ratio(C[:3], s_y, 1 - explained, skewness=1.0, share=float(y.mean()))
+    plain = log_odds_ratio(C[:3], s_y, 1 - explained)
+    assert np.abs(told / beta - 1).max() < within
+    if share != 0.5:
+        assert np.abs(plain / beta - 1).max() > 2 * within
+
+
+def test_what_cannot_be() -> None:
+    assert np.isfinite(log_odds_ratio([5.0, -5.0], 0.255, 0.1, skewness=3.0, share=0.07)).all()
+    assert mean_slope(0.3, 1.2) == pytest.approx(0.09, rel=1e-6)  # more noise than variance: nothing is explained
+    with pytest.raises(InputError, match="above 0"):
+        mean_slope(0.0, 0.9)
+
+
+def test_normal_draws_are_normal_and_unrelated_to_an_order() -> None:
+    draws = normal_draws(np.array([1.0, -2.0]), np.array([0.5, 2.0]), 800)
+    np.testing.assert_allclose(draws.mean(axis=0), [1.0, -2.0], atol=0.01)
+    np.testing.assert_allclose(draws.std(axis=0), [0.5, 2.0], rtol=0.01)
+    assert abs(np.corrcoef(draws[:, 0], np.arange(800))[0, 1]) < 0.01
+
+
+def response(mean: float, s_y: float = 0.25) -> Response:
+    return Response(mean, s_y, Back("binary"), 0.9)
+
+
+def test_cautions_stand_where_the_log_odds_are_rough() -> None:
+    share = 0.067  # s_y = .25
+    assert response(share).caution(0.5, 0.0) is None
+    assert response(share).caution(0.5, 1.0) is None  # made up for
+    assert "normal scores" in str(response(share).caution(0.8, 1.0))
+    assert "normal scores" in str(response(0.5, 0.5).caution(0.7, 2.0))
+    assert "too large or too small" in str(response(float("nan")).caution(0.5, 1.0))
+    assert "odds ratio of 5" in str(response(0.5, 0.5).caution(1.7, 0.0))
+    assert Response(1.0, 2.0, Back("continuous"), 0.9).caution(9.0, 9.0) is None
