@@ -111,6 +111,10 @@ class Plan:
         """Are the small coefficients' share and the noise's traded? Where features outnumber rows well, a full Sigma needs it."""
         return self.model.noise == "correlated" and self.Q > 1 and 2 * self.m <= self.P
 
+    def stretches(self, kind: Kind) -> bool:
+        """Is each response's share of it traded too?"""
+        return kind.collapse and kind.steps and (kind.trade or self.searches)
+
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
@@ -168,7 +172,7 @@ class Plan:
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
-            walk = self._walk()
+            walk = self._walk(kind)
             look = walk | {name: spec[name] for name in spec if name == "A" or name.startswith("Sigma.")}
             look |= {"z": ("normal", (self.rows, R), 0.0), "e": ("normal", (self.rows, R), 0.0)}
             spec |= walk | {f"look{i}.{name}": entry for i in range(self.looks) for name, entry in look.items()}
@@ -176,10 +180,10 @@ class Plan:
             spec |= trade.needs()
         return spec
 
-    def _walk(self) -> dict[str, priors.Noise]:
+    def _walk(self, kind: Kind) -> dict[str, priors.Noise]:
         """The random numbers of Sigma, tau's common scale and borderline features with B integrated out."""
         P, Q, K, T = self.P, self.Q, self.borderline, self.candidates
-        return (trade.stretch_needs(Q) if self.searches else {}) | {
+        return (trade.stretch_needs(Q) if self.stretches(kind) else {}) | {
             "steps.v": ("normal", (Q, Q), 0.0),
             "steps.z": ("normal", (Q + 1,), 0.0),
             "steps.u": ("uniform", (Q + 1,), 0.0),

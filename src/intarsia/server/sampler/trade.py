@@ -176,15 +176,19 @@ def stretch_needs(Q: int) -> dict[str, Noise]:
     }
 
 
-def stretch(target: Collapsed, state: State, small: Array, noise: dict[str, Array]) -> State:
+def stretch(target: Collapsed, data: Data, state: State, noise: dict[str, Array]) -> State:
     """The same trade for one direction v of the responses after the other: A is stretched along v, by which the small
     coefficients gain or lose there, and Sigma gives or takes as much. tau and the local scales stay.
 
-    `target` is the density of Sigma given A, B integrated out; `small` what the features that are out add to a row's variance
-    before tau and A come to it: of lam alone, so that the way back has the same.
+    `target` is the density of Sigma given A, B integrated out.
     """
     be, law, xp, R = target.be, target.covariance, target.be.xp, state.A.shape[1]
     least = LEAST * (law.scale**2).min()
+    # What the features that are out add to a row's variance before tau and A come to it. By lam and tau alone, so that the way
+    # back has the same.
+    strength = state.lam**2 * data.norm2
+    inside = strength * (state.tau**2).sum() > LIMIT * (law.scale**2).mean()
+    small = xp.where(inside, 0.0, strength).sum() / data.m
 
     def density(A: Array, rotation: Rotation) -> Array:
         at = rotation._replace(variances=xp.maximum(rotation.variances, least)).root()

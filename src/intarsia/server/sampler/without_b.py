@@ -103,15 +103,13 @@ def factored(now: Sweep, state: State, G: Array) -> Factor:
 
 
 def stretched(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
-    """`trade.stretch` where there are many features: the small coefficients' share of each response against its noise."""
-    be, plan, data = now.be, now.plan, now.data
-    if not (plan.searches and now.kind.steps):
+    """`trade.stretch`, in sweeps that trade and in those among many features: each response's share against its noise."""
+    plan, data = now.plan, now.data
+    if not plan.stretches(now.kind):
         return state
     law, power = plan.covariance(data.noise_scale), plan.model.power
-    target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
-    inside = state.lam > inclusion.edges(be, data, now.tuning)
-    small = be.xp.where(inside, 0.0, state.lam**2 * data.norm2).sum() / data.m
-    return trade.stretch(target, state, small, noise)
+    target = integrated.Collapsed(now.be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+    return trade.stretch(target, data, state, noise)
 
 
 def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
