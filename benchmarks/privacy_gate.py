@@ -1,9 +1,12 @@
-"""What passes the privacy gate, and what the attacks get out of it.   python -m benchmarks.privacy_gate [cells] [limits]
+"""What passes the privacy gate, and what the attacks get out of it.
+
+    python -m benchmarks.privacy_gate [cells] [limits] [elsewhere]
 
 Sizes × kinds of columns × attacks, on the real steps: the gate is `preflight`, the attacks are those a site runs on its own
 sketch. Attacks without the key: blind (independent component analysis), rare columns, pairs of similar columns, membership
 (sketch only). With the key: decoding. `limits` measures where the blind attack begins to work, for the rule that knows the
-columns' shape. The result is benchmarks/results/privacy_gate.json; docs/privacy.md shows it. A quarter of an hour on one core.
+columns' shape; `elsewhere` what a server gains where two sites hold nearly the same columns. The result is
+benchmarks/results/privacy_gate.json; docs/privacy.md shows it. A quarter of an hour on one core.
 """
 
 import json
@@ -16,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from intarsia.privacy.blind import Shape, blind_phi, danger, matched
+from intarsia.privacy.differences import difference_search
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.rank_normal import ScoredTable
-from intarsia.site.self_attack import attack_as_server
+from intarsia.site.self_attack import attack_as_server, real_phi
 from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
 
@@ -33,6 +37,7 @@ KINDS = (
 RUN = "ab" * 16
 MEMBERSHIP_SUCCEEDS = 0.65
 ATTACK_SECONDS = 6.0
+EVERYWHERE = "similar-elsewhere"  # the warning that every study of several sites gets; the table of cells leaves it out
 # Which rule names an attack: a refusal or a warning of one of these covers its success.
 NAMED_BY = {
     "blind": ("blind", "dominant"),
@@ -84,13 +89,44 @@ def cell(kind: str, n: int, m: int, count: int, seed: int = 1) -> dict[str, Any]
         "decoding": sum(c.attacked == "exact" for c in check.facts.own_columns),
     }
     refused = sorted({f.rule for f in check.verdict.refused})
-    warned = sorted({f.rule for f in check.verdict.warnings})
+    warned = sorted({f.rule for f in check.verdict.warnings} - {EVERYWHERE})
     succeeded = [name for name in found if succeeds(name, found[name])]
     return {
         "kind": kind, "n": n, "m": m, "columns": X.shape[1], "refused": refused, "warned": warned, "found": found,
         "danger": check.verdict.blind, "gate_seconds": round(gate_seconds, 1),
         "unnamed": [name for name in succeeded if not set(NAMED_BY[name]) & {*refused, *warned}],
     }  # fmt: skip
+
+
+def pairs_elsewhere(n: int, m: int, count: int, seed: int = 2) -> dict[str, Any]:
+    """Two sites whose columns are the same but for one person each: what each site's gate says, and what the server finds."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, count // 2))
+    other = X.copy()
+    other[rng.integers(0, n, count // 2), np.arange(count // 2)] += 2.0
+    roster = [{"name": "clinic", "features": ["a*"], "responses": ["y"]}, {"name": "lab", "features": ["b*"]}]
+    content = {"id": "gate", "run": RUN, "sketch": {"m": m, "precision": "float32"}, "site": roster}
+    study, key = Study.from_dict(content), SketchKey(bytes(range(32)))
+    said = []
+    for name, letter, values in (("clinic", "a", X), ("lab", "b", other)):
+        cells = {f"{letter}{j}": values[:, j] for j in range(values.shape[1])}
+        table = Table.open({"id": np.arange(n).astype(str)} | cells, id="id")
+        verdict = preflight(table, key, study, site=name, own=SiteRules({"attack_seconds": ATTACK_SECONDS})).verdict
+        said.append({"refused": sorted({f.rule for f in verdict.refused}), "warned": sorted({f.rule for f in verdict.warnings})})
+    Phi = real_phi(SketchTerms("gate", RUN, m).design(key, n))
+    both = np.hstack([X, other])
+    sent = (Phi @ ((both - both.mean(axis=0)) / both.std(axis=0, ddof=1))).astype(np.float32)
+    found = int(matched(difference_search(sent.astype(float)), Phi).size)
+    return {"n": n, "m": m, "columns": count, "people": count // 2, "gates": said, "found": found}
+
+
+def elsewhere_lines(found: list[dict[str, Any]]) -> list[str]:
+    """The table of docs/privacy.md: pairs of which each site holds one."""
+    lines = ["| n, m, columns at both sites | both gates | columns of Φ found |", "|---|---|---|"]
+    for c in found:
+        rules = ", ".join(sorted({rule for gate in c["gates"] for rule in gate["warned"]}))
+        lines.append(f"| {c['n']:,}, {c['m']}, {c['columns']:,} | warn: {rules} | {c['found']} of {c['n']:,} |")
+    return lines
 
 
 LIMIT_SIZES = ((100, 25), (200, 50), (200, 20))  # n, m
@@ -166,6 +202,8 @@ def measure(part: str) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(3)
     if part == "cells":
         yield from (cell(kind, *size) for size in SIZES for kind in KINDS)
+    elif part == "elsewhere":
+        yield from (pairs_elsewhere(*size) for size in SIZES)
     else:
         tried = (limit(kind, n, m, target, rng) for kind in LIMIT_KINDS for n, m in LIMIT_SIZES for target in DANGERS)
         yield from (found for found in tried if found is not None)
@@ -173,7 +211,7 @@ def measure(part: str) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     kept: dict[str, Any] = {}
-    for part in sys.argv[1:] or ("cells", "limits"):
+    for part in sys.argv[1:] or ("cells", "limits", "elsewhere"):
         measured = []
         for found in measure(part):
             measured.append(found)
@@ -181,7 +219,8 @@ def main() -> None:
         kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         kept[part] = measured
         RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print("\n".join([*table_lines(kept.get("cells", [])), "", *limit_lines(kept.get("limits", []))]))
+    tables = (table_lines(kept.get("cells", [])), limit_lines(kept.get("limits", [])), elsewhere_lines(kept.get("elsewhere", [])))
+    print("\n\n".join("\n".join(lines) for lines in tables))
 
 
 if __name__ == "__main__":

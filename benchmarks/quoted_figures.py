@@ -225,6 +225,33 @@ def sampler_rows() -> Iterator[list[str]]:
         yield [name, *gains, fixed(paper, 0 if paper > 100 else 1), fixed(row, 2), fixed(element, 2 if element < 2 else 1)]
 
 
+def moves_rows() -> Iterator[list[str]]:
+    """Effective samples per sweep, with one move left out at a time; a dash where the sweeps do not make the move."""
+    rows = {(row["data"], row["variant"]): row for row in kept("mixing")}
+    kinds = list(dict.fromkeys(kind for kind, _ in rows))
+    for variant in max(([variant for kind, variant in rows if kind == one] for one in kinds), key=len):
+        if variant != "independent noise":
+            name = {"everything": "nothing"}.get(variant, variant.removeprefix("without "))
+            found = [rows.get((kind, variant)) for kind in kinds]
+            yield [name, *("–" if row is None else samples(row) for row in found)]
+
+
+def samples(row: dict[str, Any]) -> str:
+    return f"{row['low_ess_per_sweep']:.3f} · {row['median_ess_per_sweep']:.2f} · {row['noise_ess_per_sweep']:.3f}"
+
+
+def noise_rows() -> Iterator[list[str]]:
+    rows = kept("mixing")
+    for kind in dict.fromkeys(row["data"] for row in rows):
+        for variant, name in (("independent noise", "independent"), ("everything", "correlated")):
+            row = next(row for row in rows if (row["data"], row["variant"]) == (kind, variant))
+            yield [
+                kind, name, *(f"{row[key]:.{digits}f}" for key, digits in (
+                    ("low_ess_per_sweep", 3), ("median_ess_per_sweep", 2), ("noise_ess_per_sweep", 3), ("rhat_folded_max", 3),
+                )),
+            ]  # fmt: skip
+
+
 def default_run_rows() -> Iterator[list[str]]:
     rows = kept("sim2_default")
     for rho, s in dict.fromkeys((row["rho"], row["s"]) for row in rows):
@@ -400,6 +427,8 @@ QUOTES: list[Quote] = [
     Sentence(
         "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
     ),
+    Rows("docs/mixing.md", "moves", moves_rows),
+    Rows("docs/mixing.md", "noise", noise_rows),
     Rows("docs/mixing.md", "sampler", sampler_rows),
     Rows("docs/mixing.md", "default run", default_run_rows),
     Rows(PERFORMANCE, "growth", growth_rows),

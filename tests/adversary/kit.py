@@ -30,6 +30,7 @@ from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.align import tokenise
 from intarsia.site.answer import REFUSALS, REFUSED, answer, scrub
 from intarsia.site.site import Site
+from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.coefficients import Coefficients, bind
 from intarsia.wire.study import Study
 
@@ -111,6 +112,26 @@ class RogueServer:
             told = self.ask(name, step, raw)
             replies[name] = Reply(told.message, told.words)
         return replies
+
+    def another_run(self, folder: Path) -> "RogueServer":
+        """The same sites in a new run of the study, which their operators accept."""
+        return RogueServer(list(self.sites.values()), self.study.again(), folder)
+
+    def sketch_without(self, left_out: int) -> dict[str, Told]:
+        """The steps of an `intersect` study, honest until the cohort: then so many subjects are left out at every site."""
+        before: dict[str, bytes] = {}
+        for step in ("offer", "share", "combine", "announce", "align"):
+            told = {name: self.ask(name, step, before) for name in NAMES}
+            assert not any(one.refused for one in told.values()), (step, [self.log(name) for name in NAMES])
+            before = {name: one.message or b"" for name, one in told.items()}
+        tokens = {name: AlignmentReport.from_bytes(raw).tokens for name, raw in before.items()}
+        out = {}
+        for name, found in tokens.items():
+            assert found is not None
+            keep = np.arange(len(found)) >= left_out  # all sites hold the same subjects, and tokens are sorted
+            cohort = Cohort(name, self.study.hash, "intersect", int(keep.sum()), keep)
+            out[name] = self.ask(name, "sketch", {"cohort": cohort.to_bytes()})
+        return out
 
     def kept(self, kind: str) -> dict[str, bytes]:
         return {name: self.folder.read(kind, name) for name in NAMES}

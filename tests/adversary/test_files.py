@@ -78,6 +78,27 @@ def test_coefficients_of_another_site_or_run_are_refused(rogue: RogueServer) -> 
     assert rogue.ask("mri", "receive", {"coefficients": other}).words in FIXED_WORDS
 
 
+@pytest.mark.parametrize("trick", ["other numbers", "a site less", "a site more", "another run", "another site"])
+def test_coefficients_whose_digests_do_not_fit_are_refused(rogue: RogueServer, trick: str) -> None:
+    """Whole messages, well made but for one thing: they are not this site's share of one fit of all sites in this run."""
+    from dataclasses import replace
+
+    from intarsia.wire.coefficients import bind
+
+    honest = rogue.coefficients()
+    mri = honest["mri"]
+    parts = dict(mri.fit_parts)
+    altered = {
+        "other numbers": replace(mri, mean=mri.mean + 0.1),
+        "a site less": replace(mri, fit_parts={name: parts[name] for name in ("mri", "clinic")}),
+        "a site more": replace(mri, fit_parts=parts | {"nobody": parts["lab"]}),
+        "another run": bind({n: replace(c, study_hash=rogue.study.again().hash) for n, c in honest.items()})["mri"],
+        "another site": bind(honest | {"mri": replace(mri, site="lab")})["mri"],
+    }[trick]
+    assert rogue.ask("mri", "receive", {"coefficients": altered.to_bytes()}).words in FIXED_WORDS
+    assert not rogue.ask("mri", "receive", {"coefficients": mri.to_bytes()}).refused
+
+
 def test_a_second_fit_does_not_replace_a_sites_model(rogue: RogueServer) -> None:
     """A fit of other terms under the same hash, delivered afterwards, once replaced the model, and two fits were mixed."""
     rogue.deliver()

@@ -11,6 +11,7 @@ from tests.federation import NAMES
 from intarsia.site import joint_prediction
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.masks import from_fixed
+from intarsia.site.run_store import RunStore
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 
 JUNE = {"request": b"june"}
@@ -135,6 +136,32 @@ def test_with_the_binding_the_same_attack_fails(rogue: RogueServer) -> None:
     second = PredictionPart.from_bytes(rogue.ask("mri", "predict", JUNE, new["mri"]).message)
     column = from_fixed(second.parts["clinic"] - first.parts["clinic"], 40)[0, :, 0]
     assert best_match(column, rogue.truth(new)) < 0.9
+
+
+def test_no_refusal_tells_how_large_a_value_is(rogue: RogueServer) -> None:
+    """Coefficients so large that a part overflows for large values only: the refusal would be an answer about them."""
+    unit = np.zeros((6, 3))
+    unit[:, :2] = [[2.0e6], [1.0], [1.0], [0.0], [0.0], [0.0]]  # 2⁶¹ is reached where the first column is one sd off its mean
+    rogue.deliver(rogue.forged({"mri": {"mean": unit}}))
+    small = new_subjects()
+    large = small["mri"].assign(mri_0=10 + 2 * np.where(np.arange(30) == 4, 3.0, 0.1))
+    assert not rogue.ask("mri", "predict", JUNE, small["mri"].assign(mri_0=10.1)).refused
+    assert not rogue.ask("mri", "predict", {"request": b"july"}, large).refused
+    told = rogue.ask("mri", "predict", {"request": b"august"}, small["mri"].assign(mri_0=1e9))
+    assert told.words in FIXED_WORDS  # whatever the coefficients are: the operator gave a table in other units
+    assert "other units" in rogue.log("mri")[-1]["text"]
+
+
+def test_coefficients_that_arrive_twice_at_one_moment_are_taken_once(rogue: RogueServer) -> None:
+    """Two jobs of the engine at one site: neither finds coefficients yet, and both write theirs."""
+    site, honest = rogue.sites["mri"], rogue.kept("coefficients")["mri"]
+    late = RunStore(site.run_store(rogue.study).folder)
+    assert late.get("coefficients") is None
+    late.get = lambda name: None  # type: ignore[method-assign] # it looked before the other wrote
+    assert not rogue.ask("mri", "receive", {"coefficients": honest}).refused
+    forged = rogue.forged({"mri": {"mean": np.eye(6)[:, :3]}})["mri"]
+    assert late.put("coefficients", forged) == honest
+    assert site.run_store(rogue.study).get("coefficients") == honest
 
 
 def test_few_subjects_are_refused(rogue: RogueServer) -> None:

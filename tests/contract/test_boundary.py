@@ -231,3 +231,11 @@ def test_nothing_is_pickled() -> None:
         assert files, folder
         pickling = re.compile(r"\b(import|from) +(pickle|cloudpickle|dill|joblib|shelve)\b|allow_pickle *= *True")
         assert [path for path, text in files.items() if pickling.search(text)] == []
+
+
+def test_a_process_that_only_answers_loads_no_library_of_the_fit() -> None:
+    """A study over the network starts eight processes: what they load before their first answer is paid eight times."""
+    for module in ("intarsia.carriers.flare.site_side", "intarsia.carriers.flare.server_side"):
+        code = f"import sys, {module}; print([name for name in ('scipy', 'pandas', 'xarray', 'numba') if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]", module

@@ -12,6 +12,8 @@ from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients
+from intarsia.site.prediction import SiteModel
+from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.study import Study
 
@@ -70,6 +72,23 @@ def test_each_site_gets_its_own_covariates_groups_and_noise(messages):
     assert summary["groups"] == [["f003", "f015"]]
     assert summary["covariates"] == ["age", "sex", "batch"]
     assert all(message.converged == summary["converged"] for message in sent.values())
+
+
+def test_a_site_s_part_of_a_prediction_is_its_linear_predictor_and_that_one_s_spread(messages):
+    _, sent, _ = messages
+    rng = np.random.default_rng(4)
+    c = sent["imaging"]
+    c = replace(c, to_predict=rng.normal(size=c.mean.shape), covariate_to_predict=rng.normal(size=c.covariate_mean.shape))
+    P, none = len(c.features), np.empty(0)
+    centre, scale = rng.normal(size=P), rng.uniform(1, 3, P)
+    units = Units(c.features, (), centre, scale, none, none, c.covariates, np.array([40.0]), np.array([9.0]))
+    X, Z = rng.normal(size=(7, P)), rng.uniform(20, 60, (7, 1))
+    mean, sd = SiteModel(c, units).part(X, Z)
+    V, W = (X - centre) / scale, (Z - 40) / 9
+    np.testing.assert_allclose(mean, V @ (c.mean + c.to_predict) + W @ (c.covariate_mean + c.covariate_to_predict))
+    spread = np.std([V @ draw for draw in c.draws], axis=0, ddof=1)
+    np.testing.assert_allclose(sd, spread + np.abs(W) @ c.covariate_sd, rtol=1e-6)
+    assert SiteModel(replace(c, draws=None, sigma2=None), units).part(X, Z).shape == (1, *mean.shape)
 
 
 def test_they_survive_the_way(messages):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from intarsia.carriers.flare.pieces import Assembly, cut, unpack_payload
 from intarsia.errors import MessageError
+from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.container import MAGIC, pack, unpack, write
 from intarsia.wire.messages import Sketch
 
@@ -168,6 +169,24 @@ def test_false_sizes_are_refused_before_anything_is_allocated(shape: object) -> 
 def test_deep_and_odd_json_is_refused() -> None:
     for text in (b"[" * 100_000, b'{"a":' * 50_000, b"NaN", b"\xff\xfe", b"9" * 10_000, b'"\\ud800"', b""):
         assert not attempt(framed(text))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"features": ("age", "bmi", "weight")}, "different columns in different groups"),
+        ({"site": "lab"}, "do not belong together"), ({"study_hash": "cd" * 32}, "do not belong together"),
+        ({"responses": ("z",)}, "do not belong together"),
+    ],
+)  # fmt: skip
+def test_the_sketches_of_a_site_s_groups_belong_together(change: dict[str, object], words: str) -> None:
+    parts = {0: a_sketch(), 1: a_sketch()}
+    again = GroupedSketch.load(GroupedSketch("clinic", "ab" * 32, ("y",), parts).to_bytes())
+    np.testing.assert_array_equal(again.parts[1].X, parts[1].X)
+    with pytest.raises(MessageError, match=words):
+        GroupedSketch.load(GroupedSketch("clinic", "ab" * 32, ("y",), parts | {1: a_sketch(**change)}).to_bytes())
+    with pytest.raises(MessageError, match="no sketch of any group"):
+        GroupedSketch.load(GroupedSketch("clinic", "ab" * 32, ("y",), {}).to_bytes())
 
 
 def test_an_oversized_file_is_refused_unread(tmp_path: Path) -> None:

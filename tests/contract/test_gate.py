@@ -154,6 +154,9 @@ def test_budget_is_capped():
     assert "Σε = 10.5" in verdict.refused[0].text
     assert [f.rule for f in judge(facts(**private | {"delta": 2e-4}), Policy()).refused] == ["budget"]
     assert any(f.rule == "budget" for f in judge(facts(**private, earlier_budget=None), Policy()).warnings)
+    # A run without noise does not end the counting of those that had some.
+    after = judge(facts(**private, earlier_budget=None, earlier_private=(6.5, 1e-6)), Policy())
+    assert [f.rule for f in after.refused] == ["budget"]
 
 
 def test_no_figure_where_columns_are_unknown():
@@ -162,7 +165,7 @@ def test_no_figure_where_columns_are_unknown():
     verdict = judge(given, Policy())
     assert verdict.membership is None
     assert verdict.leakage is None
-    assert any(f.rule == "membership" and "unknown" in f.text for f in verdict.warnings)
+    assert {f.rule for f in verdict.warnings if "unknown" in f.text} == {"membership", "blind"}
     card = site_card(study(), "clinic", given, verdict, Release("0f" * 16))
     assert card["attacks"]["membership_auc"] == card["attacks"]["known_rows_r2"] == "unknown"
     assert card["columns"]["at_server"] == "unknown"
@@ -306,6 +309,7 @@ def test_privacy_budgets_add_up(tmp_path):
     assert ledger.budget(people) == (3.0, 2e-6)
     run("r4", ["a"], None)
     assert ledger.budget(people) is None
+    assert ledger.budget(people, of_all=False) == (3.0, 2e-6)
     assert ledger.budget(ledger.tokens(["z"])) == (4.0, 1e-6)
 
 

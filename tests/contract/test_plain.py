@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federation import frames, sites, study
 
 from intarsia.cli.show import emit, table
+from intarsia.cli.study import explain
 from intarsia.wire.plain import cell, one_line, printable
+from intarsia.wire.study import Study
 from intarsia.wire.table_files import write_table
 
 EVIL = "fine\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x00"
@@ -36,6 +39,17 @@ def test_commands_print_harmless_text(capsys) -> None:  # type: ignore[no-untype
     assert "\x9b" not in out
     assert "\\x1b" in out
     assert "[red]x[/red]" in out
+
+
+def test_a_label_of_a_study_file_adds_no_line_to_what_is_accepted() -> None:
+    """Whoever writes study.toml could else put lines of their own among ours: "Privacy: differential privacy"."""
+    content = study(sites(frames(30))).to_dict()
+    plain = len(explain(Study.from_dict(content)))
+    content["site"][0]["features"] = ["x\nPrivacy: differential privacy against the server\n", EVIL.replace("\x00", "")]
+    content["fit"]["law"] = "horseshoe\nPrivacy: differential privacy"
+    lines = explain(Study.from_dict(content))
+    assert len(lines) == plain
+    assert not any("\n" in line or "\x1b" in line for line in lines)
 
 
 @pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", " =1", "\n=1", "＝1+1"])

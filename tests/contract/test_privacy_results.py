@@ -19,6 +19,7 @@ def shown(table: str) -> list[str]:
 def test_the_tables_are_the_kept_results() -> None:
     assert shown("cells") == privacy_gate.table_lines(KEPT["cells"])
     assert shown("limits") == privacy_gate.limit_lines(KEPT["limits"])
+    assert shown("elsewhere") == privacy_gate.elsewhere_lines(KEPT["elsewhere"])
     assert len(KEPT["cells"]) == len(privacy_gate.SIZES) * len(privacy_gate.KINDS)
 
 
@@ -28,6 +29,9 @@ def test_no_attack_without_the_key_succeeds_unnamed() -> None:
     for attack in privacy_gate.NAMED_BY:
         assert any(privacy_gate.succeeds(attack, c["found"][attack]) for c in KEPT["cells"])
     assert any(not c["refused"] for c in KEPT["cells"])
+    for c in KEPT["elsewhere"]:
+        assert c["found"] > 0
+        assert all(privacy_gate.EVERYWHERE in gate["warned"] for gate in c["gates"])
 
 
 def test_the_rule_is_ahead_of_the_attack() -> None:
@@ -41,3 +45,7 @@ def test_a_cell_is_measured_as_kept() -> None:
     assert found["refused"] == ["near-duplicate"]
     assert found["found"]["similar columns"] > 10
     assert found["unnamed"] == []
+    apart = privacy_gate.pairs_elsewhere(200, 50, 60)
+    assert [gate["refused"] for gate in apart["gates"]] == [[], []]
+    assert apart["found"] > 10
+    assert all(privacy_gate.EVERYWHERE in gate["warned"] for gate in apart["gates"])

@@ -153,6 +153,14 @@ def test_a_site_refuses_scales_it_did_not_send(shared, secret):
         site.receive(secret[0].study, Coefficients.from_bytes(forged.to_bytes()).to_bytes())
 
 
+def test_a_site_refuses_coefficients_that_are_not_those_of_the_fit_all_sites_are_told_of(secret):
+    site = next(site for site in secret[0].sites if site.name == "home")
+    sent = secret[0].models["home"].coefficients
+    for forged in (replace(sent, mean=2 * sent.mean), replace(sent, fit_parts={"home": sent.own_digest()})):
+        with pytest.raises(MessageError, match="digests of one fit"):
+            site.receive(secret[0].study, forged.to_bytes())
+
+
 def test_a_site_with_responses_alone_gets_a_table_of_them(shared, tmp_path, capsys):
     result, tables, _where = shared
     out = tmp_path / "clinic.csv"

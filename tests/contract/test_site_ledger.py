@@ -68,6 +68,23 @@ def test_a_deleted_ledger_stops_the_next_study(tmp_path):
         clinic(tmp_path, data()).sketch(plan(run=new_run()))
 
 
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+def test_a_ledger_that_lost_lines_stops_the_next_study(tmp_path, how):
+    """What is left is a valid chain; only the heads on the card and beside the ledger show that something is gone."""
+    clinic(tmp_path, data()).sketch(plan())
+    path = tmp_path / "ledger" / "ledger.jsonl"
+    if how == "cut":
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    else:
+        shutil.rmtree(tmp_path / "ledger")
+        clinic(tmp_path / "other", data()).sketch(plan(run=new_run()))
+        shutil.copytree(tmp_path / "other" / "ledger", tmp_path / "ledger")
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match="does not contain a state that was published"):
+            clinic(tmp_path, data()).sketch(plan(run=new_run()))
+        (tmp_path / "ledger.head").unlink(missing_ok=True)  # the card knows it too
+
+
 def test_ids_written_otherwise_do_not_start_the_count_anew(tmp_path):
     clinic(tmp_path, data()).sketch(plan(m=30))
     with pytest.raises(PrivacyError, match=r"Σm/n = 0.300 \(30 rows from earlier runs\)"):

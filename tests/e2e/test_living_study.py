@@ -73,8 +73,8 @@ class ByFiles:
         owned = [f"{name}={','.join(RESPONSES[name])}" for name in self.names if RESPONSES[name]]
         given = [word for text in owned for word in ("--responses", text)]
         run("study", "new", path, "--id", "liver", "--m", m, *named, *given, *more)
-        text = path.read_text().replace("draws = 1000              #", "draws = 60  #").replace("warmup = 500", "warmup = 40")
-        path.write_text(text.replace("chains = 4", "chains = 2").replace("thin = 10", "thin = 1").replace("draws = 1000\n", ""))
+        text = path.read_text().replace("draws = 1000              #", "draws = 60  #").replace("# warmup = 500", "warmup = 40")
+        path.write_text(text.replace("chains = 4", "chains = 2").replace("# thin = 10", "thin = 1").replace("draws = 1000\n", ""))
         return path
 
     def go(self, source: Path, names: tuple[str, ...] | None = None) -> Path:

@@ -174,9 +174,14 @@ def test_the_site_refuses_groups_that_are_not_its_own() -> None:
     first, second = np.flatnonzero(good.member == 0)[0], np.flatnonzero(good.member == 1)[0]
     moved[[first, second]] = [1, 0]
     more = tuple(replace(group, m=group.m + 10) for group in good.groups)
+    few = good.member.copy()
+    few[np.flatnonzero(few == 1)[20:]] = -1
+    rows = rows_of([good.groups[0].n, 20], s.sketch.m)
+    small = tuple(replace(group, n=n, m=m) for group, n, m in zip(good.groups, (good.groups[0].n, 20), rows, strict=True))
     for wrong, words in (
         (replace(good, member=moved), "not those of the responses that this site reported"),
         (replace(good, groups=more), "do not keep to the study's rows"),
+        (replace(good, groups=small, member=few), "smaller than the study allows"),
         (replace(good, member=good.member[:-1]), "another number of subjects"),
         (replace(good, site="lab"), "not meant for site 'clinic'"),
     ):

@@ -171,7 +171,7 @@ def test_a_missing_feature_is_found_among_many() -> None:
         kind = made.kind(number)
         state, stats = sweep(Sweep(BE, made, data, tuned, draw_noise(made, rng, kind), kind, None, gram), state)
         gram = stats.gram
-        seen = adapt.Seen(number, 60, kind, stats, np.zeros(2500))
+        seen = adapt.Seen(number, 60, kind, stats, np.zeros(0))
         tuned, memory = adapt.adapt(BE, made, tuned, memory, seen)
     assert np.abs((state.B @ state.A.T)[17]).max() > 0.5
     assert np.exp(tuned.doubt[17]) > 0.5

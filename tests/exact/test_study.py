@@ -2,15 +2,18 @@
 
 import contextlib
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intarsia.cli import main
 from intarsia.errors import StudyError
 from intarsia.server.study.folder import dump
 from intarsia.wire.next_run import next_run, without_site
 from intarsia.wire.study import Study
+from intarsia.wire.study_parts import Delivery, Fit, Predict, Privacy
 
 TEXT = """\
 id = "liver"
@@ -231,3 +234,12 @@ def test_what_a_run_replaces_must_be_a_hash_and_have_a_reason_we_know(name: str,
     content = {"id": "a", "run": "0" * 16, "sketch": {"m": 20}, "site": [{"name": "a", "features": ["x"], "responses": ["y"]}]}
     with pytest.raises(StudyError, match=why):
         Study.from_dict(content | {name: value})
+
+
+def test_a_new_study_file_has_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Above all no length of warm-up and thinning: with many features the sampler chooses other ones."""
+    path = tmp_path / "study.toml"
+    assert main(["study", "new", str(path), "--id", "liver", "--m", "30", "--site", "clinic", "--responses", "clinic=alt"]) == 0
+    made = Study.load(path)
+    assert (made.fit, made.deliver, made.predict, made.privacy) == (Fit(), Delivery(), Predict(), Privacy())
+    capsys.readouterr()

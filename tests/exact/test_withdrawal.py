@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from intarsia.errors import InputError
+from intarsia.errors import InputError, PrivacyError
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
@@ -89,5 +89,7 @@ def test_the_list_grows_and_recognises_people_however_they_are_written(tmp_path:
     with pytest.raises(InputError, match="names no subject"):
         withdraw(tmp_path, [" ", ""], ["1"])
     assert (tmp_path / FILE).read_bytes() == before
+    with pytest.raises(PrivacyError, match="1 of these subjects have withdrawn"):
+        refuse_withdrawn(tmp_path, ["P002", next(iter(withdrawn(tmp_path)))])
     refuse_withdrawn(tmp_path, ["P002"])
     refuse_withdrawn(None, ["P001"])

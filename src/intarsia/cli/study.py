@@ -8,6 +8,7 @@ from typing import Any
 from intarsia.cli import living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
@@ -91,7 +92,8 @@ def run_new(args: argparse.Namespace) -> None:
         for site, name in zip(sites, names, strict=True)
     ]
     mode = "intersect" if args.intersect else "strict"
-    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks))
+    length = {"draws": DRAWS, "chains": CHAINS, "warmup": WARMUP, "thin": THIN}
+    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks), **length)
     if args.gram:
         head, rest = text.split("[sketch]\n")
         text = f"{head}[sketch]\n{GRAM_SKETCH}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
@@ -169,7 +171,7 @@ def explain(study: Study) -> list[str]:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
-    return lines
+    return [one_line(line) for line in lines]  # labels and names are somebody else's text
 
 
 def run_status(args: argparse.Namespace) -> None:
@@ -295,10 +297,10 @@ canonical = ["strip", "nfc"]
 local = "row"             # "row": one local scale per feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
-draws = 1000              # a budget: kept per chain, at most
-warmup = 500
-chains = 4
-thin = 10
+draws = {draws}              # a budget: kept per chain, at most
+chains = {chains}
+# warmup = {warmup}            # sweeps before any is kept, and per kept draw; by default as the number of features asks for
+# thin = {thin}
 until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case
 # rhat = 1.01
 # rhat_folded = 1.02

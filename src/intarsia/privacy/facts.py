@@ -53,14 +53,17 @@ class Facts:
     columns: int
     columns_known: bool = True
     own_columns: tuple[ColumnFacts, ...] = ()
+    other_sites: bool = False  # whether other sites bring columns, which this site cannot compare with its own
     history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
     epsilon: float | None = None  # of this run, against the server
     delta: float | None = None
     earlier_budget: tuple[float, float] | None = (0.0, 0.0)  # Σε, Σδ of earlier runs; None: one of them had no noise
+    earlier_private: tuple[float, float] = (0.0, 0.0)  # Σε, Σδ of those earlier runs that had noise
     precision: str = "float64"
     attack_complete: bool = True
     attack_ran: bool = True
     singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
+    scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property

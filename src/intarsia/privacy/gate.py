@@ -70,6 +70,7 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
         found += rules.budget(facts, policy)
     else:
         found += [*rules.columns(facts, policy), *rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
+        found += rules.scales(facts, policy)
     found += [*rules.precision(facts), *rules.information(facts, bits)]
     return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy)
 
@@ -79,7 +80,7 @@ def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     fits = facts.columns_known and facts.columns < facts.n - 1
     auc = gram_leakage.membership_auc(facts.n, facts.columns) if fits else None
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
-    found += gram_leakage.differencing(facts, policy)
+    found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy)]
     return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.n, None, policy)
 
 

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy.dp import composed
 from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
@@ -39,7 +38,8 @@ MAX_LINE_BYTES = 1 << 16
 @dataclass(frozen=True)
 class Entry:
     """One line. `state` is "tried" (the run is bound to its cohort), "refused" (the gate said no; `note` names the rules),
-    "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave).
+    "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave). In the last two the note says whether
+    exact scales of responses leave too.
     """
 
     sequence: int
@@ -83,6 +83,7 @@ class Claim:
     content: str = ""
     epsilon: float | None = None
     delta: float | None = None
+    responses: str = ""  # keyed digest of the responses' values, where their exact scales leave beside the sketch
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -178,17 +179,25 @@ class Ledger:
         path = self.folder / "cohorts" / entry.cohort
         return np.frombuffer(path.read_bytes(), "<u8") if path.exists() else None
 
-    def budget(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> tuple[float, float] | None:
-        """Σε and Σδ (basic composition) of all released runs that share subjects; None when one had no noise."""
+    def budget(
+        self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None, *, of_all: bool = True
+    ) -> tuple[float, float] | None:
+        """Σε and Σδ (basic composition) of all released runs that share subjects; None when one had no noise.
+
+        Not `of_all`: of those that had noise, whatever else left.
+        """
+        from intarsia.privacy.dp import composed  # with it come libraries that not every process needs
+
         pairs: list[tuple[float, float]] = []
         for entry in self._runs().values():
             path = self.folder / "cohorts" / entry.cohort
             met = not path.exists() or _among(tokens, np.frombuffer(path.read_bytes(), "<u8")).any()
             if entry.state != "released" or not met or (entry.study, entry.run) == but:
                 continue
-            if entry.epsilon is None or entry.delta is None:
+            if entry.epsilon is not None and entry.delta is not None:
+                pairs.append((entry.epsilon, entry.delta))
+            elif of_all:
                 return None
-            pairs.append((entry.epsilon, entry.delta))
         return composed(pairs)
 
     def singled_out(self, tokens: NDArray[np.uint64], content: str, but: tuple[str, str] | None = None) -> int | None:
@@ -199,14 +208,28 @@ class Ledger:
         columns. The very same matrix again tells nothing new and does not count. A cohort whose token file was deleted is
         taken as the same people.
         """
+        return self._smallest_group(
+            tokens, [(e, e.content != content) for e in self._released(but) if e.kind == "gram"]
+        )  # fmt: skip
+
+    def scales_single_out(self, tokens: NDArray[np.uint64], responses: str, but: tuple[str, str] | None = None) -> int | None:
+        """The same for the exact scales of responses, which a sketch or a Gram matrix may have beside it: they too are sums over
+        a cohort, and differences of them are made of the subjects in whom two cohorts differ.
+        """
+        earlier = [e for e in self._released(but) if e.note.startswith(_SCALES)]
+        return self._smallest_group(tokens, [(e, e.note != _SCALES + responses) for e in earlier])
+
+    def _released(self, but: tuple[str, str] | None) -> list[Entry]:
+        return [e for e in self._runs().values() if e.state == "released" and (e.study, e.run) != but]
+
+    def _smallest_group(self, tokens: NDArray[np.uint64], earlier: Iterable[tuple[Entry, bool]]) -> int | None:
+        """`earlier` are the runs whose sums can be compared with this cohort's, and whether their values were others."""
         cohorts = [tokens]
-        for entry in self._runs().values():
-            if entry.state != "released" or entry.kind != "gram" or (entry.study, entry.run) == but:
-                continue
+        for entry, changed in earlier:
             path = self.folder / "cohorts" / entry.cohort
             other = np.frombuffer(path.read_bytes(), "<u8") if path.exists() else tokens
             if np.array_equal(other, tokens):
-                if entry.content != content:
+                if changed:
                     return 0
             elif _among(tokens, other).any():
                 cohorts.append(other)
@@ -240,7 +263,7 @@ class Ledger:
                 if (before.m, before.kind, before.content) == (claim.m, claim.kind, claim.content):
                     return before
                 raise PrivacyError(_one_time(claim, "other values, columns or size"))
-            return self._book("reserved", claim)
+            return self._book("reserved", claim, note=_SCALES + claim.responses if claim.responses else "")
 
     def _bound(self, claim: "Claim") -> Entry | None:
         """The run's latest entry; refused when the run belongs to another cohort."""
@@ -273,7 +296,7 @@ class Ledger:
                     "again, or start a new run."
                 )
             facts = {name: getattr(now, name) for name in _CARRIED}
-            return self._append(state="released", sketch=digest, **facts)
+            return self._append(state="released", sketch=digest, note=claim.note, **facts)
 
     def _append(self, **facts: Any) -> Entry:
         entries = self.entries()
@@ -347,8 +370,13 @@ class Ledger:
         return out
 
     def _runs(self) -> dict[tuple[str, str], Entry]:
-        """The latest state of every run."""
-        return {(e.study, e.run): e for e in self.entries()}
+        """The latest state of every run. What was released stays released, whatever is tried and refused under its name later."""
+        found: dict[tuple[str, str], Entry] = {}
+        for entry in self.entries():
+            before = found.get((entry.study, entry.run))
+            if before is None or before.state != "released":
+                found[entry.study, entry.run] = entry
+        return found
 
     @property
     def head(self) -> tuple[int, str]:
@@ -369,6 +397,7 @@ class Ledger:
         return len(entries)
 
 
+_SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before the digest of their values
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
 

@@ -54,11 +54,9 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
 def budget(facts: Facts, policy: Policy) -> list[Finding]:
     """Σε and Σδ of this run and the earlier ones on these people (basic composition)."""
     epsilon, delta = facts.epsilon or 0.0, facts.delta or 0.0
-    if facts.earlier_budget is None:
-        text = "budget: earlier runs on these people had no noise, so there is no total ε to state for them."
-        return [Finding("budget", WARN, text)]
-    total, slip = facts.earlier_budget[0] + epsilon, facts.earlier_budget[1] + delta
-    past = f" ({facts.earlier_budget[0]:g} from earlier runs)" if facts.earlier_budget[0] else ""
+    earlier = facts.earlier_private if facts.earlier_budget is None else facts.earlier_budget
+    total, slip = earlier[0] + epsilon, earlier[1] + delta
+    past = f" ({earlier[0]:g} from earlier runs)" if earlier[0] else ""
     if total > policy.max_epsilon:
         text = (
             f"budget: Σε = {total:g}{past} over all runs on these people is above the limit {policy.max_epsilon:g}. "
@@ -68,7 +66,24 @@ def budget(facts: Facts, policy: Policy) -> list[Finding]:
     if slip > policy.max_delta:
         text = f"budget: Σδ = {slip:g} over all runs on these people is above the limit {policy.max_delta:g}. Use a smaller δ."
         return [Finding("budget", REFUSE, text, slip, policy.max_delta)]
+    if facts.earlier_budget is None:
+        text = "budget: earlier runs on these people had no noise, so there is no total ε to state for them."
+        return [Finding("budget", WARN, text)]
     return [Finding("budget", OK, f"budget: Σε = {total:g}{past}, Σδ = {slip:g}.", total, policy.max_epsilon)]
+
+
+def scales(facts: Facts, policy: Policy) -> list[Finding]:
+    """Exact scales of responses leave (`share_scales`), and scales of nearly the same people left before."""
+    d = facts.scales_single_out
+    if d is None or d >= policy.min_level:
+        return []
+    who = "other values of these very people" if d == 0 else f"a cohort that differs from this one in {d} subjects"
+    text = (
+        f"scales: the exact standard deviations of responses left before, of {who}; with those of this run they tell how far a "
+        f"single person's response lies from the mean. At least {policy.min_level} subjects must differ. Take share_scales out "
+        "of study.toml, or keep the cohort and its responses as they were."
+    )
+    return [Finding("scales", REFUSE, text, d, policy.min_level)]
 
 
 def columns(facts: Facts, policy: Policy) -> list[Finding]:
@@ -110,6 +125,7 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
             'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
         )
         out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, _names(dominant)))
+    out += elsewhere(facts)
     if gram:
         return out
     few = _names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
@@ -117,6 +133,18 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         text = f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n is large."
         out.append(Finding("few-values", WARN, text, columns=few))
     return out
+
+
+def elsewhere(facts: Facts) -> list[Finding]:
+    """Pairs of similar columns of which another site holds one: no site can see them, the server can."""
+    if not facts.other_sites:
+        return []
+    text = (
+        "similar-elsewhere: no site can compare its columns with those of another. Where another site holds nearly the same "
+        "column as one of these (age, sex, a score of the same values) and the two differ in a few subjects, the difference of "
+        f"their {_tells(facts.kind == 'gram')}, without the key. Agree with the other sites who brings such a column."
+    )
+    return [Finding("similar-elsewhere", WARN, text)]
 
 
 def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
@@ -146,7 +174,7 @@ def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
         return [Finding("blind", WARN, text, danger, policy.warn_blind)]
     if not facts.columns_known and len(facts.own_columns) > 1:
         text = f"blind: {danger:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
-        return [Finding("blind", NOTE, text, danger, policy.warn_blind)]
+        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
     return [
         Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)
     ]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
 FIXED_BITS = 40
+LARGEST_PART = 2.0**18  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
+LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of the study: beyond, it is in other units
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
     model = site.model(study)
     new = _read(site, study, model, request, data, id)
     asked = _request(study, model, request, new)
-    values = model.part(new.X, new.Z)
+    values = _own_part(model, new)
     leaves = [owner for owner in dict.fromkeys(asked.owners.values()) if owner != site.name]
     share = _largest_share(values, new, model, asked, leaves)
     if share > _allow(site, study, asked, share):
@@ -97,10 +99,30 @@ def finish(site: "Site", study: Study, request: str, data: Any, total: bytes, id
         raise FederationError(f"The other sites predicted {request!r} from another fit than the one site {site.name!r} holds.")
     if message.digest != asked.digest():
         raise FederationError(f"The other sites predicted {request!r} for other subjects than site {site.name!r}.")
-    own = model.part(new.X, new.Z)[:, :, _at(asked, model, site.name)]
+    own = _own_part(model, new)[:, :, _at(asked, model, site.name)]
     finished = model.finish(own + _others(site, study, asked, message, own.shape))
     back = np.argsort(new.tokens.rows, kind="stable")  # from token order to the order of the site's own table
     return finished.in_order(back, new.table.ids())
+
+
+def _own_part(model: SiteModel, new: NewSubjects) -> Array:
+    """This site's part. Whether it is too large for the masked sum depends on the coefficients and on the subjects' values; a
+    refusal would tell a server that chose the coefficients about the values. So a part is cut, and never refused for its size.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = model.part(new.X, new.Z)
+    return np.clip(np.nan_to_num(values), -LARGEST_PART, LARGEST_PART)
+
+
+def _check_units(model: SiteModel, X: Array, Z: Array) -> None:
+    """Refuse values far from all that the study had, whatever the coefficients are."""
+    u = model.units
+    for values, mean, scale in ((X, u.x_mean, u.x_scale), (Z, u.z_mean, u.z_scale)):
+        if values.size and not (np.abs((values - mean) / scale) < LARGEST_VALUE).all():
+            raise InputError(
+                f"A new subject's value is more than {LARGEST_VALUE:g} standard deviations from the study's mean. Check the new "
+                "subjects' columns for values in other units than in the study."
+            )
 
 
 def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, shape: tuple[int, ...]) -> Array:
@@ -190,6 +212,7 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     scores = site.run_store(study).get("scores.secret")
     if scores is not None:
         X = Scores.from_bytes(scores).apply(X, units.features)
+    _check_units(model, X, Z)
     return NewSubjects(X, Z, tokens, table)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.site.probabilities import centred
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
@@ -108,6 +107,8 @@ class Response:
     def _probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
         """The probability of yes; its interval is that of the probability itself: what comes is yes or no."""
         slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=self.sigma2_mean))
+        from intarsia.site.probabilities import centred  # its libraries are not for every process that starts
+
         constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - self.sigma2_mean, 0.0)))
         p = _expit(constant + slope * line)
         if spread is None:

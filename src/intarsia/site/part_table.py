@@ -11,7 +11,6 @@ import numpy as np
 from intarsia.errors import InputError
 from intarsia.site.data.missing import Filler
 from intarsia.site.data.table import Table, check_order
-from intarsia.site.sketch.sketch import ManyPieces
 
 
 class PartTable(Table):
@@ -20,6 +19,8 @@ class PartTable(Table):
     @classmethod
     def of(cls, table: Table, responses: Sequence[str], order: Any) -> Table:
         """The table itself where the group has every response of every row."""
+        from intarsia.site.sketch.sketch import ManyPieces
+
         if list(responses) == list(table.responses) and len(order) == table.n:
             return table
         if isinstance(table.source, ManyPieces):

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
 from intarsia.site.own_language import Response, own_responses, shared_responses, told
-from intarsia.site.probabilities import auc, brier, calibration
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
@@ -199,6 +198,8 @@ class Prediction:
 
         AUC and Brier score; intercept and slope of calibration (0 and 1 are perfect; a slope below 1: too extreme).
         """
+        from intarsia.site.probabilities import auc, brier, calibration
+
         out = {}
         for q, (response, what) in enumerate(zip(self.responses, self.what, strict=True)):
             if response not in observed or what != PROBABILITY:

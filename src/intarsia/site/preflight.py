@@ -103,7 +103,8 @@ def preflight(
             ledger.bind(claim)
         this = (study.id, study.run)
         facts = replace(
-            facts, history_m=ledger.history(tokens, but=this), earlier_budget=ledger.budget(tokens, but=this)
+            facts, history_m=ledger.history(tokens, but=this), earlier_budget=ledger.budget(tokens, but=this),
+            earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
         )  # fmt: skip
     hasher = None if ledger is None else ledger.content_hasher()
     if private:
@@ -130,10 +131,21 @@ def preflight(
         claim = replace(claim, content=hasher.hexdigest())
         if ledger is not None and gram:
             facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, (study.id, study.run)))
+        if ledger is not None and study.deliver.share_scales and table.responses and not private:
+            claim = replace(claim, responses=_responses_digest(table, chosen, ledger))
+            apart = ledger.scales_single_out(claim.tokens, claim.responses, (study.id, study.run))
+            facts = replace(facts, scales_single_out=apart)
     verdict = judge(facts, policy)
     if claim is not None and ledger is not None and verdict.refused and not own.dry:
         ledger.refuse(claim, (f.rule for f in verdict.refused))
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
+
+
+def _responses_digest(table: Table, order: NDArray[np.int64] | None, ledger: Ledger) -> str:
+    """The responses' values with whose they are, whatever the order: the same digest means the same scales."""
+    rows = np.argsort(ledger.token_of_each(_ids(table, order)), kind="stable")
+    values = np.concatenate([Y for _, Y, _ in table.blocks(order=np.arange(table.n) if order is None else order)])[rows]
+    return ledger.digest(repr(table.responses).encode(), np.ascontiguousarray(values).tobytes())
 
 
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
@@ -149,7 +161,8 @@ def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapp
     return Facts(
         n=n, m=study.sketch.m, kind=cast(Any, study.sketch.kind), columns=len(labels) + (others or 0),
         columns_known=others is not None, precision=study.sketch.precision, epsilon=study.privacy.epsilon,
-        delta=study.privacy.delta, own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
+        delta=study.privacy.delta, other_sites=len(study.sites) > 1,
+        own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
     )  # fmt: skip
 
 

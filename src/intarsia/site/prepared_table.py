@@ -21,7 +21,6 @@ from intarsia.site.data.layout import Layout
 from intarsia.site.data.roles import Roles
 from intarsia.site.data.sources import NUMBER
 from intarsia.site.data.table import Table, check_order
-from intarsia.site.sketch.sketch import ManyPieces
 from intarsia.wire.kinds import Back, check_kind
 
 
@@ -33,6 +32,8 @@ class PreparedTable(Table):
     @classmethod
     def of(cls, table: Table, kinds: Mapping[str, str | Mapping[str, Any]], order: Any = None) -> "PreparedTable":
         """Prepare the named responses over the cohort; the others stay as they are. Holds one number per subject and response."""
+        from intarsia.site.sketch.sketch import ManyPieces
+
         if isinstance(table.source, ManyPieces):
             raise InputError(
                 "Kinds of responses need the whole column in one place; this table lies in pieces elsewhere. Prepare the "

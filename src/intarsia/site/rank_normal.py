@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
@@ -77,6 +76,8 @@ def scores_of(table: Table, order: Any = None) -> Scores:
 
 
 def _knots(column: Array) -> tuple[Array, Array] | None:
+    from scipy.special import ndtri
+
     values, counts = np.unique(column, return_counts=True)
     if len(values) <= FEW_VALUES:
         return None

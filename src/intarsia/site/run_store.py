@@ -8,6 +8,7 @@ message that left, for the site's data officer.
 import hashlib
 import json
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -37,25 +38,37 @@ class RunStore:
         return None if self.folder is None else self.folder / name
 
     def put(self, name: str, content: bytes) -> bytes:
-        """Keep an item; what is there already stays and is returned."""
+        """Keep an item; what is there already stays and is returned, also when two steps bring an item at the same moment."""
         existing = self.get(name)
         if existing is not None:
             return existing
-        self.replace(name, content)
+        if self.folder is None:
+            return self._memory.setdefault(name, content)
+        written = self._write(name, content)
+        try:
+            os.link(written, self.folder / name)  # fails when another step was first
+        except FileExistsError:
+            return (self.folder / name).read_bytes()
+        finally:
+            written.unlink()
         return content
 
     def replace(self, name: str, content: bytes) -> None:
         if self.folder is None:
             self._memory[name] = content
-            return
-        target = self.folder / name
-        temporary = target.with_name(f".{name}.{os.getpid()}.part")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        else:
+            os.replace(self._write(name, content), self.folder / name)
+
+    def _write(self, name: str, content: bytes) -> Path:
+        """A file beside the item, whole and on the disk, for this step alone."""
+        assert self.folder is not None
+        temporary = self.folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        return temporary
 
     def rename(self, old: str, new: str) -> None:
         if self.folder is None:

@@ -10,15 +10,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from intarsia.errors import InputError, PrivacyError
-from intarsia.privacy.gram_leakage import least_apart
-from intarsia.privacy.ledger import Entry, Ledger
-from intarsia.privacy.policy import Policy
 from intarsia.privacy.subject_ids import canonical_id
+
+if TYPE_CHECKING:
+    from intarsia.privacy.ledger import Entry, Ledger
+    from intarsia.privacy.policy import Policy
 
 FILE = "withdrawn.txt"
 
@@ -80,14 +81,14 @@ def withdraw(folder: Path, ids: Sequence[str], table_ids: Iterable[Any]) -> With
     return Withdrawn(len(fresh), len(hits), len(wanted))
 
 
-def told_before(folder: Path, ledger: Ledger, policy: Policy) -> list[str]:
+def told_before(folder: Path, ledger: "Ledger", policy: "Policy") -> list[str]:
     """What every run that told of withdrawn subjects still reveals, one paragraph each; no id, only counts."""
     tokens = ledger.tokens(_listed(folder))
     cards = _cards(folder)
     return [_told(ledger, policy, tokens, entry, count, cards.get(entry.run)) for entry, count in ledger.about(tokens)]
 
 
-def _told(ledger: Ledger, policy: Policy, tokens: Any, entry: Entry, count: int, card: dict[str, Any] | None) -> str:
+def _told(ledger: "Ledger", policy: "Policy", tokens: Any, entry: "Entry", count: int, card: dict[str, Any] | None) -> str:
     head = (
         f"study {entry.study}, run {entry.run[:8]}…, {entry.time[:10]}: {count} of the {entry.n:,} subjects have withdrawn since."
     )
@@ -110,7 +111,9 @@ def _told(ledger: Ledger, policy: Policy, tokens: Any, entry: Entry, count: int,
     )
 
 
-def _of_a_gram_matrix(ledger: Ledger, policy: Policy, tokens: Any, entry: Entry, card: dict[str, Any] | None) -> str:
+def _of_a_gram_matrix(ledger: "Ledger", policy: "Policy", tokens: Any, entry: "Entry", card: dict[str, Any] | None) -> str:
+    from intarsia.privacy.gram_leakage import least_apart
+
     share = None if card is None else card["attacks"].get("columns_per_subject")
     columns = round(share * entry.n) if isinstance(share, float) else entry.columns
     least, cohort = least_apart(columns, policy.min_level), ledger.cohort(entry)

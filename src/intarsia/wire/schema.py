@@ -2,8 +2,8 @@
 
 import base64
 import binascii
-import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +16,10 @@ Path = tuple[str | int, ...]
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+_NO_INTEGER, _NO_NUMBER = (
+    2**64,
+    1e308,
+)  # from here on a number in a study file is none: it could not be written out or computed with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -159,8 +163,8 @@ class Checker:
         if value is None:
             self.fail(at, f"{key} is missing")
             return fallback or 0
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.fail((*at, key), f"{key} must be a whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _NO_INTEGER:
+            self.fail((*at, key), f"{key} must be a whole number of at most 64 bits")
             return fallback or 0
         if (low is not None and value < low) or (high is not None and value > high):
             self.fail((*at, key), f"{key} = {value} is out of range{_range(low, high)}")
@@ -178,7 +182,8 @@ class Checker:
         if value is None:
             self.fail(at, f"{key} is missing")
             return 1.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _NO_NUMBER
+        if not number:  # NaN is below nothing
             self.fail((*at, key), f"{key} must be a finite number")
             return 1.0
         if within is not None and not within.holds(value):
@@ -199,7 +204,7 @@ class Checker:
         if not isinstance(value, list) or not all(isinstance(v, str) and v and "\x00" not in v for v in value):
             self.fail((*at, key), f'{key} must be a list of texts, such as ["age", "gene_*"]')
             return default
-        twice = sorted({v for v in value if value.count(v) > 1}) if len(set(value)) < len(value) else []
+        twice = sorted(v for v, count in Counter(value).items() if count > 1)
         if twice:
             self.fail((*at, key), f"{key} names {twice[0]!r} twice")
         return tuple(value)

@@ -61,6 +61,8 @@ class Study:
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"{source} is not valid TOML: {error}.") from None
+        except ValueError:  # a number of thousands of digits
+            raise StudyError(f"{source} is not a study file: it holds a number that cannot be read.") from None
         except RecursionError:
             raise StudyError(f"{source} is not a study file: it nests too deeply.") from None
         return _read(content, Checker(source, text))

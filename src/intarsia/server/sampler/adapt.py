@@ -11,26 +11,25 @@ from intarsia.server.sampler.backends.protocol import Backend
 from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
 
-LEAST = 1e-3  # added to that variance, so that every feature has its chance
+LEAST = 1e-3  # added to the variance of a feature's strength, so that every feature has its chance
 FLOOR = 0.1  # of the mean probability to be in, added to each feature's
 SHARE = 0.4  # of the borderline move's places, for features that are in, and as many again for those that are out
 SCORES = 40  # sweeps after which older scores fade
-POWER = 1.0  # of the variance of a feature's strength, in the weights of the borderline move
 
 
 class Memory(NamedTuple):
-    """Running averages over the warm-up, one per feature."""
+    """Running averages over the warm-up, one per feature: of its strength, or where there are many, how likely it is to be in."""
 
     strength: Any  # mean
     spread: Any  # variance
-    likely: Any  # how likely the feature is to be in, where there are many
+    likely: Any
     scored: Any  # sweeps that `likely` is over
 
 
 def start(plan: Plan) -> Memory:
     """Before the warm-up."""
-    zero = np.zeros(plan.P)
-    return Memory(zero, zero, zero, np.zeros(()))
+    zero, none = np.zeros(plan.P), np.zeros(0)
+    return Memory(none, none, zero, np.zeros(())) if plan.searches else Memory(zero, zero, none, np.zeros(()))
 
 
 class Seen(NamedTuple):
@@ -61,11 +60,9 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 1))
     begun = sweep >= min(20, warmup // 4)
     away = strength - memory.strength
-    memory = Memory(
-        xp.where(begun, memory.strength + 0.05 * away, memory.strength),
-        xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
-        memory.likely,
-        memory.scored,
+    memory = memory._replace(
+        strength=xp.where(begun, memory.strength + 0.05 * away, memory.strength),
+        spread=xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
     )
     if kind.score:
         number = xp.minimum(memory.scored + 1, SCORES)
@@ -78,7 +75,7 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
             likely = memory.likely + FLOOR * memory.likely.mean()
             often = SHARE * plan.borderline / xp.maximum(likely.sum(), 1e-300)
             return tuning._replace(doubt=xp.log(xp.clip(often * likely, 1e-12, 1.0)), rate=xp.log(xp.minimum(often, 1.0)))
-        return tuning._replace(doubt=POWER * xp.log(memory.spread + LEAST))
+        return tuning._replace(doubt=xp.log(memory.spread + LEAST))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))
     return be.branch(due, weights, lambda tuning: tuning, tuning), memory

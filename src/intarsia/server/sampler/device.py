@@ -249,9 +249,7 @@ def on_device(plan: Plan, device: str) -> Plan:
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
     visits = number if plan.searches else max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
-    return replace(
-        plan, block=block, visits=0 if visits >= number else visits, borderline=few, looks=0, on_device=True, compiled=False
-    )
+    return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few)
 
 
 def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: int | None = None) -> Data:

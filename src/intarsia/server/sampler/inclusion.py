@@ -27,11 +27,16 @@ def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: A
     if not plan.searches:
         features = be.largest(tuning.doubt - xp.log(-xp.log(u)), K)
         return Border(features, xp.ones(K, dtype=bool), xp.zeros(K), xp.ones(K))
-    edge = xp.exp(tuning.limit) / xp.sqrt(xp.maximum(data.norm2, 1e-300))
+    edge = edges(be, data, tuning)
     taken = xp.log(u) < xp.where(lam > edge, tuning.rate, tuning.doubt)
     features = be.members(taken, K)
     fits = taken.sum() <= K  # else none moves; that depends on who was taken alone
     return Border(features, taken[features] & fits, edge[features], xp.exp(tuning.doubt[features] - tuning.rate))
+
+
+def edges(be: Backend, data: Data, tuning: Tuning) -> Array:
+    """(P) the scale above which each feature is in."""
+    return be.xp.exp(tuning.limit) / be.xp.sqrt(be.xp.maximum(data.norm2, 1e-300))
 
 
 class Scored(NamedTuple):

@@ -179,7 +179,7 @@ class Plan:
     def _walk(self) -> dict[str, priors.Noise]:
         """The random numbers of Sigma, tau's common scale and borderline features with B integrated out."""
         P, Q, K, T = self.P, self.Q, self.borderline, self.candidates
-        return {
+        return (trade.stretch_needs(Q) if self.searches else {}) | {
             "steps.v": ("normal", (Q, Q), 0.0),
             "steps.z": ("normal", (Q + 1,), 0.0),
             "steps.u": ("uniform", (Q + 1,), 0.0),

@@ -199,7 +199,9 @@ def factored(be: Backend, plan: Plan, data: Data, state: State, known: Any = Non
 
 
 def strength(be: Backend, plan: Plan, data: Data, state: State) -> Array:
-    """(P) size of the coefficients in units of their noise."""
+    """(P) size of the coefficients in units of their noise; empty where there are many, and nothing is made of it."""
+    if plan.searches:
+        return be.xp.zeros(0)
     rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
     white = rotation.whiten(state.B @ state.A.T)
     return be.xp.sqrt(data.norm2 * (white**2).sum(axis=1))

@@ -14,9 +14,10 @@ densities.
 from typing import Any, NamedTuple
 
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
-from intarsia.server.sampler.covariance import Covariance, Root
-from intarsia.server.sampler.integrated import without_features
+from intarsia.server.sampler.covariance import Covariance, Root, Rotation
+from intarsia.server.sampler.integrated import Collapsed, without_features
 from intarsia.server.sampler.moves import Laws
+from intarsia.server.sampler.priors import Noise
 from intarsia.server.sampler.state import EXACT, Data, State
 
 SIZES = (0.1, 0.1, 0.3, 0.3, 0.6, 0.6)  # standard deviations of the proposals of x; the second of each pair moves Sigma too
@@ -24,7 +25,7 @@ LIMIT = 3.0  # a feature is in when lam² tau² ‖x‖² passes this, in units 
 LEAST = 1e-9  # share of the responses' variance below which no eigenvalue of Sigma is proposed
 
 
-def needs() -> dict[str, tuple[str, tuple[int, ...], float]]:
+def needs() -> dict[str, Noise]:
     """The random numbers of one call."""
     return {"trade.z": ("normal", (len(SIZES),), 0.0), "trade.u": ("uniform", (len(SIZES),), 0.0)}
 
@@ -160,3 +161,49 @@ def trade(
     own = xp.where(found.counts, own * xp.exp(-x), own)
     state = state._replace(lam=be.put(lam, found.chosen, own), tau=state.tau * xp.exp(x), Sigma=Sigma)
     return Traded(state, G + columns @ columns.T, XZ + columns @ Z[found.chosen])
+
+
+STRETCHES = (0.1, 0.2, 0.4, 0.1, 0.2, 0.4)  # standard deviations of the logarithms by which A is stretched
+
+
+def stretch_needs(Q: int) -> dict[str, Noise]:
+    """The random numbers of one call of `stretch`."""
+    number = len(STRETCHES)
+    return {
+        "stretch.v": ("normal", (number, Q), 0.0),
+        "stretch.z": ("normal", (number,), 0.0),
+        "stretch.u": ("uniform", (number,), 0.0),
+    }
+
+
+def stretch(target: Collapsed, state: State, small: Array, noise: dict[str, Array]) -> State:
+    """The same trade for one direction v of the responses after the other: A is stretched along v, by which the small
+    coefficients gain or lose there, and Sigma gives or takes as much. tau and the local scales stay.
+
+    `target` is the density of Sigma given A, B integrated out; `small` what the features that are out add to a row's variance
+    before tau and A come to it: of lam alone, so that the way back has the same.
+    """
+    be, law, xp, R = target.be, target.covariance, target.be.xp, state.A.shape[1]
+    least = LEAST * (law.scale**2).min()
+
+    def density(A: Array, rotation: Rotation) -> Array:
+        at = rotation._replace(variances=xp.maximum(rotation.variances, least)).root()
+        value = target._replace(A=A)(at, xp.zeros(())) - law.log_density(be, at) + law.log_lebesgue(be, at)
+        return value - 0.5 * (A**2).sum()
+
+    def one(carry: Any, numbers: Any) -> Any:
+        A, Sigma, current = carry
+        v, step, log_u = numbers
+        there = A + xp.outer(xp.expm1(step) * v, v @ A)
+        gain = law.nearest(be, (there * state.tau**2) @ there.T - (A * state.tau**2) @ A.T) * small
+        Sigma_there = Sigma - gain
+        rotation = law.rotation(be, Sigma_there)
+        proposed = density(there, rotation)
+        accept = (log_u < proposed - current + R * step) & (rotation.variances.min() > least)
+        return (xp.where(accept, there, A), xp.where(accept, Sigma_there, Sigma), xp.where(accept, proposed, current)), accept
+
+    begin = state.A, state.Sigma, density(state.A, law.rotation(be, state.Sigma))
+    steps = xp.asarray(STRETCHES) * noise["stretch.z"]
+    directions = law.directions(be, noise["stretch.v"])
+    (A, Sigma, _), _ = be.scan(one, begin, (directions, steps, xp.log(noise["stretch.u"])))
+    return state._replace(A=A, Sigma=Sigma)

@@ -75,6 +75,7 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     chosen = border.features
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
+    state = stretched(now, state, factor, packed[:, : plan.Q], noise)
     there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
     new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
     lam, size = be.put(lam, chosen, new), (there.d**2).max() * factor.trace()
@@ -101,6 +102,18 @@ def factored(now: Sweep, state: State, G: Array) -> Factor:
     return now.be.factor(G, data.X, state.lam, 1e1 * top, many=now.kind.steps)
 
 
+def stretched(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
+    """`trade.stretch` where there are many features: the small coefficients' share of each response against its noise."""
+    be, plan, data = now.be, now.plan, now.data
+    if not (plan.searches and now.kind.steps):
+        return state
+    law, power = plan.covariance(data.noise_scale), plan.model.power
+    target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+    inside = state.lam > inclusion.edges(be, data, now.tuning)
+    small = be.xp.where(inside, 0.0, state.lam**2 * data.norm2).sum() / data.m
+    return trade.stretch(target, state, small, noise)
+
+
 def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
     """A, Sigma, tau's common scale and borderline features, B integrated out; its B is no longer this state's. G goes along."""
     be, plan, data = now.be, now.plan, now.data
@@ -111,6 +124,7 @@ def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, xp.zeros((data.Y.shape[0], 2 * R)), columns], axis=1))
     state = given_G(be, now, state, factor, packed[:, :Q], noise)
+    state = stretched(now, state, factor, packed[:, :Q], noise)
     there = walk(now, state, Systems(factor, packed, border, xp.zeros((chosen.shape[0], R))), noise)
     lam, size = be.put(lam, chosen, there.new), (there.d**2).max() * factor.trace()
     G = integrated.grown(be, X, lam, G, (columns, there.new**2 - old**2), size)

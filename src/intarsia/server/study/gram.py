@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intarsia.errors import FederationError, MessageError
-from intarsia.server.pseudo_rows import root
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, same
 from intarsia.wire.gram_messages import (
@@ -149,6 +148,8 @@ def without(folder: "StudyFolder", site: str) -> bytes:
 
 def joined(folder: "StudyFolder") -> Joined:
     """A root of the joint Gram matrix, as the columns of all sites side by side; `m` is the number of rows it stands for."""
+    from intarsia.server.pseudo_rows import root  # the fit's, with all its libraries: not for every job that starts
+
     blocks, names = _blocks(folder), folder.names
     W = root(joint(folder))
     labels: dict[str, list[tuple[str, str, int]]] = {"features": [], "responses": [], "covariates": []}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from intarsia.errors import InputError
 from intarsia.site.data.table import Table
@@ -50,6 +49,8 @@ def check_covariates(table: Table, order: Any = None) -> None:
 
 def dependent(correlation: np.ndarray) -> np.ndarray:
     """Which columns of a correlation matrix follow from the columns before them; earlier columns are kept."""
+    from scipy.linalg import solve_triangular
+
     c = len(correlation)
     L, basis, out = np.zeros((c, c)), list[int](), list[int]()
     for j in range(c):

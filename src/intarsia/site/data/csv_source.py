@@ -20,7 +20,6 @@ from intarsia.site.data.sources import LEVEL, NUMBER, ArrowBatch, Batch
 _HEAD_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"
 _BOMS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_WORDS = pa.array(["true", "false"])
 _WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
@@ -76,6 +75,7 @@ class CsvSource:
         commas: set[str] = set()
         truths: set[str] = set()
         self.names: list[str] = []
+        words = pa.array(["true", "false"])
         for batch in self._read():
             if first:
                 self.names, first = list(batch.schema.names), False
@@ -90,7 +90,7 @@ class CsvSource:
                     points.discard(name)
                 if name in commas and not _is_number(_with_points(column)):
                     commas.discard(name)
-                if name in truths and pc.all(pc.is_in(pc.utf8_lower(column.drop_null()), value_set=_WORDS)).as_py() is False:
+                if name in truths and pc.all(pc.is_in(pc.utf8_lower(column.drop_null()), value_set=words)).as_py() is False:
                     truths.discard(name)
         if first:
             raise InputError(f"{self.path} has no rows.")

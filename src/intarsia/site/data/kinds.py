@@ -15,8 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from intarsia.errors import InputError
 from intarsia.site.data.survival import martingale_residuals, rmst_pseudo_observations
@@ -125,6 +123,9 @@ def _positive(numbers: np.ndarray, kind: str, transform: str) -> Prepared:
     seen = np.isfinite(numbers)
     low = numbers[seen]
     if transform == "rank-normal":
+        from scipy.special import ndtri
+        from scipy.stats import rankdata
+
         out = numbers.copy()
         out[seen] = ndtri((rankdata(low) - 0.375) / (len(low) + 0.25))  # Blom's scores, ties at their mean rank
         return Prepared(out, Back(kind, transform))
