@@ -37,6 +37,7 @@ class Network:
     """Provisioned once; processes are started, killed and started again by the tests."""
 
     def __init__(self, root: Path, tables: dict[str, pd.DataFrame], *, preshared: bool = True):
+        root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.server = root / "server"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
