@@ -81,7 +81,7 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
 
 def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
     """`without_b.draw`: the state, XB, (U, D, YU), what was accepted and known."""
-    if now.plan.hold > 1:
+    if now.plan.hold > 1 or now.kind.trade:
         state, F, (U, D), stats = without_b.draw(now, state, stats, walk)
         return state, F, (U, D, now.data.Y @ U), stats
     be, data, noise = now.be, now.data, now.noise
