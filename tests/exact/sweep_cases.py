@@ -32,4 +32,4 @@ def problem(m=14, P=150, Q=3, mixing=True, seed=0, block=64, visits=0, tau_scale
 def close(a, b, tolerance=1e-10):
     for name in a._fields:
         x, y = np.asarray(getattr(a, name), dtype=float), np.asarray(getattr(b, name), dtype=float)
-        np.testing.assert_allclose(y, x, rtol=tolerance, atol=tolerance * max(1e-300, np.abs(x).max()), err_msg=name)
+        np.testing.assert_allclose(y, x, rtol=tolerance, atol=tolerance * max(1e-300, np.abs(x).max(initial=0.0)), err_msg=name)
