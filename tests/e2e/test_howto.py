@@ -27,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     begin, end = template.index("[fit]"), template.index("[deliver]")
     fit = template[begin:end]
     for key, value in SHORT.items():
-        fit, changed = re.subn(rf"^{key} = \d+", f"{key} = {value}", fit, flags=re.M)
+        fit, changed = re.subn(rf"^(# )?{key} = (\d+|{{{key}}})", f"{key} = {value}", fit, flags=re.M)
         assert changed == 1
     monkeypatch.setattr(study_command, "TEMPLATE", template[:begin] + fit + template[end:])
     right = in_process.study_for

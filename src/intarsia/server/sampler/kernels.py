@@ -554,7 +554,7 @@ def integrated(
     border: Border,
     candidates: Candidates,
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
-    """`sweep.draw_without_B` between the rotations: U, D, tau, what was accepted, the borderline scales, d W, Vᵀ and d.
+    """`sweep.walk`: U, D, tau, what was accepted, the borderline scales, d W, Vᵀ and d.
 
     `systems` holds the tridiagonal form of G, what is rotated with it (m, Q + 2R + K: Y, E, X diag(lam) Z and the borderline
     features) and rss0; `state` Sigma's U and D, A and tau; `walk` directions, steps and uniform numbers of the moves of Sigma
