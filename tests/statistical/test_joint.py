@@ -5,17 +5,18 @@ Some twenty functions per setting are compared by Kolmogorov-Smirnov; FAILURE is
 A planted bug must fail the same test, on the path users take: in the compiled sweep.
 """
 
+import inspect
 import math
 
 import numpy as np
 import pytest
-from joint import Setting, pairs
+from joint import BE, Setting, pairs
 from scipy.stats import ks_2samp
 
 from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
-from intarsia.server.sampler.schedule import BRIEF, DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE
+from intarsia.server.sampler.schedule import BRIEF, DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE, Sweep, draw_noise
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
@@ -190,6 +191,35 @@ def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch
     right = without_b.fitted
     monkeypatch.setattr(without_b, "fitted", lambda factor, d, Yr, z, e: right(factor, d, Yr, z, 0 * e))
     assert smallest(Setting(kinds=(NARROW,), many=True), replicates=1000) < 1e-6
+
+
+def stretched_alone(replicates=900, times=12):
+    """The joint law before and after the stretch of A against Sigma, and nothing else: the smallest p-value."""
+    setting, rng, before, after = Setting(kinds=(NARROW,), many=True), np.random.default_rng(3), [], []
+    with np.errstate(all="ignore"):
+        for _ in range(replicates):
+            state = setting.prior(rng)
+            Y, data = setting.data(state, rng)
+            before.append(setting.functions(state, Y)[[6, 7, 8, 9, 18, 19]])  # of Sigma and A, which alone move
+            now = Sweep(BE, setting.plan, data, setting.tuning, {}, NARROW)
+            factor = without_b.factored(now, state, BE.weigh(setting.X, state.lam, np.zeros((setting.plan.P, 0)))[0])
+            for _ in range(times):
+                noise = draw_noise(setting.plan, rng, NARROW)
+                state = without_b.stretched(now, state, factor, factor.rotate(data.Y), noise)
+            after.append(setting.functions(state, Y)[[6, 7, 8, 9, 18, 19]])
+    p = [ks_2samp(a, b).pvalue for a, b in zip(np.transpose(before), np.transpose(after), strict=True)]
+    return min(p) * len(p)
+
+
+@pytest.mark.slow
+def test_among_many_features_the_stretch_alone_keeps_the_joint_law(monkeypatch):
+    assert stretched_alone() > FAILURE
+    text = inspect.getsource(trade.stretch)
+    assert " + R * step" in text
+    wrong = dict(vars(trade))
+    exec(text.replace(" + R * step", ""), wrong)  # the planted bug: the volume by which A is stretched is forgotten
+    monkeypatch.setattr(trade, "stretch", wrong["stretch"])
+    assert stretched_alone() < 1e-6
 
 
 @pytest.mark.slow

@@ -240,8 +240,8 @@ class Runner:
 
 def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
-    # Borderline features are taken one after the other, which a device does slowly: fewer.
     plan = replace(plan, on_device=True, looks=0, compiled=False)
+    # Borderline features are taken one after the other, which a device does slowly: fewer.
     few = min(128 if plan.searches else 16, plan.P)
     if device.startswith("cpu"):
         return replace(plan, borderline=min(few, plan.borderline))

@@ -85,7 +85,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
     rotation, tau, accepted = law.rotation(be, state.Sigma), state.tau, xp.zeros(Q + 1, dtype=bool)
     if now.kind.steps:
-        target = integrated.Collapsed(be, factor, Yrot, state.A, data.rss0, data.m, power, tau, plan.laws.global_, law)
+        target = without_b.target(now, state, factor, Yrot)
         steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
         directions = law.directions(be, noise["steps.v"])
         root, tau, accepted = integrated.collapsed_scales(be, target, rotation.root(), directions, steps, noise["steps.u"])
@@ -94,7 +94,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     U, d, Vt = conditionals.whiten(be, rotation.U.T @ state.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
-    candidates = {name: part(noise, "border")[name][: Xk.shape[1]] for name in ("value", "mix", "pick")}
+    candidates = {name: noise[f"border.{name}"][: Xk.shape[1]] for name in ("value", "mix", "pick")}
     taken = integrated.Taken(Xk, Zk, state.lam[border.features])
     new, W = integrated.borderline(be, systems, taken, border, plan.laws.local, candidates)
     return Walked(rotation, tau, accepted, new, d, Vt, W * d)

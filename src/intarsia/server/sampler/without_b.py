@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from intarsia.server.sampler import conditionals, inclusion, integrated, trade
-from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
+from intarsia.server.sampler.backends.protocol import Array, Factor
 from intarsia.server.sampler.covariance import Rotation
 from intarsia.server.sampler.schedule import KNOWN, Sweep, part
 from intarsia.server.sampler.state import Border, State, Stats
@@ -107,9 +107,14 @@ def stretched(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict
     plan, data = now.plan, now.data
     if not plan.stretches(now.kind):
         return state
+    return trade.stretch(target(now, state, factor, Yrot), data, state, noise)
+
+
+def target(now: Sweep, state: State, factor: Factor, Yrot: Array) -> integrated.Collapsed:
+    """The density of Sigma and tau's common scale, given A and lam, B integrated out."""
+    plan, data = now.plan, now.data
     law, power = plan.covariance(data.noise_scale), plan.model.power
-    target = integrated.Collapsed(now.be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
-    return trade.stretch(target, data, state, noise)
+    return integrated.Collapsed(now.be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
 
 
 def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
@@ -121,7 +126,7 @@ def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk
     chosen = border.features
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, xp.zeros((data.Y.shape[0], 2 * R)), columns], axis=1))
-    state = given_G(be, now, state, factor, packed[:, :Q], noise)
+    state = given_G(now, state, factor, packed[:, :Q], noise)
     state = stretched(now, state, factor, packed[:, :Q], noise)
     there = walk(now, state, Systems(factor, packed, border, xp.zeros((chosen.shape[0], R))), noise)
     lam, size = be.put(lam, chosen, there.new), (there.d**2).max() * factor.trace()
@@ -130,9 +135,9 @@ def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk
     return state._replace(lam=lam, tau=there.tau, Sigma=Sigma), G
 
 
-def given_G(be: Backend, now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
+def given_G(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
     """F = XB without B, then A and Sigma given F, all in the factor's coordinates."""
-    plan, data, power = now.plan, now.data, now.plan.model.power
+    be, plan, data, power = now.be, now.plan, now.data, now.plan.model.power
     law = plan.covariance(data.noise_scale)
     rotation = law.rotation(be, state.Sigma)
     s, YU = (rotation.variances / power) ** 0.5, Yrot @ rotation.U
