@@ -293,7 +293,7 @@ def test_a_target_stops_the_run_at_the_same_draw_whatever_the_workers(tmp_path):
     y = x[:, :2] @ rng.standard_normal((2, 2)) + rng.standard_normal((60, 2))
     run = Settings(draws=2000, warmup=50, thin=2, chains=4, seed=1, until=Until(rhat=1.05, folded=1.06, ess=150))
     alone = sample(x, y, settings=replace(run, workers=1, memory=0))
-    assert alone.draws in (100, 150, 200, 300, 400)
+    assert alone.draws in (100, 150, 200, 250, 300, 350, 400)
     pair = sample(x, y, settings=replace(run, workers=2, memory=0, checkpoint=tmp_path))
     assert pair.draws == alone.draws
     np.testing.assert_array_equal(pair.C, alone.C)

@@ -40,7 +40,7 @@ def log_posterior(X: np.ndarray, d: np.ndarray, Y: np.ndarray, t: np.ndarray) ->
 
 def tuning() -> Tuning:
     """Features that are out are taken seldom, each with a probability of its own; those that are in nearly always."""
-    rates = {"doubt": np.log([0.9, 0.4, 0.2]), "limit": np.log(2.0), "rate": np.log(0.95)}
+    rates = {"doubt": np.log([0.9, 0.4, 0.2]), "limit": np.log(2.0), "rate": np.log([0.95, 0.3, 0.6])}
     return Tuning(theta=np.zeros(3), log_steps=np.zeros(2), **rates)
 
 
@@ -112,7 +112,7 @@ def test_forgetting_that_features_that_are_out_are_taken_less_often_is_noticed(
 
 def test_with_more_features_taken_than_there_are_places_none_moves() -> None:
     data = SimpleNamespace(norm2=np.ones(40))
-    every = initial_tuning(SimpleNamespace(element=False, P=40, R=1, m=9))
+    every = initial_tuning(SimpleNamespace(element=False, searches=True, P=40, R=1, m=9))
     few = SimpleNamespace(searches=True, borderline=5)
     for be in (BE, backends.on_device()):
         border = inclusion.choose(be, few, data, every, np.ones(40), np.full(40, 0.5))
@@ -181,7 +181,7 @@ def test_a_missing_feature_is_found_among_many() -> None:
 def test_the_gram_matrix_that_is_handed_on_belongs_to_the_scales() -> None:
     X, Y = many_features()
     made, data, rng = plan(Model(), X, Y), prepare(BE, X, Y), np.random.default_rng(0)
-    tuned = initial_tuning(made)._replace(doubt=np.full(2500, np.log(0.02)), limit=np.log(250.0), rate=np.zeros(()))
+    tuned = initial_tuning(made)._replace(doubt=np.full(2500, np.log(0.02)), limit=np.log(250.0), rate=np.zeros(2500))
     state = State(np.eye(2), np.zeros((2500, 2)), np.full(2500, 0.5), np.array([0.004, 0.004]), np.eye(2))
     before, gram = state.lam, None
     for _ in range(5):

@@ -46,3 +46,14 @@ def test_what_is_fitted_has_its_posterior_mean_and_covariance(size, how):
         np.testing.assert_allclose(mean[:, j], d[j] * G @ np.linalg.solve(M, Y[:, j]), atol=1e-9 * np.abs(G).max())
         covariance = maps[:, :, j].T @ maps[:, :, j]
         np.testing.assert_allclose(covariance, G @ np.linalg.inv(M), atol=1e-9 * np.abs(G).max())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_root_of_a_singular_matrix_is_its_root(seed):
+    """Centred columns of many rows: the elimination's pivots come near nought at any place."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((40, 60)) * np.exp(2 * rng.standard_normal(60))
+    X -= X.mean(axis=0)
+    system = NUMPY.factor(X @ X.T, X, np.ones(60), 1.0)
+    root = system.unrotate(system.root(np.eye(40)))
+    np.testing.assert_allclose(root @ root.T, X @ X.T, atol=1e-11 * np.abs(X @ X.T).max())

@@ -63,7 +63,9 @@ class Setting:
             log_steps=np.log(np.full(2, 1.2)),
         )
         if problem.many:
-            self.tuning = self.tuning._replace(doubt=np.log(np.linspace(0.05, 0.9, P)), limit=np.log(2.0), rate=np.log(0.9))
+            self.tuning = self.tuning._replace(
+                doubt=np.log(np.linspace(0.05, 0.9, P)), limit=np.log(2.0), rate=np.log(np.linspace(0.9, 0.3, P))
+            )
 
     def scale(self, rng, shape, law):
         if law == "horseshoe":

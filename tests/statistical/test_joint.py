@@ -16,7 +16,7 @@ from scipy.stats import ks_2samp
 from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
-from intarsia.server.sampler.schedule import BRIEF, DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE, Sweep, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, NARROW, PLAIN, SHORT, WIDE, Sweep, draw_noise
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
@@ -35,7 +35,6 @@ SETTINGS = {
     "row, many features": MANY, "row, many features, reach": MANY | {"reach": 1.0},
     "row, many features, readable": MANY | {"reach": 1.0, "compiled": False},
     "row, many features, independent noise": MANY | {"noise": "independent"},
-    "row, many features, readable, as on a device": MANY | {"kinds": (WIDE, BRIEF, BRIEF), "compiled": False},
     "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},

@@ -12,8 +12,10 @@ from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
 
 LEAST = 1e-3  # added to the variance of a feature's strength, so that every feature has its chance
-FLOOR = 0.1  # of the mean probability to be in, added to each feature's
-SHARE = 0.4  # of the borderline move's places, for features that are in, and as many again for those that are out
+FLOOR = 0.1  # of the mean probability to be in, added to each feature's when it says how often to take it
+SEEN = 0.1  # least probability with which a feature that is in is taken
+SHARE = 0.6  # of the borderline move's places that are filled on average
+OFTEN = 2.0  # how often a feature that is always taken in the rarer of its two states is, at most, in the other
 SCORES = 40  # sweeps after which older scores fade
 
 
@@ -55,7 +57,7 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     if plan.element:
         return tuning, memory
 
-    if kind.collapse and kind.steps:
+    if kind.collapse:
         accepted = xp.stack([xp.mean(1.0 * stats.steps[:-1]), 1.0 * stats.steps[-1]])
         tuning = tuning._replace(log_steps=xp.clip(tuning.log_steps + gain * (accepted - ACCEPT), -7, 1))
     begun = sweep >= min(20, warmup // 4)
@@ -72,9 +74,10 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
 
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
-            likely = memory.likely + FLOOR * memory.likely.mean()
-            often = SHARE * plan.borderline / xp.maximum(likely.sum(), 1e-300)
-            return tuning._replace(doubt=xp.log(xp.clip(often * likely, 1e-12, 1.0)), rate=xp.log(xp.minimum(often, 1.0)))
+            likely = memory.likely
+            often = xp.minimum(SHARE * plan.borderline / xp.maximum(2 * (likely * (1 - likely)).sum(), 1e-300), OFTEN)
+            out = xp.clip(often * (likely + FLOOR * likely.mean()), 1e-12, 1.0)
+            return tuning._replace(doubt=xp.log(out), rate=xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)))
         return tuning._replace(doubt=xp.log(memory.spread + LEAST))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))

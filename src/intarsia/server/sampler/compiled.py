@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, kernels, without_b
+from intarsia.server.sampler import conditionals, inclusion, kernels, trade, without_b
 from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -95,7 +95,7 @@ def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
     lam, W = be.put(state.lam, border.features, there.new), np.ascontiguousarray(factor.unrotate(there.W))
     B, F = kernels.coefficients(X.T, (lam, there.tau), Z, (W, there.Vt))
     (U, D), stats = there.rotation, stats._replace(steps=there.accepted)
-    return state._replace(B=B, lam=lam, tau=there.tau), F, (U, D, data.Y @ U), stats
+    return state._replace(A=there.A, B=B, lam=lam, tau=there.tau), F, (U, D, data.Y @ U), stats
 
 
 def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> Walked:
@@ -104,6 +104,12 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     factor = cast(Tridiagonal, system)
     steps = np.exp(now.tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     constants, features = _constants(now), border.features
+    if plan.stretches(now.kind):
+        small = float(trade.outside(np, data, state, data.noise_scale))
+        moves = noise["stretch.v"], np.array(trade.STRETCHES) * noise["stretch.z"], np.log(noise["stretch.u"])
+        systems = factor.diag, factor.off, np.ascontiguousarray(packed[:, : plan.Q]), data.rss0
+        A, Sigma = kernels.stretch(systems, (state.A, state.Sigma, state.tau), constants, small, moves)
+        state = state._replace(A=A, Sigma=Sigma)
     U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
@@ -115,7 +121,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
             "The linear system of the coefficients is not positive definite: a scale has left the range of "
             "double precision. Standardise the columns, or fit with noise='correlated'."
         )
-    return Walked(Rotation(U, D), tau, accepted, new, d, Vt, W)
+    return Walked(state.A, Rotation(U, D), tau, accepted, new, d, Vt, W)
 
 
 def _constants(now: Sweep) -> Constants:

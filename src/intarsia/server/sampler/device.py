@@ -240,9 +240,9 @@ class Runner:
 
 def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
-    plan = replace(plan, on_device=True, looks=0, compiled=False)
+    plan = replace(plan, compiled=False)
     # Borderline features are taken one after the other, which a device does slowly: fewer.
-    few = min(128 if plan.searches else 16, plan.P)
+    few = min(96 if plan.searches else 16, plan.P)
     if device.startswith("cpu"):
         return replace(plan, borderline=min(few, plan.borderline))
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)

@@ -31,7 +31,7 @@ def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: A
     taken = xp.log(u) < xp.where(lam > edge, tuning.rate, tuning.doubt)
     features = be.members(taken, K)
     fits = taken.sum() <= K  # else none moves; that depends on who was taken alone
-    return Border(features, taken[features] & fits, edge[features], xp.exp(tuning.doubt[features] - tuning.rate))
+    return Border(features, taken[features] & fits, edge[features], xp.exp((tuning.doubt - tuning.rate)[features]))
 
 
 class Scored(NamedTuple):

@@ -26,6 +26,7 @@ from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
 from intarsia.server.sampler.integrated import Taken
 from intarsia.server.sampler.state import Border
+from intarsia.server.sampler.trade import LEAST as SMALLEST
 
 
 class Constants(NamedTuple):
@@ -542,6 +543,60 @@ def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
         for q in range(Q):
             U[q, i] = -V[q, Q - 1 - i] if total < 0 else V[q, Q - 1 - i]
     return U, D
+
+
+@njit(cache=True, error_model="numpy")
+def _stretched(
+    systems: tuple[Array, Array, Array, Array], A: Array, Sigma: Array, tau: Array, constants: Constants, least: float
+) -> tuple[float, bool]:
+    """The density of `trade.stretch` at A and Sigma, and whether Sigma is one that may be proposed."""
+    correlated, Q = constants.correlated, Sigma.shape[0]
+    U, D, _, _ = rotated(Sigma, A[:0, :Q], A, correlated)
+    allowed, log_det, K = True, 0.0, np.empty((Q, Q))
+    for i in range(Q):
+        allowed = allowed and D[i] > least
+        D[i] = max(D[i], least)
+        log_det += math.log(D[i])
+        for q in range(Q):
+            K[i, q] = U[q, i] / math.sqrt(D[i])
+    value = _collapsed(systems, K, log_det, A, tau, constants) - 0.5 * (A**2).sum()
+    return value - ((Q + 1) / 2 if correlated else 1.0) * log_det, allowed
+
+
+@njit(cache=True, error_model="numpy")
+def stretch(
+    systems: tuple[Array, Array, Array, Array],
+    state: tuple[Array, Array, Array],
+    constants: Constants,
+    small: float,
+    numbers: tuple[Array, Array, Array],
+) -> tuple[Array, Array]:
+    """`trade.stretch`: A and Sigma.
+
+    `systems` are as in `integrated`, with the responses alone; `state` A, Sigma and tau; `small` is `trade.outside`; `numbers`
+    directions, steps and logarithms of uniform numbers.
+    """
+    A, Sigma, tau = state
+    directions, steps, log_u = numbers
+    correlated, (Q, R) = constants.correlated, A.shape
+    least = SMALLEST * (constants.noise_scale**2).min()
+    value, _ = _stretched(systems, A, Sigma, tau, constants, least)
+    for k in range(steps.size):
+        v = np.zeros(Q)
+        if correlated:
+            v[:] = directions[k] / math.sqrt((directions[k] ** 2).sum())
+        else:
+            v[k % Q] = 1.0
+        there = A + np.outer(math.expm1(steps[k]) * v, np.dot(v, A))
+        wide, old = there * tau, A * tau
+        gain = (np.dot(wide, wide.T) - np.dot(old, old.T)) * small
+        if not correlated:
+            gain = np.diag(np.diag(gain))
+        new = Sigma - gain
+        proposed, allowed = _stretched(systems, there, new, tau, constants, least)
+        if allowed and log_u[k] < proposed - value + R * steps[k]:
+            A, Sigma, value = there, new, proposed
+    return A, Sigma
 
 
 @njit(cache=True, error_model="numpy")

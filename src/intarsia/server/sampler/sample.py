@@ -5,7 +5,7 @@ import platform
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ def sample(
             stacklevel=2,
         )
     made = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees)
-    searches, round_ = made.searches, replace(made, on_device=engine != "cpu").every
-    settings = settings.filled(round_ if searches else 0)
+    searches = made.searches
+    settings = settings.filled(made.every if searches else 0)
     asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:

@@ -18,15 +18,16 @@ from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
-MANY_BORDERLINE = 256  # of those that features are taken for where there are many (`inclusion`)
+MANY_BORDERLINE = 192  # places for them where there are many (`inclusion`),
+MANY_CANDIDATES = 48  # and scales that each chooses among there
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
-LOOKS = 2  # rounds without B before each sweep, where features are many
-ROUND, DEVICE_ROUND = 2, 4  # sweeps of which one is wide, there; a device takes longer over a wide one, beside the others
+LOOKS = 3  # rounds without B before each sweep, where features are many
+ROUND = 2  # sweeps of which one is wide, there
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
@@ -38,13 +39,11 @@ class Kind(NamedTuple):
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
     trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
-    steps: bool = True  # of the covariance and the global scale, where B is integrated out
     score: bool = False  # how likely each feature is to be in, for the warm-up
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
 WIDE, NARROW = Kind(True, True, True, trade=True, score=True), Kind(True, False, False)
-BRIEF = NARROW._replace(steps=False)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -59,14 +58,13 @@ class Plan:
     R: int
     rows: int
     borderline: int = 16
-    candidates: int = 12
+    candidates: int = 12  # scales that each of them chooses among
     mixing: bool = True
     block: int = BLOCK
     visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
     length: float = field(default=0.0, compare=False)  # root mean square of the lengths of X's columns
     tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale),
     tau_reach: float = math.inf  # whose tail ends about so many times its scale
-    on_device: bool = False  # are chains made side by side on an accelerator?
     looks: int = 0  # rounds with B integrated out and not drawn (`without_b`) that a sweep begins with
     compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
 
@@ -113,14 +111,14 @@ class Plan:
 
     def stretches(self, kind: Kind) -> bool:
         """Is each response's share of it traded too?"""
-        return kind.collapse and kind.steps and (kind.trade or self.searches)
+        return kind.collapse and (kind.trade or self.searches)
 
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return (DEVICE_ROUND if self.on_device else ROUND) if self.searches else 7
+        return ROUND if self.searches else 7
 
     def kind(self, sweep: int, warmup: int | None = None) -> Kind:
         """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
@@ -134,7 +132,7 @@ class Plan:
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
         if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one
-            return WIDE if place == 0 else BRIEF if self.on_device else NARROW
+            return WIDE if place == 0 else NARROW
         if place == 0:
             return FULL._replace(trade=self.trades)
         return LIGHT if place % self.hold == 0 else SHORT
@@ -175,7 +173,7 @@ class Plan:
             walk = self._walk(kind)
             look = walk | {name: spec[name] for name in spec if name == "A" or name.startswith("Sigma.")}
             look |= {"z": ("normal", (self.rows, R), 0.0), "e": ("normal", (self.rows, R), 0.0)}
-            spec |= walk | {f"look{i}.{name}": entry for i in range(self.looks) for name, entry in look.items()}
+            spec |= walk | {f"looks.{name}": (of, (self.looks, *shape), p) for name, (of, shape, p) in look.items() if self.looks}
         if kind.trade:
             spec |= trade.needs()
         return spec
@@ -225,7 +223,8 @@ def plan(
     )  # fmt: skip
     made = made.at_level(math.sqrt(np.square(Y).sum() / (m * Q)))
     if made.searches:
-        made = replace(made, looks=LOOKS, borderline=min(MANY_BORDERLINE, P) if borderline is None else made.borderline)
+        places = min(MANY_BORDERLINE, P) if borderline is None else made.borderline
+        made = replace(made, looks=LOOKS, borderline=places, candidates=MANY_CANDIDATES)
     return made
 
 

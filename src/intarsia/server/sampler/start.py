@@ -54,5 +54,5 @@ def initial_tuning(plan: Plan) -> Tuning:
         doubt=np.zeros(plan.P),
         log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
         limit=np.zeros(()),
-        rate=np.zeros(()),
+        rate=np.zeros(plan.P if plan.searches else ()),
     )

@@ -3,6 +3,7 @@
 Whether a run stops at a look depends on its first draws alone, so the same seed stops at the same draw, whatever the workers.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,14 +56,14 @@ class Standing:
 
 
 def looks(budget: int, until: Until | None) -> list[int]:
-    """Numbers of draws at which a run is looked at, the budget last: 100, 150, 200, 300, 400, 600, 800, …"""
+    """Numbers of draws at which a run is looked at, the budget last: 100, 150, …, 400, 500, …, 800, 1000, …, 1600, 2000, …"""
 
     def every() -> Iterator[int]:
-        base = FIRST
+        draws = FIRST
         while True:
-            yield base
-            yield base * 3 // 2
-            base *= 2
+            yield draws
+            # A quarter more at most, in steps that double: halves of the first look's draws up to four times as many.
+            draws += max(FIRST // 2, 2 ** math.floor(math.log2(draws / FIRST)) * FIRST // 4)
 
     out = []
     if until is not None:

@@ -8,7 +8,7 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves, without_b
+from intarsia.server.sampler import compiled, conditionals, integrated, moves, trade, without_b
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
@@ -77,19 +77,22 @@ def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
 
 
 def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> Walked:
-    """Sigma and tau's common scale, then the local scales of borderline features, all with B integrated out."""
+    """Each response's share against its noise, Sigma and tau's common scale, then the local scales of borderline features, all
+    with B integrated out.
+    """
     be, plan, data = now.be, now.plan, now.data
     xp, power, (Q, R) = be.xp, plan.model.power, (plan.Q, plan.R)
     factor, packed, border, Zk = given
     law = plan.covariance(data.noise_scale)
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    rotation, tau, accepted = law.rotation(be, state.Sigma), state.tau, xp.zeros(Q + 1, dtype=bool)
-    if now.kind.steps:
-        target = without_b.target(now, state, factor, Yrot)
-        steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
-        directions = law.directions(be, noise["steps.v"])
-        root, tau, accepted = integrated.collapsed_scales(be, target, rotation.root(), directions, steps, noise["steps.u"])
-        rotation = law.from_root(be, root)
+    if plan.stretches(now.kind):
+        state = trade.stretch(without_b.target(now, state, factor, Yrot), data, state, noise)
+    target = without_b.target(now, state, factor, Yrot)
+    steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
+    directions = law.directions(be, noise["steps.v"])
+    root = law.rotation(be, state.Sigma).root()
+    root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
+    rotation = law.from_root(be, root)
     s = (rotation.variances / power) ** 0.5
     U, d, Vt = conditionals.whiten(be, rotation.U.T @ state.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
@@ -97,7 +100,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     candidates = {name: noise[f"border.{name}"][: Xk.shape[1]] for name in ("value", "mix", "pick")}
     taken = integrated.Taken(Xk, Zk, state.lam[border.features])
     new, W = integrated.borderline(be, systems, taken, border, plan.laws.local, candidates)
-    return Walked(rotation, tau, accepted, new, d, Vt, W * d)
+    return Walked(state.A, rotation, tau, accepted, new, d, Vt, W * d)
 
 
 def draw_A(now: Sweep, state: State, F: Array, view: Rotated) -> State:

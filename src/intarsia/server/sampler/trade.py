@@ -174,6 +174,16 @@ def stretch_needs(Q: int) -> dict[str, Noise]:
     }
 
 
+def outside(xp: Any, data: Data, state: State, scale: Array) -> Array:
+    """What the features that are out add to a row's variance before tau and A come to it; `scale` (Q) is that of the noise's law.
+
+    By lam and tau alone, so that the way back of a stretch has the same.
+    """
+    strength = state.lam**2 * data.norm2
+    inside = strength * (state.tau**2).sum() > LIMIT * (scale**2).mean()
+    return xp.where(inside, 0.0, strength).sum() / data.m
+
+
 def stretch(target: Collapsed, data: Data, state: State, noise: dict[str, Array]) -> State:
     """The same trade for one direction v of the responses after the other: A is stretched along v, by which the small
     coefficients gain or lose there, and Sigma gives or takes as much. tau and the local scales stay.
@@ -182,11 +192,7 @@ def stretch(target: Collapsed, data: Data, state: State, noise: dict[str, Array]
     """
     be, law, xp, R = target.be, target.covariance, target.be.xp, state.A.shape[1]
     least = LEAST * (law.scale**2).min()
-    # What the features that are out add to a row's variance before tau and A come to it. By lam and tau alone, so that the way
-    # back has the same.
-    strength = state.lam**2 * data.norm2
-    inside = strength * (state.tau**2).sum() > LIMIT * (law.scale**2).mean()
-    small = xp.where(inside, 0.0, strength).sum() / data.m
+    small = outside(xp, data, state, law.scale)
 
     def density(A: Array, rotation: Rotation) -> Array:
         at = rotation._replace(variances=xp.maximum(rotation.variances, least)).root()

@@ -29,10 +29,11 @@ class Systems(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """Where a walk ends: Sigma, tau, what was accepted, the features' new scales; d_j and Vᵀ of the whitened A; and
+    """Where a walk ends: A, Sigma, tau, what was accepted, the features' new scales; d_j and Vᵀ of the whitened A; and
     d_j (I + d_j² G)⁻¹ rhs_j, rotated, with G and rhs at the new scales.
     """
 
+    A: Array
     rotation: Rotation
     tau: Array
     accepted: Array
@@ -62,8 +63,7 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
         G, XZ = be.weigh(X, state.lam, Z)
     else:
         G = be.weigh(X, state.lam, Z[:, :0])[0] if now.gram is None else now.gram
-        for i in range(plan.looks):
-            state, G = look(now, state, G, part(noise, f"look{i}"), walk)
+        state, G = looks(now, state, G, walk)
         XZ = be.times(X, state.lam[:, None] * Z)
     if kind.trade:
         prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
@@ -75,7 +75,6 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     chosen = border.features
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
-    state = stretched(now, state, factor, packed[:, : plan.Q], noise)
     there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
     new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
     lam, size = be.put(lam, chosen, new), (there.d**2).max() * factor.trace()
@@ -91,7 +90,7 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
         return (moved + factor.apply(W)) @ Vt * tau
 
     F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
-    return Drawn(state._replace(B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
+    return Drawn(state._replace(A=there.A, B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
 
 
 def factored(now: Sweep, state: State, G: Array) -> Factor:
@@ -99,15 +98,7 @@ def factored(now: Sweep, state: State, G: Array) -> Factor:
     plan, data = now.plan, now.data
     root = plan.covariance(data.noise_scale).rotation(now.be, state.Sigma).root()
     top = plan.model.power * ((root.K @ state.A * state.tau) ** 2).sum()
-    return now.be.factor(G, data.X, state.lam, 1e1 * top, many=now.kind.steps)
-
-
-def stretched(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:
-    """`trade.stretch`, in sweeps that trade and in those among many features: each response's share against its noise."""
-    plan, data = now.plan, now.data
-    if not plan.stretches(now.kind):
-        return state
-    return trade.stretch(target(now, state, factor, Yrot), data, state, noise)
+    return now.be.factor(G, data.X, state.lam, 1e1 * top, many=True)
 
 
 def target(now: Sweep, state: State, factor: Factor, Yrot: Array) -> integrated.Collapsed:
@@ -115,6 +106,16 @@ def target(now: Sweep, state: State, factor: Factor, Yrot: Array) -> integrated.
     plan, data = now.plan, now.data
     law, power = plan.covariance(data.noise_scale), plan.model.power
     return integrated.Collapsed(now.be, factor, Yrot, state.A, data.rss0, data.m, power, state.tau, plan.laws.global_, law)
+
+
+def looks(now: Sweep, state: State, G: Array, walk: Walk) -> tuple[State, Array]:
+    """All looks of a sweep, one after the other."""
+    noise = part(now.noise, "looks")
+
+    def one(carry: tuple[State, Array], numbers: tuple[Array, ...]) -> tuple[tuple[State, Array], None]:
+        return look(now, *carry, dict(zip(noise, numbers, strict=True)), walk), None
+
+    return now.be.scan(one, (state, G), tuple(noise.values()))[0] if now.plan.looks else (state, G)
 
 
 def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
@@ -127,12 +128,11 @@ def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk
     columns, old = X[:, chosen], lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, xp.zeros((data.Y.shape[0], 2 * R)), columns], axis=1))
     state = given_G(now, state, factor, packed[:, :Q], noise)
-    state = stretched(now, state, factor, packed[:, :Q], noise)
     there = walk(now, state, Systems(factor, packed, border, xp.zeros((chosen.shape[0], R))), noise)
     lam, size = be.put(lam, chosen, there.new), (there.d**2).max() * factor.trace()
     G = integrated.grown(be, X, lam, G, (columns, there.new**2 - old**2), size)
     Sigma = (there.rotation.U * there.rotation.variances) @ there.rotation.U.T
-    return state._replace(lam=lam, tau=there.tau, Sigma=Sigma), G
+    return state._replace(A=there.A, lam=lam, tau=there.tau, Sigma=Sigma), G
 
 
 def given_G(now: Sweep, state: State, factor: Factor, Yrot: Array, noise: dict[str, Array]) -> State:

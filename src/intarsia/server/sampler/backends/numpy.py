@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas, eigh_tridiagonal, lapack, solve_triangular, svd
+from scipy.linalg import blas, lapack, solve_triangular, svd
 from scipy.special import ndtr, ndtri
 
 from intarsia.server.sampler.backends.protocol import Array
@@ -21,6 +21,10 @@ STIFF = 1e10
 STIFF_A = 1e8
 
 
+# Reflectors that LAPACK applies together, if it has room for them; it does half of its work faster then.
+REFLECTORS = 32
+
+
 class Tridiagonal:
     """G = H T Hᵀ with T tridiagonal and H a product of Householder reflectors (LAPACK sytrd)."""
 
@@ -31,7 +35,7 @@ class Tridiagonal:
         if m < 3 or not top * np.trace(G) < STIFF:
             self._use_svd()
             return
-        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1)
+        c, self.diag, self.off, self.tau, _ = lapack.dsytrd(G, lower=1, lwork=REFLECTORS * m)
         self.reflectors = np.asfortranarray(c[1:, : m - 1])
 
     def _use_svd(self) -> None:
@@ -63,15 +67,9 @@ class Tridiagonal:
 
     def root(self, z: Array) -> Array:
         """R z with R Rᵀ = G, rotated: R is the bidiagonal factor of T."""
-        df, ef, info = lapack.dpttrf(self.diag[:-1], self.off[:-1]) if self.dense is None else (self.diag, self.off, 1)
-        if info != 0:  # features that reach few rows
-            w, V = eigh_tridiagonal(self.diag, self.off)
-            return np.asarray(V @ (np.sqrt(np.maximum(w, 0.0))[:, None] * z))
-        # Where every column of X is centred the last pivot is nought, or a rounding error.
-        last = max(float(self.diag[-1] - self.off[-1] ** 2 / df[-1]), 0.0)
-        scaled = np.sqrt(np.append(df, last))[:, None] * z
-        scaled[1:] += np.append(ef, self.off[-1] / df[-1])[:, None] * scaled[:-1]
-        return scaled
+        if self.dense is not None:
+            return np.asarray(np.sqrt(self.diag)[:, None] * z)
+        return bidiagonal_root(self.diag, self.off, z)
 
     def apply_rotated(self, V: Array) -> Array:
         """G V for V rotated, and so rotated."""
@@ -117,6 +115,32 @@ class Tridiagonal:
         if ef.size == 0:
             return b / (df if b.ndim == 1 else df[:, None])
         return lapack.dpttrs(df, ef, b)[0]
+
+
+def bidiagonal_root(diag: Array, off: Array, z: Array) -> Array:
+    """R z with R Rᵀ = T, the tridiagonal matrix of these two diagonals, positive semidefinite but for rounding.
+
+    The pivots of elimination from above are held to what elimination from below leaves room for: in a singular T (centred
+    columns, few features) rounding would carry one below that, and the next ones away from it.
+    """
+    over, below = diag.tolist(), off.tolist()
+    m = len(over)
+    least = [0.0] * m  # each pivot's smallest value for which the rest of T stays semidefinite
+    for i in range(m - 2, -1, -1):
+        rest = over[i + 1] - least[i + 1]
+        least[i] = below[i] ** 2 / rest if rest > 0 else 0.0
+    roots, ratios, taken = [0.0] * m, [0.0] * m, 0.0
+    for i in range(m):
+        pivot = max(over[i] - taken, least[i], 0.0)
+        roots[i] = pivot**0.5
+        if i + 1 < m and pivot > 0:
+            ratios[i + 1] = below[i] / pivot
+            taken = below[i] * ratios[i + 1]
+        else:
+            taken = 0.0
+    out = np.array(roots)[:, None] * z
+    out[1:] += np.array(ratios)[1:, None] * out[:-1]
+    return np.asarray(out)
 
 
 class NumpyBackend:
