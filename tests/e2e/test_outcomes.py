@@ -77,8 +77,14 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     asthma, months = found["x0", "asthma"], found["x0", "months"]
     # Per unit of the feature, whose standard deviation is 10: a log odds ratio of .08.
     assert asthma["lower"] < 0.08 < asthma["upper"]
-    assert asthma["odds_ratio"] == asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
-    assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio per unit of the feature", "odds ratio")
+    # The odds ratio is that of the effect without the sparse prior; `ratio` goes with `effect`. The table says which is which.
+    for name, source in (("odds_ratio", "unshrunk"), ("or_lower", "unshrunk_lower"), ("or_upper", "unshrunk_upper")):
+        assert asthma[name] == pytest.approx(np.exp(asthma[source]))
+    assert asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert asthma["odds_ratio"] != asthma["ratio"]
+    assert asthma["unit"] == "log odds ratio per unit of the feature"
+    assert asthma["or_is"] == "odds ratio under a flat prior of its own"
+    assert asthma["ratio_is"] == "odds ratio, drawn towards 1 by the sparse prior"
     assert asthma["or_lower"] < asthma["odds_ratio"] < asthma["or_upper"]
     # Under a flat prior of its own the effect is not drawn towards zero.
     assert asthma["unshrunk_lower"] < 0.08 < asthma["unshrunk_upper"]
@@ -118,7 +124,7 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert asthma["effect"] == pytest.approx(plain, rel=1e-9)
     whole = told.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
     assert abs(asthma["effect"] - whole["effect"]) < whole["sd"] / 5
-    assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["unshrunk"]))
     assert asthma["unit"] == "log odds ratio per unit of the feature"
     assert asthma["or_upper"] < 1
     assert found["g1", "months"]["unit"] == "months per unit of the feature"
@@ -131,7 +137,7 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     row = table.loc[("g1", "asthma")]
     assert row["unit"] == "log odds ratio per sd of the feature"
     assert row["effect"] == pytest.approx(asthma["effect"] * lab.units.x_scale[j])
-    assert row["odds_ratio"] == pytest.approx(np.exp(row["effect"]))
+    assert row["odds_ratio"] == pytest.approx(np.exp(row["unshrunk"]))
     assert row["unshrunk"] == pytest.approx(asthma["unshrunk"] * lab.units.x_scale[j])
     assert table.loc[("g1", "months"), "unit"] == "months per sd of the feature"
     assert table.loc[("g1", "visits"), "unit"] == "sd of the response per sd of the feature"
@@ -223,7 +229,7 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
         assert SiteFolder.load(tmp_path / name).site().model(study()).rows() == result.models[name].rows()
     assert "mind: asthma: from the linear model" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "clinic.csv.out.csv")
-    assert set(table["ratio_is"].dropna()) == {"odds ratio", "ratio at the mean count"}
+    assert set(table["ratio_is"].dropna()) == {"odds ratio, drawn towards 1 by the sparse prior", "ratio at the mean count"}
     # A prediction of subjects whose outcome is known says how well it held.
     fresh = frames(400, seed=5)
     for name, frame in fresh.items():

@@ -30,8 +30,9 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 
 @dataclass(frozen=True)
 class Response:
-    """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, and how much wider the
-    predictions are than the draws say (`spread`). Who reads a response whose scale is shared does not know its mean (NaN)."""
+    """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, how much wider the
+    predictions are than the draws say (`spread`), and what share of variance they will explain in new subjects with its standard
+    error (`expected`; None where no row was left out). Who reads a response whose scale is shared does not know its mean: NaN."""
 
     y_mean: float
     s_y: float
@@ -39,6 +40,7 @@ class Response:
     sigma2_mean: float
     sigma2: Array | None = field(default=None, repr=False)
     spread: float = 1.0
+    expected: tuple[float, float] | None = None
 
     def features(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Any]:
         """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
@@ -92,7 +94,7 @@ class Response:
         reach = NormalDist().inv_cdf((1 + c.interval) / 2)
         spread = total[1] if len(total) > 1 else None
         if self.back.kind == "binary":
-            return self._probabilities(reach, total[0], None if spread is None else np.sqrt(self.spread) * spread)
+            return self.probabilities(reach, total[0], None if spread is None else np.sqrt(self.spread) * spread)
         mean = self.y_mean + self.s_y * total[0]
         out = {"mean": mean}
         if spread is not None:
@@ -104,12 +106,17 @@ class Response:
         # On a curved scale the ends are turned back; a standard deviation has no counterpart there.
         return {name: np.full_like(mean, np.nan) if name == "sd" else turn(values) for name, values in out.items()}
 
-    def _probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
-        """The probability of yes; its interval is that of the probability itself: what comes is yes or no."""
-        slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=self.sigma2_mean))
+    def probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
+        """The probability of yes; its interval is that of the probability itself: what comes is yes or no.
+
+        What is predicted is less than what could be: log odds are as far apart as the share of variance that predictions explain
+        in rows left out allows, not the whole model's.
+        """
+        sigma2 = self.sigma2_mean if self.expected is None else 1.0 - self.expected[0]
+        slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=sigma2))
         from intarsia.site.probabilities import centred  # its libraries are not for every process that starts
 
-        constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - self.sigma2_mean, 0.0)))
+        constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - sigma2, 0.0)))
         p = _expit(constant + slope * line)
         if spread is None:
             return {"mean": p}
@@ -123,9 +130,10 @@ def own_responses(c: Coefficients, u: Units, meaning: Meaning) -> dict[str, Resp
     for k, label in enumerate(u.responses):
         back = meaning.backs.get(label, Back("continuous"))
         sigma2 = None if c.sigma2 is None else c.sigma2[:, k]
+        expected = (c.r2_expected[k], c.r2_expected_se[k]) if c.r2_expected else None
         out[label] = Response(
             float(u.y_mean[k]), float(u.y_scale[k]), back, float(c.sigma2_mean[k]), sigma2,
-            1.0 if c.spread is None else float(c.spread[k]),
+            1.0 if c.spread is None else float(c.spread[k]), expected,
         )  # fmt: skip
     return out
 

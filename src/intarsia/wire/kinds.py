@@ -78,6 +78,8 @@ def in_words(said: Mapping[str, Any]) -> str:
     language = back.language
     effect = language.ratio or f"{language.effect}{f' in {language.unit}' if language.unit else ''}"
     more = f" up to {said['horizon']:g} {back.unit}".rstrip() if "horizon" in said else ""
+    if said.get("order"):
+        more = f" ({' < '.join(str(grade) for grade in said['order'])})"
     return f"{_WORDS[back.kind]}{more}; its effects are told as {effect}"
 
 
