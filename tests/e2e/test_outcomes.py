@@ -1,5 +1,6 @@
 """Responses of other kinds through a whole study: prepared at their owner, sketched, fitted, told in their own language."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import intarsia
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import InputError, IntarsiaError, MessageError, StudyError
-from intarsia.report.gather import Beside, gather
+from intarsia.report.gather import Beside, from_folder, gather
 from intarsia.report.page import render
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
@@ -131,6 +132,20 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert found["g1", "stage"]["unit"] == "score per unit of the feature"
     assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
     assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    # The report tells each response in its own language: here the odds ratio of the sparse posterior and the unshrunk one.
+    material = from_folder(tmp_path / "server")
+    page = render(material)
+    here = told.table().set_index(["feature", "response"])
+    p, at = material.features.index("x0"), material.responses.index("asthma")
+    sparse = material.languages[at].told(float(material.mean[p, at]))
+    assert f"{sparse} odds ratio" in page
+    assert float(sparse) == pytest.approx(here.loc[("x0", "asthma"), "ratio"] ** clinic.units.x_scale[0], rel=0.03)
+    assert "odds ratio, unshrunk [95 %]" in page
+    assert re.search(r"−\d\.\d+ months", page)
+    assert "log odds ratio per sd" in page  # the forest's axis
+    assert "months per sd" in page
+    assert "Standard deviations stay for visits" in page
+    assert re.search(r"0\.\d\d \[0\.\d\d, 0\.\d\d\]</td>", page)  # the AUC to be expected
     # So does the server, per standard deviation of the features, whose scales it does not know.
     run("report", tmp_path / "server", "--table", tmp_path / "results.csv")
     table = pd.read_csv(tmp_path / "results.csv").set_index(["feature", "response"])
@@ -185,6 +200,11 @@ def test_yes_no_predictions_are_probabilities_that_hold(result: StudyResult, tmp
     assert 0.75 < scores["slope"] < 1.25
     assert scores["auc"] > 0.7
     assert scores["brier"] < came.var()
+    # What rows left out made the owner expect.
+    expected = next(row for row in result.models["clinic"].response_rows() if row["response"] == "asthma")
+    for name in ("auc", "brier"):
+        assert expected[f"{name}_lower"] < expected[name] < expected[f"{name}_upper"]
+        assert expected[f"{name}_lower"] < scores[name] < expected[f"{name}_upper"]
     with pytest.raises(InputError, match="3 outcomes came for 2000 predicted subjects"):
         found.scores({"asthma": came[:3]})
     months = found.mean[:, found.responses.index("months")]
@@ -245,6 +265,8 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
 def test_the_report_tells_each_kind(result: StudyResult) -> None:
     page = render(gather(result.posterior, Beside(study=study())))
     assert 'id="outcomes"' in page
+    assert "The owner reads them in the response's own language" in page.replace("&#x27;", "'")
+    assert "its owner reads it" in page  # AUC and Brier score: the share of yes is the owner's
     assert "Yes or no; its effects are told as odds ratio" in page
     assert "A time to an event up to 24 months; its effects are told as difference in mean survival time in months" in page
     assert "censoring is taken to be independent of the features" in page

@@ -77,6 +77,13 @@ def test_cautions_stand_where_the_log_odds_are_rough() -> None:
     assert "too large or too small" in str(response(float("nan")).caution(0.5, 1.0))
     assert "odds ratio of 5" in str(response(0.5, 0.5).caution(1.7, 0.0))
     assert Response(1.0, 2.0, Back("continuous"), 0.9).caution(9.0, 9.0) is None
+    # Of a whole response: a very rare answer, and features that tell the answers almost apart.
+    assert "very rare" in str(response(0.008, 0.0891).caution(0.2, 0.0))
+    assert Response(0.012, 0.1089, Back("binary"), 0.97).caution(0.2, 0.0) is None
+    assert "almost apart" in str(Response(0.5, 0.5, Back("binary"), 0.3).caution(0.2, 0.0))
+    assert Response(0.5, 0.5, Back("binary"), 0.6).caution(0.2, 0.0) is None
+    uncertain = np.linspace(0.1, 0.7, 101)  # a mean that would say so, from rows too few to say it
+    assert Response(0.5, 0.5, Back("binary"), 0.35, uncertain).caution(0.2, 0.0) is None
 
 
 @pytest.mark.parametrize(("share", "sd"), [(0.5, 0.8), (0.07, 1.5), (0.8, 0.3)])

@@ -6,7 +6,8 @@ The sketched model is linear and standardised. For a plain measurement a coeffic
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isnan, log, nan, sqrt
+from functools import cached_property
+from math import isnan, nan, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -17,11 +18,10 @@ from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.kinds import Back
-from intarsia.wire.log_odds import normal_draws
+from intarsia.wire.log_odds import effect_caution, normal_draws, response_caution
 from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
 
 Array = NDArray[np.float64]
-_STRONG = log(5.0)  # per standard deviation of the feature: beyond, log odds hang on how nearly normal it is
 _ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not worth a word
 _VERY_ROUGH = 0.3  # beyond, what was made up for it is itself rough
 _LONG_TAIL = 1.3  # skewness times the log odds ratio beyond which no second-order correction helps
@@ -87,7 +87,14 @@ class Response:
             return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too large or too small"
         if abs(off) > _VERY_ROUGH or abs(skewness * effect) > _LONG_TAIL:
             return "rough: the feature is skewed and its effect strong; bring it as normal scores of its ranks"
-        return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > _STRONG else None
+        return effect_caution(effect) or self.limit or None
+
+    @cached_property
+    def limit(self) -> str:
+        """Where the approximation ends for all odds ratios on this response."""
+        if self.back.kind != "binary":
+            return ""
+        return response_caution(self.s_y, self.sigma2_mean if self.sigma2 is None else self.sigma2)
 
     def predicted(self, c: Coefficients, total: Array) -> dict[str, Array]:
         """Mean and interval for new subjects from the standardised total (its mean, then its sd where there are draws)."""

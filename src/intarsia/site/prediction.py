@@ -113,7 +113,7 @@ class SiteModel:
         """What to mind about the site's own responses, in sentences."""
         out = []
         for name, one in self.own.items():
-            texts = [*([one.back.language.caution] if one.back.language.caution else []), *self.meaning.notes.get(name, ())]
+            texts = [*(text for text in (one.limit, one.back.language.caution) if text), *self.meaning.notes.get(name, ())]
             out += [f"{name}: {text}" for text in texts]
         return out
 

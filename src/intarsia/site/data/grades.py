@@ -29,7 +29,7 @@ def graded(table: Table, orders: Orders) -> Table:
                 "or one is there twice. Name each grade once, from the lowest to the highest, as it is written in the table."
             )
     old = table.layout
-    parts = {"levels": old.levels, "reference": old.reference, "codes": old.codes}
+    parts: dict[str, Mapping[str, Any]] = {"levels": old.levels, "reference": old.reference, "codes": old.codes}
     kept: dict[str, Any] = {what: {k: v for k, v in part.items() if k not in orders} for what, part in parts.items()}
     out = copy(table)
     out.source = GradedSource(table.source, old, orders)
