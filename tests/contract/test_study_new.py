@@ -40,6 +40,14 @@ def test_without_them_the_file_is_as_ever(tmp_path: Path) -> None:
     assert (study.kinds, study.alignment.mode, study.deliver.share_scales) == ({}, "strict", False)
 
 
+def test_a_site_may_bring_responses_alone(tmp_path: Path) -> None:
+    """In a union such a site need not know a subject; with features = ["*"] it would have to."""
+    path = tmp_path / "study.toml"
+    assert new(path, "--union", "--features", "clinic=") == 0
+    assert Study.load(path).site("clinic").features == ()
+    assert Study.load(path).site("lab").features == ("*",)
+
+
 WRONG = [
     (["--kind", "eczema=binary"], "'eczema', which is not among the responses"),
     (["--kind", "asthma"], "has no '='"),

@@ -12,7 +12,7 @@ HELP = (
     "admissions=count, stage=ordinal,order=none/mild/severe (docs/outcomes.md)"
 )
 _LISTS = ("order", "scores")  # values separated by slashes
-_NUMBERS = ("horizon", "scores")
+_NUMBERS = ("horizon", "scores", "cap")
 _AT_THE_SITE = ("event", "yes")
 
 

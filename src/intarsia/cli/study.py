@@ -46,7 +46,9 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="a site, by name or by the public file that `intarsia site init` writes; once for each",
     )
     new.add_argument("--responses", action="append", default=[], metavar="SITE=A,B", help="responses a site brings")
-    new.add_argument("--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *)")
+    new.add_argument(
+        "--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *; SITE= for none)"
+    )
     new.add_argument(
         "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
     )
@@ -244,7 +246,7 @@ def by_site(texts: list[str]) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for text in texts:
         name, found, labels = text.partition("=")
-        if not found or not labels:
+        if not found:
             raise InputError(f"Write SITE=LABEL,LABEL; {text!r} has no '='.")
         out[name] = out.get(name, []) + [label.strip() for label in labels.split(",") if label.strip()]
     return out

@@ -117,8 +117,16 @@ def _kinds(site: Site, table: Table, studies: Sequence[Study]) -> tuple[dict[str
         said |= kinds_of(study, site.name, site.kinds)
     tried = prepared(table, said)
     notes = {name: found.notes for name, found in tried.prepared.items()} if isinstance(tried, PreparedTable) else {}
-    words = {name: "; ".join([in_words(one), *notes[name]]) for name, one in said.items()}
+    words = {name: "; ".join([in_words(one), *_yes(table, name, one), *notes[name]]) for name, one in said.items()}
     return words, set(table.levels) - set(tried.levels)
+
+
+def _yes(table: Table, name: str, said: Mapping[str, Any]) -> list[str]:
+    """Which of two texts counts as yes: the one that was said, else the last in the order of the alphabet."""
+    if said["kind"] != "binary" or name not in table.levels:
+        return []
+    chosen = "" if "yes" in said else f' (say kinds = {{ {name} = {{ kind = "binary", yes = "…" }} }} for the other)'
+    return [f"yes is {said.get('yes', table.layout.shown(name)[0])}{chosen}"]
 
 
 def _no_id() -> None:
@@ -152,7 +160,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
             rule = table.missing_rules[labels[0]] if labels else "error"
             if gaps and role == "response" and rule == "error":
                 rule = "union"
-            reference = table.layout.reference.get(name)
+            reference = None if name in kinds else table.layout.reference.get(name)
             out.append(ColumnReport(name, role, levels, reference, missing.get(name, 0), rule, values, note))
     return out
 
