@@ -54,7 +54,10 @@ class Language:
         if self.scale is None:
             return fixed(C, 3)
         value = float(self.effect(C))
-        return number(float(np.exp(value)), 3) if self.is_ratio else number(value, 3)
+        if self.is_ratio:
+            ratio = float(np.exp(value))
+            return fixed(ratio, 2) if ratio < 100 else number(ratio, 3)
+        return number(value, 3)
 
     def words(self, C: float, lower: float, upper: float) -> str:
         """Effect and interval with what they are."""

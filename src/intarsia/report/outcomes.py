@@ -41,6 +41,7 @@ def outcomes(m: Material) -> Html | None:
            where, " Selection needs no such reading."),
         table(["response", "site", "what it is, and how it is read", "mind"], rows),
         *(_effects(m, q) for q in known),
+        _which(m) if known else None,
         _expected(m, at),
     ])  # fmt: skip
 
@@ -78,12 +79,17 @@ def _effects(m: Material, q: int) -> Html | None:
     level = f"{m.probability:.0%}".replace("%", " %")
     name = language.name or "effect"
     head = ["feature", "site", f"{name} [{level}]", f"{name}, unshrunk [{level}]", "local fdr", "mind"]
-    why = (
-        "For the size of an effect that was named before the study, read the unshrunk column: its interval holds also where the "
-        "sparse prior draws effects towards none. For one that you ask for because it was selected, read the other."
-        + (" Tables of results have the unshrunk odds ratio as odds_ratio." if language.name == ODDS_RATIO else "")
-    )
-    return join([el("h3", "What acts on ", el("bdi", m.responses[q])), table(head, rows), el("p", why, class_="note")])
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return join([el("h3", "What acts on ", el("bdi", m.responses[q])), table(head, rows)])
+
+
+def _which(m: Material) -> Html:
+    """Which of the two columns is for whom."""
+    odds = any(language.name == ODDS_RATIO for language in m.languages)
+    return el("p", "For the size of an effect that was named before the study, read the unshrunk column: its interval holds also "
+              "where the sparse prior draws effects towards none. For one asked for because it was selected, read the other.",
+              " Tables of results have the unshrunk odds ratio as odds_ratio." if odds else "", class_="note")  # fmt: skip
 
 
 def _expected(m: Material, at: list[int]) -> Html | None:

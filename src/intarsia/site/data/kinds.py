@@ -50,7 +50,7 @@ def prepare(values: Any, kind: str = "continuous", options: Mapping[str, Any] | 
     numbers = _numbers(values)
     if kind == "continuous":
         return Prepared(numbers, Back(kind, unit=str(given.get("unit", ""))))
-    most, notes = given.get("cap"), ()
+    most, notes = given.get("cap"), tuple[str, ...]()
     if most is not None:
         above = int((numbers > most).sum())
         numbers, notes = np.minimum(numbers, float(most)), (f"{above:,} values above the cap are taken as the cap",)
