@@ -10,6 +10,8 @@ binary  log odds ratios of .5 to .9 per standard deviation (odds ratios 1.6 to 2
 weak    the same with log odds ratios of .25 to .5
 time    months of mean survival time up to a horizon, three in ten subjects censored
 union   four responses with correlated noise, two of them missing for half of the subjects
+predicted  probabilities for 20,000 new subjects in the settings of `binary`: calibration, and whether AUC and Brier score lie
+        where rows left out made one expect them
 
 Each row is one data set; rows are appended to benchmarks/results/outcomes_rows.jsonl as they are done, and
 benchmarks/results/outcomes.json sums them up. Φ has the law of the sites' (site/sketch), from NumPy's random numbers.
@@ -32,13 +34,17 @@ import numpy as np  # noqa: E402
 from scipy.special import expit  # noqa: E402
 from scipy.stats import skew  # noqa: E402
 
+from intarsia.server.prediction_weights import refit_settings  # noqa: E402
 from intarsia.server.results.selection import select  # noqa: E402
+from intarsia.server.results.stacking import Refit, from_all_rows, stack  # noqa: E402
 from intarsia.server.results.unshrunk import unshrunk  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.site.data.kinds import Prepared, prepare  # noqa: E402
-from intarsia.site.probabilities import centred  # noqa: E402
-from intarsia.wire.log_odds import normal_draws  # noqa: E402
+from intarsia.site.own_language import Response  # noqa: E402
+from intarsia.site.probabilities import auc, brier, calibration, centred  # noqa: E402
+from intarsia.wire.kinds import Back  # noqa: E402
+from intarsia.wire.log_odds import expected_scores, normal_draws  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 N, M, P, TRUE, FDR, HORIZON, RHO, Q = 4000, 400, 300, 10, 0.05, 24.0, 0.6, 4
@@ -51,7 +57,8 @@ SETTINGS = {
 }
 SIZES = {"binary": (0.5, 0.9), "weak": (0.25, 0.5)}
 TIME, UNION = "mean survival time", "two of four responses missing for half"
-PARTS = {"binary": list(SETTINGS), "weak": list(SETTINGS), "time": [TIME], "union": [UNION]}
+PARTS = {"binary": list(SETTINGS), "weak": list(SETTINGS), "time": [TIME], "union": [UNION], "predicted": list(SETTINGS)}
+NEW = 20_000  # subjects predicted
 
 
 class Task(NamedTuple):
@@ -169,7 +176,33 @@ def union(task: Task) -> dict[str, Any]:
     return out | {"same_when_nothing_is_missing": bool((both[0] == both[1]).all())}
 
 
-MEASURE = {"binary": binary, "weak": binary, "time": months, "union": union}
+def predicted(task: Task) -> dict[str, Any]:
+    """Probabilities of new subjects as their owner gets them, beside what came."""
+    rng, (shape, share) = task.rng, SETTINGS[task.setting]
+    X, beta = features(rng, shape, N + NEW), effects(rng, *SIZES["binary"])
+    eta = X @ beta
+    y = (rng.random(len(X)) < expit(centred(share, float(eta.std())) + eta)) * 1.0
+    mean, s_y = float(y[:N].mean()), float(y[:N].std(ddof=1))
+    rows = sketched(rng, np.column_stack([X[:N], (y[:N] - mean) / s_y]), M)
+    run = replace(RUN, seed=int(rng.integers(2**31)))
+    draws = sample(rows[:, :P], rows[:, P:], settings=run)
+    short, C, noise = refit_settings(run), draws.C.mean(axis=(0, 1)), draws.Sigma.mean(axis=(0, 1))[0]
+
+    def again(some: np.ndarray, of: np.ndarray) -> Refit:
+        found = sample(some, of, settings=short)
+        return Refit(found.C[0], found.Sigma[0].mean(axis=0))
+
+    stacked = stack(rows[:, :P], rows[:, P:], C, again, stretched=np.array([True]))
+    assert stacked is not None
+    expected = (float(np.clip(from_all_rows(stacked.r2, noise), 0.0, 1.0)[0]), float(stacked.r2_se[0]))
+    owner = Response(mean, s_y, Back("binary"), float(noise[0]), expected=expected)
+    p = owner.probabilities(1.96, (X[N:] @ (C + stacked.change))[:, 0], None)["mean"]
+    intercept, slope = calibration(y[N:], p)
+    came = {"auc": auc(y[N:], p), "brier": brier(y[N:], p)}
+    return {"intercept": intercept, "slope": slope, "came": came, "expected": expected_scores(s_y, *expected, 0.95)}
+
+
+MEASURE = {"predicted": predicted, "binary": binary, "weak": binary, "time": months, "union": union}
 
 
 def measured(task: Task) -> dict[str, Any]:
@@ -203,6 +236,20 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def summed_predicted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {"sets": len(rows), "slope_median": round(float(np.median([one["slope"] for one in rows])), 3)}
+    out["slope"] = round(float(np.mean([one["slope"] for one in rows])), 3)
+    out["intercept"] = round(float(np.mean([one["intercept"] for one in rows])), 3)
+    for name in ("auc", "brier"):
+        off = np.array([one["expected"][name] - one["came"][name] for one in rows])
+        inside = [one["expected"][f"{name}_lower"] <= one["came"][name] <= one["expected"][f"{name}_upper"] for one in rows]
+        out[name] = {
+            "came": round(float(np.mean([one["came"][name] for one in rows])), 3), "off": round(float(off.mean()), 4),
+            "rms": round(float(np.sqrt(np.mean(off**2))), 4), "covered": round(float(np.mean(inside)), 3),
+        }  # fmt: skip
+    return out
+
+
 def summed_union(rows: list[dict[str, Any]]) -> dict[str, Any]:
     covered, alone = (np.array([one[way]["covered"] for one in rows]) for way in ("union", "intersect"))
     widths = np.array([one["union"]["width"] for one in rows]) / np.array([one["intersect"]["width"] for one in rows])
@@ -218,6 +265,9 @@ def summed_union(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "intersect": {"coverage": round(float(alone.mean()), 3), **rate([one["intersect"] for one in rows])},
         "same_when_nothing_is_missing": all(one["same_when_nothing_is_missing"] for one in rows),
     }  # fmt: skip
+
+
+SUMMED = {"union": summed_union, "predicted": summed_predicted}
 
 
 def kept(path: Path) -> dict[Task, dict[str, Any]]:
@@ -257,7 +307,7 @@ def main() -> None:
         for name in names:
             of = [row for task, row in sorted(rows.items()) if task.part == part and task.setting == name]
             if of:
-                found.setdefault(part, {})[name] = summed_union(of) if part == "union" else summed(of)
+                found.setdefault(part, {})[name] = SUMMED.get(part, summed)(of)
                 print(part, name, json.dumps(found[part][name], indent=1), flush=True)
     size = {"n": N, "m": M, "P": P, "true_features": TRUE, "fdr_asked": FDR, "log_odds": SIZES, "horizon": HORIZON}
     found["of"] = size | {k: getattr(RUN, k) for k in ("draws", "warmup", "chains", "thin")}

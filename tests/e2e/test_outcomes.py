@@ -1,5 +1,6 @@
 """Responses of other kinds through a whole study: prepared at their owner, sketched, fitted, told in their own language."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import intarsia
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import InputError, IntarsiaError, MessageError, StudyError
-from intarsia.report.gather import Beside, gather
+from intarsia.report.gather import Beside, from_folder, gather
 from intarsia.report.page import render
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.prediction import SiteModel
@@ -77,8 +78,14 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     asthma, months = found["x0", "asthma"], found["x0", "months"]
     # Per unit of the feature, whose standard deviation is 10: a log odds ratio of .08.
     assert asthma["lower"] < 0.08 < asthma["upper"]
-    assert asthma["odds_ratio"] == asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
-    assert (asthma["unit"], asthma["ratio_is"]) == ("log odds ratio per unit of the feature", "odds ratio")
+    # The odds ratio is that of the effect without the sparse prior; `ratio` goes with `effect`. The table says which is which.
+    for name, source in (("odds_ratio", "unshrunk"), ("or_lower", "unshrunk_lower"), ("or_upper", "unshrunk_upper")):
+        assert asthma[name] == pytest.approx(np.exp(asthma[source]))
+    assert asthma["ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert asthma["odds_ratio"] != asthma["ratio"]
+    assert asthma["unit"] == "log odds ratio per unit of the feature"
+    assert asthma["or_is"] == "odds ratio under a flat prior of its own"
+    assert asthma["ratio_is"] == "odds ratio, drawn towards 1 by the sparse prior"
     assert asthma["or_lower"] < asthma["odds_ratio"] < asthma["or_upper"]
     # Under a flat prior of its own the effect is not drawn towards zero.
     assert asthma["unshrunk_lower"] < 0.08 < asthma["unshrunk_upper"]
@@ -118,20 +125,34 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert asthma["effect"] == pytest.approx(plain, rel=1e-9)
     whole = told.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
     assert abs(asthma["effect"] - whole["effect"]) < whole["sd"] / 5
-    assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["effect"]))
+    assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["unshrunk"]))
     assert asthma["unit"] == "log odds ratio per unit of the feature"
     assert asthma["or_upper"] < 1
     assert found["g1", "months"]["unit"] == "months per unit of the feature"
     assert found["g1", "stage"]["unit"] == "score per unit of the feature"
     assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
     assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    # The report tells each response in its own language: here the odds ratio of the sparse posterior and the unshrunk one.
+    material = from_folder(tmp_path / "server")
+    page = render(material)
+    here = told.table().set_index(["feature", "response"])
+    p, at = material.features.index("x0"), material.responses.index("asthma")
+    sparse = material.languages[at].told(float(material.mean[p, at]))
+    assert f"{sparse} odds ratio" in page
+    assert float(sparse) == pytest.approx(here.loc[("x0", "asthma"), "ratio"] ** clinic.units.x_scale[0], rel=0.03)
+    assert "odds ratio, unshrunk [95 %]" in page
+    assert re.search(r"−\d\.\d+ months", page)
+    assert "log odds ratio per sd" in page  # the forest's axis
+    assert "months per sd" in page
+    assert "Standard deviations stay for visits" in page
+    assert re.search(r"0\.\d\d \[0\.\d\d, 0\.\d\d\]</td>", page)  # the AUC to be expected
     # So does the server, per standard deviation of the features, whose scales it does not know.
     run("report", tmp_path / "server", "--table", tmp_path / "results.csv")
     table = pd.read_csv(tmp_path / "results.csv").set_index(["feature", "response"])
     row = table.loc[("g1", "asthma")]
     assert row["unit"] == "log odds ratio per sd of the feature"
     assert row["effect"] == pytest.approx(asthma["effect"] * lab.units.x_scale[j])
-    assert row["odds_ratio"] == pytest.approx(np.exp(row["effect"]))
+    assert row["odds_ratio"] == pytest.approx(np.exp(row["unshrunk"]))
     assert row["unshrunk"] == pytest.approx(asthma["unshrunk"] * lab.units.x_scale[j])
     assert table.loc[("g1", "months"), "unit"] == "months per sd of the feature"
     assert table.loc[("g1", "visits"), "unit"] == "sd of the response per sd of the feature"
@@ -179,6 +200,11 @@ def test_yes_no_predictions_are_probabilities_that_hold(result: StudyResult, tmp
     assert 0.75 < scores["slope"] < 1.25
     assert scores["auc"] > 0.7
     assert scores["brier"] < came.var()
+    # What rows left out made the owner expect.
+    expected = next(row for row in result.models["clinic"].response_rows() if row["response"] == "asthma")
+    for name in ("auc", "brier"):
+        assert expected[f"{name}_lower"] < expected[name] < expected[f"{name}_upper"]
+        assert expected[f"{name}_lower"] < scores[name] < expected[f"{name}_upper"]
     with pytest.raises(InputError, match="3 outcomes came for 2000 predicted subjects"):
         found.scores({"asthma": came[:3]})
     months = found.mean[:, found.responses.index("months")]
@@ -213,7 +239,7 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
     said = capsys.readouterr()
     assert "Response asthma: yes or no; its effects are told as odds ratio" in said.err
     run("site", "check", tmp_path / "clinic")
-    assert "asthma; categories no (reference), yes; yes or no; its effects are told as odds ratio" in capsys.readouterr().out
+    assert "asthma; categories no, yes; yes or no; its effects are told as odds ratio; yes is yes (say" in capsys.readouterr().out
     for name in frames(10):
         run("site", "sketch", tmp_path / name, "-o", tmp_path / f"{name}.sketch")
     run("fit", tmp_path / "clinic.sketch", tmp_path / "lab.sketch", "--study", tmp_path / "study.toml", "-o", tmp_path / "server")
@@ -223,7 +249,7 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
         assert SiteFolder.load(tmp_path / name).site().model(study()).rows() == result.models[name].rows()
     assert "mind: asthma: from the linear model" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "clinic.csv.out.csv")
-    assert set(table["ratio_is"].dropna()) == {"odds ratio", "ratio at the mean count"}
+    assert set(table["ratio_is"].dropna()) == {"odds ratio, drawn towards 1 by the sparse prior", "ratio at the mean count"}
     # A prediction of subjects whose outcome is known says how well it held.
     fresh = frames(400, seed=5)
     for name, frame in fresh.items():
@@ -239,6 +265,8 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
 def test_the_report_tells_each_kind(result: StudyResult) -> None:
     page = render(gather(result.posterior, Beside(study=study())))
     assert 'id="outcomes"' in page
+    assert "The owner reads them in the response's own language" in page.replace("&#x27;", "'")
+    assert "its owner reads it" in page  # AUC and Brier score: the share of yes is the owner's
     assert "Yes or no; its effects are told as odds ratio" in page
     assert "A time to an event up to 24 months; its effects are told as difference in mean survival time in months" in page
     assert "censoring is taken to be independent of the features" in page

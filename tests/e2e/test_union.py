@@ -320,8 +320,25 @@ def test_by_files_the_same(done: tuple[StudyResult, StudyFolder], tmp_path: Path
         run("site", "accept", tmp_path / name, tmp_path / "study.toml",
             "--fingerprints", fingerprints(tmp_path / name, tmp_path / "study.toml"))  # fmt: skip
     assert "the server sees who has which response" in capsys.readouterr().err
-    folder = StudyFolder.create(tmp_path / "server", tmp_path / "study.toml")
-    sites = [SiteFolder.load(tmp_path / name).site() for name in study().names]
-    protocol.collect(folder, carrier(sites, study()))
+    every = {kind: [tmp_path / f"{name}.{kind}" for name in study().names] for kind in ("announcement", "alignment", "sketch")}
+    for name in study().names:
+        run("site", "announce", tmp_path / name, "-o", tmp_path / f"{name}.announcement")
+    for name in study().names:
+        run("site", "align", tmp_path / name, *every["announcement"], "-o", tmp_path / f"{name}.alignment")
+    run("server", "align", *every["alignment"], "--study", tmp_path / "study.toml", "-o", tmp_path / "server")
+    said = capsys.readouterr().out
+    groups, dropped = done[1].groups()
+    assert f"{sum(group.n for group in groups):,} subjects are at all sites with features and have a response, in 2" in said
+    assert f"  {groups[0].n:,} subjects, {groups[0].m} sketch rows: fev1, cost, days" in said
+    assert f"  {dropped:,} more are left out" in said
+    for name in study().names:
+        where = tmp_path / "server" / f"{name}.cohort"
+        run("site", "sketch", tmp_path / name, "--cohort", where, "-o", tmp_path / f"{name}.sketch")
+    run("fit", *every["sketch"], "--study", tmp_path / "study.toml", "-o", tmp_path / "server")
+    folder = StudyFolder.open(tmp_path / "server")
     for name in study().names:
         assert folder.read("sketch", name) == done[1].read("sketch", name)
+        run("site", "receive", tmp_path / name, folder.file("coefficients", name), "-o", tmp_path / f"{name}.out.csv")
+        assert SiteFolder.load(tmp_path / name).site().model(study()).rows() == done[0].models[name].rows()
+    run("report", tmp_path / "server", "-o", tmp_path / "report.html")
+    assert 'id="groups"' in (tmp_path / "report.html").read_text()

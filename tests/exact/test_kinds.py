@@ -77,6 +77,10 @@ def test_counts_and_skewed_values_are_transformed_as_said() -> None:
     counts = np.array([0.0, 3, 3, 10, np.nan])
     np.testing.assert_allclose(prepare(counts, "count").values, 2 * np.sqrt(counts + 0.375))
     np.testing.assert_allclose(prepare(counts[1:], "count", {"transform": "log"}).values, np.log(counts[1:]))
+    capped = prepare(counts, "count", {"cap": 5})
+    np.testing.assert_allclose(capped.values, 2 * np.sqrt(np.minimum(counts, 5) + 0.375))
+    assert capped.back.centre == pytest.approx((0 + 3 + 3 + 5) / 4)
+    assert capped.notes == ("1 values above the cap are taken as the cap",)
     ranked = prepare(counts, "skewed", {"transform": "rank-normal"}).values
     np.testing.assert_allclose(ranked[:4], norm.ppf((rankdata(counts[:4]) - 0.375) / 4.25))
     assert np.isnan(ranked[4])

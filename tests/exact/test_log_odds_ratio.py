@@ -6,9 +6,9 @@ from scipy.special import expit
 
 from intarsia.errors import InputError
 from intarsia.site.own_language import Response
-from intarsia.site.probabilities import centred
+from intarsia.site.probabilities import auc, brier, centred
 from intarsia.wire.kinds import Back
-from intarsia.wire.log_odds import log_odds_ratio, mean_slope, normal_draws
+from intarsia.wire.log_odds import expected_scores, log_odds_ratio, mean_slope, normal_draws
 
 
 def linear(share: float, beta: float, sd: float) -> tuple[float, float, float]:
@@ -77,3 +77,37 @@ def test_cautions_stand_where_the_log_odds_are_rough() -> None:
     assert "too large or too small" in str(response(float("nan")).caution(0.5, 1.0))
     assert "odds ratio of 5" in str(response(0.5, 0.5).caution(1.7, 0.0))
     assert Response(1.0, 2.0, Back("continuous"), 0.9).caution(9.0, 9.0) is None
+    # Of a whole response: a very rare answer, and features that tell the answers almost apart.
+    assert "very rare" in str(response(0.008, 0.0891).caution(0.2, 0.0))
+    assert Response(0.012, 0.1089, Back("binary"), 0.97).caution(0.2, 0.0) is None
+    assert "almost apart" in str(Response(0.5, 0.5, Back("binary"), 0.3).caution(0.2, 0.0))
+    assert Response(0.5, 0.5, Back("binary"), 0.6).caution(0.2, 0.0) is None
+    uncertain = np.linspace(0.1, 0.7, 101)  # a mean that would say so, from rows too few to say it
+    assert Response(0.5, 0.5, Back("binary"), 0.35, uncertain).caution(0.2, 0.0) is None
+
+
+@pytest.mark.parametrize(("share", "sd"), [(0.5, 0.8), (0.07, 1.5), (0.8, 0.3)])
+def test_expected_scores_are_those_of_calibrated_probabilities(share: float, sd: float) -> None:
+    rng = np.random.default_rng(4)
+    p = expit(centred(share, sd) + sd * rng.standard_normal(200_000))
+    y = (rng.random(len(p)) < p) * 1.0
+    _, s_y, sigma2 = linear(share, 0.0, sd)
+    found = expected_scores(s_y, 1 - sigma2, 0.02, 0.95)
+    assert found["auc"] == pytest.approx(auc(y, p), abs=0.006)
+    assert found["brier"] == pytest.approx(brier(y, p), abs=0.002)
+    assert found["auc_lower"] < found["auc"] < found["auc_upper"]
+    assert found["brier_lower"] < found["brier"] < found["brier_upper"]
+
+
+def test_where_nothing_is_predicted_a_coin_is_expected() -> None:
+    found = expected_scores(0.4, -0.05, 0.0, 0.95)
+    assert found["auc"] == pytest.approx(0.5, abs=1e-9)
+    assert found["brier"] == pytest.approx(0.16, rel=1e-4)
+
+
+def test_probabilities_are_as_far_apart_as_rows_left_out_allow() -> None:
+    """Not as the whole model could explain: of two subjects, the same linear prediction means less where less is predicted."""
+    line = np.array([-0.5, 0.5])
+    whole = Response(0.3, 0.458, Back("binary"), 0.5).probabilities(1.96, line, None)["mean"]
+    less = Response(0.3, 0.458, Back("binary"), 0.5, expected=(0.1, 0.03)).probabilities(1.96, line, None)["mean"]
+    assert np.ptp(less) < 0.9 * np.ptp(whole)

@@ -10,6 +10,7 @@ from intarsia.errors import InputError
 from intarsia.site.data.columns import profile
 from intarsia.site.data.kinds import prepare
 from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.prepared_table import PreparedTable
 from intarsia.site.rank_normal import ScoredTable
@@ -97,3 +98,28 @@ def test_three_levels_called_binary_are_refused() -> None:
     df = cohort().assign(asthma=np.resize(["a", "b", "c"], N))
     with pytest.raises(InputError, match="Response 'asthma' is called binary and has 3 levels"):
         PreparedTable.of(table(df), KINDS)
+
+
+def test_texts_are_grades_in_the_order_that_was_said() -> None:
+    """The sketch is that of the numbers; missing ones, also under a code of the table's own, stay missing."""
+    df = cohort()
+    words = df.assign(stage=df["stage"].map({1: "none", 2: "mild", 3: "severe"}))
+    said = {"kind": "ordinal", "order": ["none", "mild", "severe", "fatal"], "scores": [0, 1, 3, 9]}
+    order = np.random.default_rng(1).permutation(N)[:200]
+    key, terms = SketchKey(bytes(32)), SketchTerms("s", "1", 30)
+    found = PreparedTable.of(table(words), {**KINDS, "stage": said}, order)
+    assert found.labels == ["x", *RESPONSES]
+    place = found.responses.index("stage")
+    got = sketch(found, key, terms, order=order)
+    by_hand = df.assign(stage=df["stage"].map({1: 0.0, 2: 1.0, 3: 3.0}))
+    expected = sketch(PreparedTable.of(table(by_hand), KINDS, order), key, terms, order=order)
+    np.testing.assert_array_equal(got.message.Y, expected.message.Y)
+    np.testing.assert_array_equal(got.message.X, expected.message.X)
+    assert got.units.y_scale[place] == expected.units.y_scale[place]
+    words.loc[:9, "stage"] = None
+    words.loc[10:19, "stage"] = "unknown"
+    gaps = Table.open(words, id="id", responses=RESPONSES, ignore="died", rules=TableRules(missing_codes=["unknown"]))
+    prepared = PreparedTable.of(gaps, {"stage": said})
+    values = np.concatenate([Z[:, prepared.labels.index("stage")] for Z in prepared.encoded()])
+    assert np.isnan(values[:20]).all()
+    np.testing.assert_array_equal(values[20:], by_hand["stage"][20:])

@@ -11,7 +11,7 @@ from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
-from intarsia.server.results.stacking import SHRINK, Refit, best_weight, fold_of_rows, stack
+from intarsia.server.results.stacking import SHRINK, Refit, best_factor, best_weight, fold_of_rows, from_all_rows, stack
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 
@@ -145,3 +145,34 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     assert again.weighed is not None
     for name in ("coefficients", "effects", "spread", "r2", "r2_se", "weight"):
         np.testing.assert_array_equal(getattr(again.weighed, name), getattr(weighed, name))
+
+
+def test_a_timid_prediction_is_stretched_and_one_that_tells_nothing_is_left() -> None:
+    rng = np.random.default_rng(3)
+    line, nothing = rng.standard_normal((2, 4000))
+    Y = np.column_stack([line + 0.5 * rng.standard_normal(4000), rng.standard_normal(4000)])
+    found = best_factor(Y, np.column_stack([0.5 * line, 0.01 * nothing]))
+    assert found == pytest.approx([2.0, 1.0], abs=0.05)
+
+
+def test_only_the_responses_that_ask_for_it_are_stretched() -> None:
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((100, 6))
+    Y = X[:, :1] * [1.0, 1.0] + 0.5 * rng.standard_normal((100, 2))
+    half = np.zeros((6, 2))
+    half[0] = 0.4
+
+    def timid(X: np.ndarray, Y: np.ndarray) -> Refit:
+        return Refit(half[None], np.eye(2))
+
+    plain, found = stack(X, Y, half, timid), stack(X, Y, half, timid, stretched=np.array([True, False]))
+    assert plain is not None
+    assert found is not None
+    factor = (half + found.change)[0] / (half + plain.change)[0]
+    assert factor[0] > 1.01
+    assert factor[1] == pytest.approx(1.0, abs=1e-12)
+    assert found.r2[0] > plain.r2[0]
+
+
+def test_rows_that_refits_did_not_have_make_up_a_fifth() -> None:
+    np.testing.assert_allclose(from_all_rows(np.array([0.2, 0.3, -0.1]), np.array([0.6, 0.8, 1.1])), [0.24, 0.3, -0.1])

@@ -15,6 +15,7 @@ from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
+from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.gram_messages import GramBlock, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
@@ -25,6 +26,7 @@ from intarsia.wire.study import Study
 _SENDER: dict[str, Callable[[bytes], str]] = {
     "align": lambda raw: AlignmentReport.from_bytes(raw).site,
     "sketch": lambda raw: Sketch.load(raw).site,
+    "union": lambda raw: GroupedSketch.load(raw).site,
     "gram": lambda raw: GramBlock.from_bytes(raw).site,
     "multiply": lambda raw: GramProduct.from_bytes(raw).site,
     "receive": lambda raw: Receipt.from_bytes(raw).site,
@@ -41,7 +43,7 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
             # The file stays with its owner: what is kept is a copy of what was checked.
             raw = _read(path)
             try:
-                sender = _SENDER["gram" if step == "sketch" and study.sketch.gram else step](raw)
+                sender = _SENDER[_kind(study) if step == "sketch" else step](raw)
             except MessageError as error:
                 raise MessageError(f"{path.name}: {error}") from None
             study.check_sender(sender)
@@ -53,6 +55,13 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
         return {name: reply for name, reply in replies.items() if name in payloads}
 
     return ask
+
+
+def _kind(study: Study) -> str:
+    """What the sites of this study send as their sketch: one, one per group of subjects, or their block of the Gram matrix."""
+    if study.sketch.gram:
+        return "gram"
+    return "union" if study.alignment.mode == "union" else "sketch"
 
 
 def fit_files(

@@ -38,8 +38,8 @@ def found(summary: dict[str, Any]) -> list[str]:
     if summary.get("left_out"):
         each = ", ".join(f"{count:,} of {name}" for name, count in summary["left_out"].items())
         lines.append(
-            f"the fit rests on {summary['subjects']:,} subjects; not at all sites and left out: {each} (if that is too many, "
-            "look at how the ids are written and at [alignment] canonical)"
+            f"the fit rests on {summary['subjects']:,} subjects; left out, being not at all sites or (in a union) in "
+            f"no group that is large enough: {each} (if too many: how are the ids written? see [alignment] canonical)"
         )
     if summary.get("not_predicted"):
         lines.append(f"not predicted at all: {', '.join(summary['not_predicted'][:12])}")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from intarsia.cli import kind_options
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError, StudyError
 from intarsia.wire.plain import one_line
@@ -40,6 +41,7 @@ def register(sub: Any) -> None:
     join.add_argument("--features", default="*", metavar="A,B", help="its features (default: *)")
     join.add_argument("--responses", default="", metavar="A,B", help="responses it brings")
     join.add_argument("--covariates", default="", metavar="A,B", help="columns of it to adjust for")
+    join.add_argument("--kind", action="append", default=[], metavar="RESPONSE=KIND,…", help=kind_options.HELP)
     _from_study_to_study(join, run_join)
 
     leave = sub.add_parser(
@@ -117,7 +119,8 @@ def run_join(args: argparse.Namespace) -> None:
             "give the public file that `intarsia site init` writes there, not a name."
         )
     roles = {role: [label.strip() for label in getattr(args, role).split(",") if label.strip()] for role in _ROLES}
-    block = site_block(site, roles)
+    kinds = kind_options.kinds_by_site(args.kind, {site["name"]: roles["responses"]})
+    block = site_block(site, roles, kinds.get(site["name"]))
     try:
         text, study = next_run(args.path.read_text(encoding="utf-8"), str(args.path), "join", block)
     except StudyError as error:

@@ -44,7 +44,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--monitor", action="store_true", help="also serve the monitor page")
     _monitor_options(start)
     start.set_defaults(run=run_start)
-    align = sub.add_parser("align", help="studies by files: intersect the sites' tokens")
+    align = sub.add_parser("align", help="studies by files: the common subjects, or groups by responses, from the sites' tokens")
     align.add_argument("files", nargs="+", type=Path, help="the alignment files of all sites")
     align.add_argument("--study", type=Path, required=True, help="study.toml")
     align.add_argument("-o", "--out", type=Path, required=True, help="the study folder; one answer per site is put there")
@@ -117,13 +117,21 @@ def run_align(args: argparse.Namespace) -> None:
     from intarsia.carriers.files import carrier
     from intarsia.server.study.folder import StudyFolder
     from intarsia.server.study.protocol import align
-    from intarsia.wire.alignment import Cohort
     from intarsia.wire.container import write
+    from intarsia.wire.plain import one_line
 
     folder = StudyFolder.create(args.out, args.study)
     cohorts = align(folder, carrier(folder.study, args.files))
     for name, raw in cohorts.items():
         write(args.out / f"{name}.cohort", raw)
-    n = Cohort.from_bytes(cohorts[folder.study.names[0]]).n
-    lines = [f"{n} subjects are at all sites; send each site its .cohort file of {args.out}"]
-    emit(args, {"n": n, "folder": str(args.out)}, lines)
+    n = next(iter(folder.cohorts().values())).n
+    groups, dropped = folder.groups()
+    told = {"n": n, "folder": str(args.out)}
+    if not groups:
+        emit(args, told, [f"{n:,} subjects are at all sites; send each site its .cohort file of {args.out}"])
+        return
+    lines = [f"{n:,} subjects are at all sites with features and have a response, in {len(groups)} groups:"]
+    lines += [f"  {group.n:,} subjects, {group.m:,} sketch rows: {one_line(', '.join(group.responses))}" for group in groups]
+    lines += [f"  {dropped:,} more are left out: too few have the same responses, or they have none"] if dropped else []
+    found = [{"n": group.n, "m": group.m, "responses": list(group.responses)} for group in groups]
+    emit(args, told | {"groups": found, "left_out": dropped}, [*lines, f"send each site its .cohort file of {args.out}"])

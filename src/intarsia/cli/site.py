@@ -56,7 +56,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     seal = _add(sub, "seal", "key agreement 4: check that all sites have the same key", run_seal)
     seal.add_argument("files", nargs="+", type=Path, help="the confirmations of all sites")
     _add(sub, "announce", "how many subjects and columns this site brings, for the other sites", run_announce, out=True)
-    align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect)", run_align, out=True)
+    align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect or unite)", run_align, out=True)
     align.add_argument("announcements", nargs="+", type=Path, help="the announcements of all sites")
     sketch = _add(sub, "sketch", "check, then sketch: the one file made of the site's data", run_sketch, out=True)
     sketch.add_argument("--cohort", type=Path, help="the server's answer to `align`")

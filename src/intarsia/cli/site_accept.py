@@ -32,7 +32,7 @@ def run_accept(args: argparse.Namespace) -> None:
     said = [
         *explain(review.study),
         *_earlier(site_folder, review.study),
-        *_leaving(site_folder, review.study.sketch.gram),
+        *_leaving(site_folder, review.study),
         *looser,
     ]
     for line in said:
@@ -87,16 +87,20 @@ def _looser(site_folder: Any, study: Any) -> list[str]:
     return [f"LOOSER THAN THE DEFAULTS: {text}" for text in found]
 
 
-def _leaving(site_folder: Any, gram: bool) -> list[str]:
+def _leaving(site_folder: Any, study: Any) -> list[str]:
     """How many subjects this site's table has, and which columns would leave in a sketch or a Gram matrix."""
+    from intarsia.site.response_kinds import kinds_of, leaving
+
     try:
-        table = site_folder.site().table()
+        site = site_folder.site()
+        table = site.table()
+        responses = leaving(table, kinds_of(study, site.name, site.kinds))
     except IntarsiaError as error:
         return [f"This site's table cannot be read yet, so what would leave is not known: {one_line(str(error))}"]
-    how = "Multiplied with the other sites' columns, and not as values," if gram else "Mixed into the sketch,"
+    how = "Multiplied with the other sites' columns, and not as values," if study.sketch.gram else "Mixed into the sketch,"
     lines = [f"This site's table has {table.n:,} subjects. {how} these columns would leave:"]
     for what in ("features", "responses", "covariates"):
-        labels = list(getattr(table, what, ()) or ())
+        labels = responses if what == "responses" else list(getattr(table, what))
         if labels:
             more = f" and {len(labels) - _COLUMNS_SHOWN:,} more" if len(labels) > _COLUMNS_SHOWN else ""
             lines.append(f"  {len(labels):,} {what}: {', '.join(map(one_line, labels[:_COLUMNS_SHOWN]))}{more}")

@@ -147,7 +147,7 @@ def _column(column: "ColumnReport") -> str:
         shown = [f"{level} (reference)" if level == column.reference else level for level in column.levels[:_MOST_LEVELS_SHOWN]]
         more = f", … {len(column.levels)} in all" if len(column.levels) > _MOST_LEVELS_SHOWN else ""
         parts.append(f"categories {', '.join(shown)}{more}")
-        if column.reference is None:
+        if column.reference is None and column.role != "response":
             parts.append("one indicator each")
     if column.missing:
         done = {"error": "REFUSED", "mean": "put at the mean", "regression": "predicted from the other columns here"}

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import living_study
+from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
@@ -18,6 +18,8 @@ from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:
   intarsia study new study.toml --id liver --m 300 --site clinic.toml --site mri.toml --responses clinic=alt,ast
+  intarsia study new study.toml --id asthma --m 400 --site clinic.toml --site lab.toml --responses clinic=asthma,months \
+      --kind asthma=binary --kind months=time,horizon=24,unit=months --union --share-scales
   intarsia study check study.toml
   intarsia study run study.toml --server server
   intarsia study status server/studies/liver-1a2b3c4d
@@ -44,12 +46,23 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="a site, by name or by the public file that `intarsia site init` writes; once for each",
     )
     new.add_argument("--responses", action="append", default=[], metavar="SITE=A,B", help="responses a site brings")
-    new.add_argument("--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *)")
+    new.add_argument(
+        "--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *; SITE= for none)"
+    )
     new.add_argument(
         "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
     )
     new.add_argument("--gram", action="store_true", help="no sketch: the exact Gram matrix, by three sites (docs/gram.md)")
-    new.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
+    mode = new.add_mutually_exclusive_group()
+    mode.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
+    mode.add_argument("--union", action="store_true", help="subjects may lack some responses (docs/union.md)")
+    new.add_argument("--min-group", type=int, metavar="N", help="with --union: leave out groups of fewer subjects (default 100)")
+    new.add_argument("--kind", action="append", default=[], metavar="RESPONSE=KIND,…", help=kind_options.HELP)
+    new.add_argument(
+        "--share-scales",
+        action="store_true",
+        help="owners publish their responses' sd: all sites read odds ratios and units",
+    )
     new.set_defaults(run=run_new)
 
     check = sub.add_parser("check", help="validate a study file and say what it means")
@@ -79,6 +92,9 @@ def run_new(args: argparse.Namespace) -> None:
     if args.path.exists():
         raise InputError(f"{args.path} exists already; it is not overwritten.")
     responses, features, covariates = by_site(args.responses), by_site(args.features), by_site(args.covariates)
+    if args.min_group is not None and not args.union:
+        raise InputError("--min-group belongs to --union.")
+    kinds = kind_options.kinds_by_site(args.kind, responses)
     sites = [site_of(text) for text in args.site]
     names = [site["name"] for site in sites]
     for name in (*responses, *features, *covariates):
@@ -88,12 +104,16 @@ def run_new(args: argparse.Namespace) -> None:
         site_block(
             site,
             {"features": features.get(name, ["*"]), "responses": responses.get(name, []), "covariates": covariates.get(name, [])},
+            kinds.get(name),
         )
         for site, name in zip(sites, names, strict=True)
     ]
-    mode = "intersect" if args.intersect else "strict"
+    mode = "union" if args.union else "intersect" if args.intersect else "strict"
+    least = f"min_group = {args.min_group}" if args.min_group is not None else "# min_group = 100"
     length = {"draws": DRAWS, "chains": CHAINS, "warmup": WARMUP, "thin": THIN}
-    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, sites="\n".join(blocks), **length)
+    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, sites="\n".join(blocks), **length)
+    if args.share_scales:
+        text = text.replace("share_scales = false", "share_scales = true ")
     if args.gram:
         head, rest = text.split("[sketch]\n")
         text = f"{head}[sketch]\n{GRAM_SKETCH}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
@@ -226,7 +246,7 @@ def by_site(texts: list[str]) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for text in texts:
         name, found, labels = text.partition("=")
-        if not found or not labels:
+        if not found:
             raise InputError(f"Write SITE=LABEL,LABEL; {text!r} has no '='.")
         out[name] = out.get(name, []) + [label.strip() for label in labels.split(",") if label.strip()]
     return out
@@ -248,7 +268,7 @@ def site_of(text: str) -> dict[str, str]:
         raise InputError(f"{path} is not the public file that `intarsia site init` writes.") from None
 
 
-def site_block(site: dict[str, str], roles: dict[str, list[str]]) -> str:
+def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[str, dict[str, Any]] | None = None) -> str:
     lines = ["[[site]]", f'name = "{site["name"]}"']
     lines += [f"{role} = {json.dumps(labels)}" for role, labels in roles.items() if labels or role == "features"]
     if "exchange_key" in site:
@@ -256,6 +276,7 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]]) -> str:
     else:
         lines += ["# Lines that `intarsia site init` prints, so that the sites can agree on the key through the server:"]
         lines += ['# exchange_key = "…"', '# signing_key = "…"']
+    lines += kind_options.block(kinds or {})
     return "\n".join(lines) + "\n"
 
 
@@ -287,6 +308,8 @@ precision = "float64"
 # "strict": all sites hold the same subjects. "intersect": the common subjects are used; the server sees the overlap.
 # "union": subjects that all sites with features know; some may lack some responses (docs/union.md).
 mode = "{mode}"
+# In a union, groups of fewer subjects who have the same responses are left out:
+{least}
 # Applied to every id, in this order: strip, collapse (white space), nfc, lower, upper, no-leading-zeros, integer.
 canonical = ["strip", "nfc"]
 # The longest list of subjects a site may bring to an intersection (whoever lists a population learns who of it is elsewhere):

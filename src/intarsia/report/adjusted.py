@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from intarsia.report.close_up import in_units, of_response
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, join, table
+from intarsia.report.language import in_units, named, of_response
 
 MOST_ROWS = 200
 
@@ -21,7 +21,8 @@ def effects(m: Material) -> Html | None:
     for j, name in enumerate(names):
         for q, response in enumerate(m.responses):
             lower, upper = found["lower"][j, q], found["upper"][j, q]
-            rows.append([el("bdi", name), el("bdi", sites[j]), el("bdi", response), in_units(m, found["mean"][j, q], q),
+            rows.append([el("bdi", name), el("bdi", sites[j]), el("bdi", response),
+                         f"{in_units(m, found['mean'][j, q], q)} {named(m, q)}".rstrip(),
                          f"{in_units(m, lower, q)} to {in_units(m, upper, q)}"])  # fmt: skip
     more = f" The first {MOST_ROWS} of {len(rows)} effects are listed." if len(rows) > MOST_ROWS else ""
     return join([

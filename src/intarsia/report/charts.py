@@ -41,9 +41,12 @@ class Interval:
     inner: tuple[float, float] | None = None
     truth: float | None = None
     strong: bool = True
+    told: str = ""  # effect and interval as a person reads them, where that is not these numbers
 
     @property
     def words(self) -> str:
+        if self.told:
+            return f"{self.name}: {self.told}"
         known = "" if self.truth is None else f"; truth {fixed(self.truth, 3)}"
         return f"{self.name}: {fixed(self.mean, 3)} [{fixed(self.lower, 3)}, {fixed(self.upper, 3)}]{known}"
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from intarsia.report import charts
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, number, small, table
+from intarsia.report.html import Html, el, join, small, table
+from intarsia.report.language import in_units, named, of_response
 
 IN_MAP = 40  # features in the close-up of the map
 MOST_RESPONSES = 24  # with numbers in the cells
@@ -30,7 +31,8 @@ def coefficient_map(m: Material) -> Html:
         parts += [
             el("h3", f"Close-up: {of} selected features"),
             el("p", "A feature is selected for acting on some response; each of its coefficients then has evidence of its own. "
-               + ("Bold in a frame" if numbers else "A dot") + ": the coefficient itself is selected.", class_="note"),
+               + ("Bold in a frame" if numbers else "A dot") + ": the coefficient itself is selected. Effects are in standard "
+               "deviations, so that they compare.", class_="note"),
             el("div", charts.heat(
                 m.mean[close], [m.features[p] for p in close], m.responses,
                 name="Effects of the selected features on each response", marked=m.selection.by_response[close],
@@ -57,7 +59,8 @@ def _listed(m: Material) -> Html:
     rows: list[list[Any]] = []
     for i, p, q in at[:MOST_LISTED]:
         low, high = float(m.quantiles[0, i, q]), float(m.quantiles[4, i, q])
-        row = [el("bdi", m.features[p]), el("bdi", m.responses[q]), in_units(m, float(m.mean[p, q]), q)]
+        effect = f"{in_units(m, float(m.mean[p, q]), q)} {named(m, q)}".rstrip()
+        row = [el("bdi", m.features[p]), el("bdi", m.responses[q]), effect]
         row.append(f"{in_units(m, low, q)} to {in_units(m, high, q)}")
         here = bool(m.selection.by_response[p, q])
         rows.append([*row, small(float(fdr[p, q])), el("span", "selected", class_="tag yes") if here else "not selected here"])
@@ -69,15 +72,6 @@ def _listed(m: Material) -> Html:
         "known well." + more
     )
     return join([el("p", why, class_="note"), el("div", table(head, rows), class_="scroll")])
-
-
-def in_units(m: Material, value: float, q: int) -> str:
-    """A coefficient of response q as a person reads it: in the response's units where they are known."""
-    return number(value * m.scales[m.responses[q]], 3) if m.scales else fixed(value, 3)
-
-
-def of_response(m: Material) -> str:
-    return "units of the response (their owners share the scales)" if m.scales else "standard deviations of the response"
 
 
 def sign_key() -> Html:

@@ -105,6 +105,13 @@ class Material:
         return dict(self.posterior.response_scales)
 
     @cached_property
+    def languages(self) -> list[Any]:
+        """How effects on each response are told (`report.language`)."""
+        from intarsia.report.language import languages
+
+        return languages(self)
+
+    @cached_property
     def sites(self) -> list[str]:
         if self.study is not None:
             return [name for name in self.study.names if name not in self.left]

@@ -1,32 +1,128 @@
-"""The report's section on responses that are no plain measurements: what each is, and how its effects are read."""
+"""The report's section on responses that are no plain measurements: what each is, what acts on it in its own language, and how
+well its predictions will hold."""
 
 from typing import Any
 
+import numpy as np
+
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, table
-from intarsia.wire.kinds import in_words, planned
+from intarsia.report.html import Html, el, fixed, join, small, table
+from intarsia.report.language import Language
+from intarsia.wire.kinds import ODDS_RATIO, in_words, planned
+from intarsia.wire.log_odds import expected_scores, response_caution
+from intarsia.wire.result_table import flat_interval
+
+MOST_FEATURES = 12  # per response
 
 
 def outcomes(m: Material) -> Html | None:
-    """One row per response that has a kind in study.toml; None where there is none."""
+    """One row per response that has a kind in study.toml, and a table of effects for each whose scale is known; else None."""
     kinds = {} if m.study is None else m.study.kinds
-    rows: list[list[Any]] = []
-    for q, response in enumerate(m.responses):
-        if response in kinds:
-            words = in_words(kinds[response])
-            caution = planned(kinds[response]).language.caution
-            rows.append([el("bdi", response), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:], caution])
-    if not rows:
+    at = [q for q, response in enumerate(m.responses) if response in kinds]
+    if not at:
         return None
+    rows: list[list[Any]] = []
+    for q in at:
+        words = in_words(kinds[m.responses[q]])
+        rows.append([el("bdi", m.responses[q]), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:], _mind(m, q)])
+    known = [q for q in at if m.languages[q].scale is not None]
+    unread = [m.responses[q] for q in at if q not in known]
+    where = (
+        "The owners share the responses' scales, so this page tells effects in each response's own language, for one standard "
+        "deviation of the feature."
+        if known
+        else "Effects on this page are in standard deviations of that. The owner reads them in the response's own language, with "
+        "intervals, because it alone knows the response's spread ([deliver] share_scales in study.toml lets everybody)."
+    )
+    if known and unread:
+        where += f" Standard deviations stay for {', '.join(unread)}: only the owner knows more than the spread."
     return join([
-        el("p", "These responses were prepared at the site that owns them, and the linear model was fitted to what they became. "
-           "Effects on this page are in standard deviations of that. The owner reads them in the response's own language, with "
-           "intervals, because it alone knows the response's spread. Selection needs no such reading."),
-        table(["response", "site", "what it is, and how its owner reads it", "mind"], rows),
+        el("p", "These responses were prepared at the site that owns them, and the linear model was fitted to what they became. ",
+           where, " Selection needs no such reading."),
+        table(["response", "site", "what it is, and how it is read", "mind"], rows),
+        *(_effects(m, q) for q in known),
+        _which(m) if known else None,
+        _expected(m, at),
     ])  # fmt: skip
 
 
-def named(m: Material, q: int) -> str:
+def _mind(m: Material, q: int) -> Html:
+    """What the kind takes for granted and, where the scale tells that the approximation ends here, that it does."""
+    language: Language = m.languages[q]
+    usual = planned(m.study.kinds[m.responses[q]]).language.caution
+    limit = ""
+    if language.scale is not None and language.back.kind == "binary":
+        limit = response_caution(language.scale, m.posterior.Sigma.values[..., q, q])
+    return join([el("strong", f"{limit[:1].upper()}{limit[1:]}. ") if limit else "", usual])
+
+
+def _effects(m: Material, q: int) -> Html | None:
+    """The features that act on one response: as the sparse posterior has it, and under a flat prior of its own."""
+    fdr = m.selection.local_fdr_by_response[:, q]
+    here = np.flatnonzero(m.selection.by_response[:, q])
+    if not len(here):
+        return None
+    place = {int(p): i for i, p in enumerate(m.shown)}
+    listed = [int(p) for p in here[np.argsort(fdr[here], kind="stable")] if int(p) in place][:MOST_FEATURES]
+    language: Language = m.languages[q]
+    flat = flat_interval(m.judgement.unshrunk, m.probability)
+    rows: list[list[Any]] = []
+    for p in listed:
+        low, high = (float(m.quantiles[k, place[p], q]) for k in (0, 4))
+        free = [language.told(float(values[p, q])) for values in flat.values()]
+        rows.append([
+            el("bdi", m.features[p]), el("bdi", m.feature_sites[p]),
+            f"{language.told(float(m.mean[p, q]))} [{language.told(low)}, {language.told(high)}]",
+            f"{free[0]} [{free[1]}, {free[2]}]" if free else "–", small(float(fdr[p])),
+            language.caution(float(m.mean[p, q])),
+        ])  # fmt: skip
+    level = f"{m.probability:.0%}".replace("%", " %")
+    name = language.name or "effect"
+    head = ["feature", "site", f"{name} [{level}]", f"{name}, unshrunk [{level}]", "local fdr", "mind"]
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return join([el("h3", "What acts on ", el("bdi", m.responses[q])), table(head, rows)])
+
+
+def _which(m: Material) -> Html:
+    """Which of the two columns is for whom."""
+    odds = any(language.name == ODDS_RATIO for language in m.languages)
+    return el("p", "For the size of an effect that was named before the study, read the unshrunk column: its interval holds also "
+              "where the sparse prior draws effects towards none. For one asked for because it was selected, read the other.",
+              " Tables of results have the unshrunk odds ratio as odds_ratio." if odds else "", class_="note")  # fmt: skip
+
+
+def _expected(m: Material, at: list[int]) -> Html | None:
+    """AUC and Brier score to be expected of yes/no predictions, from rows left out."""
+    found = m.judgement.expected_r2(np.diagonal(m.posterior.noise_covariance().values))
+    yes = [q for q in at if m.study.kinds[m.responses[q]]["kind"] == "binary"]
+    if found is None or not yes:
+        return None
+    rows: list[list[Any]] = []
+    for q in yes:
+        r2, se = float(found[0][q]), float(found[1][q])
+        row: list[Any] = [el("bdi", m.responses[q]), f"{fixed(r2)} ± {fixed(se)}"]
+        scale = m.scales.get(m.responses[q])
+        if scale is None:
+            rows.append([*row, "its owner reads it", "its owner reads it"])
+            continue
+        s = expected_scores(scale, r2, se, m.probability)
+        rows.append([
+            *row, f"{fixed(s['auc'])} [{fixed(s['auc_lower'])}, {fixed(s['auc_upper'])}]",
+            f"{fixed(s['brier'], 3)} [{fixed(s['brier_lower'], 3)}, {fixed(s['brier_upper'], 3)}]; {fixed(scale**2, 3)} without "
+            "any feature",
+        ])  # fmt: skip
+    level = f"{m.probability:.0%}".replace("%", " %")
+    return join([
+        el("h3", "How well yes and no will be predicted"),
+        el("p", "From rows of the sketch that were left out: what new subjects like those of the study would show. An AUC of 0.5 "
+           "is a coin, 1 is certain; a Brier score of 0 is perfect. How probabilities are calibrated shows only where outcomes "
+           "are known: intarsia predict finish --observed."),
+        table(["response", "variance explained in new subjects", f"AUC [{level}]", f"Brier score [{level}]"], rows),
+    ])  # fmt: skip
+
+
+def kind_of(m: Material, q: int) -> str:
     """A short word for a response's kind, beside its name; empty for a plain measurement."""
     kinds = {} if m.study is None else m.study.kinds
     return "" if m.responses[q] not in kinds else in_words(kinds[m.responses[q]]).partition(";")[0]

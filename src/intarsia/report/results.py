@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from scipy import stats
 
 from intarsia.report import brain, charts
 from intarsia.report.charts import Interval
-from intarsia.report.close_up import in_units, of_response, sign_key
+from intarsia.report.close_up import sign_key
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
-from intarsia.report.outcomes import named
+from intarsia.report.language import in_units, named, of_response, several
+from intarsia.report.outcomes import kind_of
 from intarsia.wire.plain import cell
 
 FORESTS = 12  # responses with a forest of their own
@@ -27,7 +29,8 @@ def interval(m: Material, i: int, q: int, name: str) -> Interval:
     low, inner_low, _mid, inner_high, high = (float(v) for v in m.quantiles[:, i, q])
     truth = None if m.truth is None else float(m.truth[p, q])
     strong = bool(m.selection.selected[p])
-    return Interval(name, float(m.mean[p, q]), low, high, (inner_low, inner_high), truth, strong)
+    said = m.languages[q].words(float(m.mean[p, q]), low, high) if several(m) and truth is None else ""
+    return Interval(name, float(m.mean[p, q]), low, high, (inner_low, inner_high), truth, strong, said)
 
 
 def selected(m: Material) -> Html:
@@ -97,7 +100,7 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
             el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
             el("td", _site_mark(m, m.feature_sites[p])),
             el("td", el("bdi", m.responses[q])),
-            el("td", in_units(m, iv.mean, q), data_v=f"{iv.mean:.6g}", class_="num"),
+            el("td", f"{in_units(m, iv.mean, q)} {named(m, q)}".rstrip(), data_v=f"{iv.mean:.6g}", class_="num"),
             el("td", f"{in_units(m, iv.lower, q)} to {in_units(m, iv.upper, q)}", data_v=f"{iv.lower:.6g}", class_="num"),
             el("td", charts.bar(iv, limits), class_="draw"),
         ]
@@ -108,7 +111,8 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
             el("td", small(fdr), data_v=f"{fdr:.6g}", class_="num"),
         ]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
-        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong])
+        ends = [in_units(m, value, q).replace("−", "-") for value in (iv.mean, iv.lower, iv.upper)] + [named(m, q)]
+        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong, *ends])
     head = ["feature", "site", "response", "effect", f"{level} interval", ""]
     head += (["truth"] if m.truth is not None else []) + ["responses", "local fdr"]
     kinds = ["text", "text", "text", "num", "num", ""] + (["num"] if m.truth is not None else []) + ["num", "num"]
@@ -181,7 +185,8 @@ def _limits(m: Material) -> tuple[float, float]:
 def _csv(records: list[list[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "local_fdr", "selected"])
+    told = ["told", "told_lower", "told_upper", "told_is"]
+    writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "local_fdr", "selected", *told])
     for record in records:
         writer.writerow([f"{c:.6g}" if isinstance(c, float) else cell(c) for c in record])
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(out.getvalue().encode()).decode()
@@ -196,25 +201,35 @@ def forests(m: Material) -> Html:
     pool = [i for i, p in enumerate(m.shown) if m.selection.selected[p]] or list(range(min(10, len(m.shown))))
     picked = {q: sorted(pool, key=lambda i: -abs(m.mean[m.shown[i], q]))[:IN_FOREST] for q in order}
     rows = {q: [interval(m, i, q, m.features[int(m.shown[i])]) for i in picked[q]] for q in order}
-    limits = charts.span([iv for ivs in rows.values() for iv in ivs])
+    own = several(m) and m.truth is None
+    in_sd = [q for q in order if not own or m.languages[q].scale is None]
+    limits = charts.span([iv for q in in_sd for iv in rows[q]])
     panels = []
     for q in order:
-        ivs = [
-            Interval(iv.name, iv.mean, iv.lower, iv.upper, iv.inner, iv.truth, bool(m.selection.by_response[m.shown[i], q]))
-            for i, iv in zip(picked[q], rows[q])
-        ]
-        count = int(hits[q])
-        notes = [note for note in (named(m, q), f"{count} selected here" if m.Q > 1 else "") if note]
+        here = [bool(m.selection.by_response[m.shown[i], q]) for i in picked[q]]
+        ivs = [replace(iv, strong=strong) for iv, strong in zip(rows[q], here)]
+        if q not in in_sd:
+            ivs = [_in_its_language(m, iv, q) for iv in ivs]
+        notes = [note for note in (kind_of(m, q), f"{int(hits[q])} selected here" if m.Q > 1 else "") if note]
         title = el("h3", el("bdi", m.responses[q]), " ", el("small", "; ".join(notes)))
-        panels.append(el("figure", title, charts.forest(ivs, title=f"Effects on {m.responses[q]}", axis="effect (sd per sd)",
-                                                        limits=limits), class_="panel"))  # fmt: skip
+        axis = "effect (sd per sd)" if q in in_sd else m.languages[q].axis
+        panels.append(el("figure", title, charts.forest(ivs, title=f"Effects on {m.responses[q]}", axis=axis,
+                                                        limits=limits if q in in_sd else None), class_="panel"))  # fmt: skip
     truth = " Diamonds are the simulated truth." if m.truth is not None else ""
     more = f" Shown: the {len(order)} responses with most selected coefficients of {m.Q}." if len(order) < m.Q else ""
+    scale = "all on one scale" if len(in_sd) == len(order) else "each in the response's own language, named below it"
     return join([
-        el("p", f"Dots are posterior means, thick lines 50 % and thin lines {level} credible intervals, all on one scale. "
+        el("p", f"Dots are posterior means, thick lines 50 % and thin lines {level} credible intervals, {scale}. "
            "Faint lines are coefficients not selected at that response.", truth, more),
         el("div", *panels, class_="panels"),
     ])  # fmt: skip
+
+
+def _in_its_language(m: Material, iv: Interval, q: int) -> Interval:
+    """The same line where the response's language puts it."""
+    inner = iv.inner or (iv.mean, iv.mean)
+    mean, lower, upper, low, high = (float(v) for v in m.languages[q].effect([iv.mean, iv.lower, iv.upper, *inner]))
+    return replace(iv, mean=mean, lower=lower, upper=upper, inner=(low, high))
 
 
 def connections(m: Material) -> Html | None:

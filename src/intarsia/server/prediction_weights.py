@@ -23,8 +23,13 @@ def refit_settings(settings: Settings) -> Settings:
     return Settings(draws, warmup, chains=1, thin=REFIT_THIN, seed=settings.seed, workers=1)
 
 
-def weigh(fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = FOLDS) -> Weighed | None:
-    """Refit without a part of the rows in turn (`refit(X, Y)`, short); None with nothing to weigh or too much to refit."""
+def weigh(
+    fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = FOLDS, stretched: NDArray[np.bool_] | None = None
+) -> Weighed | None:
+    """Refit without a part of the rows in turn (`refit(X, Y)`, short); None with nothing to weigh or too much to refit.
+
+    `stretched` are the responses whose predictions become probabilities.
+    """
     X, Y = fitted.X, fitted.Y
     if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
         return None
@@ -33,7 +38,7 @@ def weigh(fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = F
         draws = refit(X, Y)
         return Refit(draws.whole[0], draws.Sigma[0].mean(axis=0))
 
-    stacked = stack(X, Y, fitted.draws.mean(), again, folds)
+    stacked = stack(X, Y, fitted.draws.mean(), again, folds, stretched)
     if stacked is None:
         return None
     left = fitted.share_left()

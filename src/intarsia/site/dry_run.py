@@ -88,10 +88,10 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
         except InputError as error:
             problems.append(str(error))
     try:
-        kinds = _kinds(site, table, studies)
+        kinds, graded = _kinds(site, table, studies)
     except InputError as error:
         problems.append(str(error))
-        kinds = {}
+        kinds, graded = {}, set()
     gaps = bool(studies) and all(study.alignment.mode == "union" for study in studies)
     found: Profile | None = None
     try:
@@ -101,7 +101,7 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     roles = table.layout.roles
     id = table._id if isinstance(table._id, str) else None
     return SiteReport(
-        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, gaps)),
+        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, graded, gaps)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
         problems=tuple(problems), withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
@@ -110,21 +110,30 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     )  # fmt: skip
 
 
-def _kinds(site: Site, table: Table, studies: Sequence[Study]) -> dict[str, str]:
-    """What every response of another kind becomes, in words, tried on the whole table."""
+def _kinds(site: Site, table: Table, studies: Sequence[Study]) -> tuple[dict[str, str], set[str]]:
+    """What every response of another kind becomes, in words, tried on the whole table; and those whose texts are grades."""
     said = dict(site.kinds)
     for study in studies:
         said |= kinds_of(study, site.name, site.kinds)
     tried = prepared(table, said)
     notes = {name: found.notes for name, found in tried.prepared.items()} if isinstance(tried, PreparedTable) else {}
-    return {name: "; ".join([in_words(one), *notes[name]]) for name, one in said.items()}
+    words = {name: "; ".join([in_words(one), *_yes(table, name, one), *notes[name]]) for name, one in said.items()}
+    return words, set(table.levels) - set(tried.levels)
+
+
+def _yes(table: Table, name: str, said: Mapping[str, Any]) -> list[str]:
+    """Which of two texts counts as yes: the one that was said, else the last in the order of the alphabet."""
+    if said["kind"] != "binary" or name not in table.levels:
+        return []
+    chosen = "" if "yes" in said else f' (say kinds = {{ {name} = {{ kind = "binary", yes = "…" }} }} for the other)'
+    return [f"yes is {said.get('yes', table.layout.shown(name)[0])}{chosen}"]
 
 
 def _no_id() -> None:
     raise InputError('site.toml names no id column, so subjects cannot be matched. Say which it is: id = "…" under [table].')
 
 
-def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], gaps: bool) -> list[ColumnReport]:
+def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], graded: set[str], gaps: bool) -> list[ColumnReport]:
     missing = table.missing_counts
     laws = {} if found is None else found.laws
     few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
@@ -136,7 +145,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], gaps
     for role, names in (("response", roles.responses), ("covariate", roles.covariates), ("feature", roles.features)):
         for name in names:
             labels = table.layout.labels([name])
-            levels = tuple(table.layout.levels.get(name, ()))
+            levels = () if name in graded else tuple(table.layout.levels.get(name, ()))
             values = len(levels) or few.get(name)
             note = ""
             if labels and all(label in flat for label in labels):
@@ -151,7 +160,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], gaps
             rule = table.missing_rules[labels[0]] if labels else "error"
             if gaps and role == "response" and rule == "error":
                 rule = "union"
-            reference = table.layout.reference.get(name)
+            reference = None if name in kinds else table.layout.reference.get(name)
             out.append(ColumnReport(name, role, levels, reference, missing.get(name, 0), rule, values, note))
     return out
 

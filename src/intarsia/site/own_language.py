@@ -6,7 +6,8 @@ The sketched model is linear and standardised. For a plain measurement a coeffic
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isnan, log, nan, sqrt
+from functools import cached_property
+from math import isnan, nan, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -17,11 +18,10 @@ from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.kinds import Back
-from intarsia.wire.log_odds import normal_draws
+from intarsia.wire.log_odds import effect_caution, normal_draws, response_caution
 from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
 
 Array = NDArray[np.float64]
-_STRONG = log(5.0)  # per standard deviation of the feature: beyond, log odds hang on how nearly normal it is
 _ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not worth a word
 _VERY_ROUGH = 0.3  # beyond, what was made up for it is itself rough
 _LONG_TAIL = 1.3  # skewness times the log odds ratio beyond which no second-order correction helps
@@ -30,8 +30,9 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 
 @dataclass(frozen=True)
 class Response:
-    """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, and how much wider the
-    predictions are than the draws say (`spread`). Who reads a response whose scale is shared does not know its mean (NaN)."""
+    """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, how much wider the
+    predictions are than the draws say (`spread`), and what share of variance they will explain in new subjects with its standard
+    error (`expected`; None where no row was left out). Who reads a response whose scale is shared does not know its mean: NaN."""
 
     y_mean: float
     s_y: float
@@ -39,6 +40,7 @@ class Response:
     sigma2_mean: float
     sigma2: Array | None = field(default=None, repr=False)
     spread: float = 1.0
+    expected: tuple[float, float] | None = None
 
     def features(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Any]:
         """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
@@ -85,14 +87,21 @@ class Response:
             return f"rough: the feature is skewed, the log odds ratio is about {min(abs(off), 1.0):.0%} too large or too small"
         if abs(off) > _VERY_ROUGH or abs(skewness * effect) > _LONG_TAIL:
             return "rough: the feature is skewed and its effect strong; bring it as normal scores of its ranks"
-        return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > _STRONG else None
+        return effect_caution(effect) or self.limit or None
+
+    @cached_property
+    def limit(self) -> str:
+        """Where the approximation ends for all odds ratios on this response."""
+        if self.back.kind != "binary":
+            return ""
+        return response_caution(self.s_y, self.sigma2_mean if self.sigma2 is None else self.sigma2)
 
     def predicted(self, c: Coefficients, total: Array) -> dict[str, Array]:
         """Mean and interval for new subjects from the standardised total (its mean, then its sd where there are draws)."""
         reach = NormalDist().inv_cdf((1 + c.interval) / 2)
         spread = total[1] if len(total) > 1 else None
         if self.back.kind == "binary":
-            return self._probabilities(reach, total[0], None if spread is None else np.sqrt(self.spread) * spread)
+            return self.probabilities(reach, total[0], None if spread is None else np.sqrt(self.spread) * spread)
         mean = self.y_mean + self.s_y * total[0]
         out = {"mean": mean}
         if spread is not None:
@@ -104,12 +113,17 @@ class Response:
         # On a curved scale the ends are turned back; a standard deviation has no counterpart there.
         return {name: np.full_like(mean, np.nan) if name == "sd" else turn(values) for name, values in out.items()}
 
-    def _probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
-        """The probability of yes; its interval is that of the probability itself: what comes is yes or no."""
-        slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=self.sigma2_mean))
+    def probabilities(self, reach: float, line: Array, spread: Array | None) -> dict[str, Array]:
+        """The probability of yes; its interval is that of the probability itself: what comes is yes or no.
+
+        What is predicted is less than what could be: log odds are as far apart as the share of variance that predictions explain
+        in rows left out allows, not the whole model's.
+        """
+        sigma2 = self.sigma2_mean if self.expected is None else 1.0 - self.expected[0]
+        slope = float(self.back.effect(1.0, s_y=self.s_y, sigma2=sigma2))
         from intarsia.site.probabilities import centred  # its libraries are not for every process that starts
 
-        constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - self.sigma2_mean, 0.0)))
+        constant = centred(self.y_mean, slope * np.sqrt(max(1.0 - sigma2, 0.0)))
         p = _expit(constant + slope * line)
         if spread is None:
             return {"mean": p}
@@ -123,9 +137,10 @@ def own_responses(c: Coefficients, u: Units, meaning: Meaning) -> dict[str, Resp
     for k, label in enumerate(u.responses):
         back = meaning.backs.get(label, Back("continuous"))
         sigma2 = None if c.sigma2 is None else c.sigma2[:, k]
+        expected = (c.r2_expected[k], c.r2_expected_se[k]) if c.r2_expected else None
         out[label] = Response(
             float(u.y_mean[k]), float(u.y_scale[k]), back, float(c.sigma2_mean[k]), sigma2,
-            1.0 if c.spread is None else float(c.spread[k]),
+            1.0 if c.spread is None else float(c.spread[k]), expected,
         )  # fmt: skip
     return out
 

@@ -15,6 +15,7 @@ from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.container import pack, unpack, write
 from intarsia.wire.kinds import PROBABILITY
+from intarsia.wire.log_odds import SCORES, expected_scores
 from intarsia.wire.result_table import Effects, Evidence, Scales, frame, table_columns, table_rows
 from intarsia.wire.table_files import write_table
 
@@ -95,14 +96,24 @@ class SiteModel:
             row["residual_sd"] = float(u.y_scale[q] * np.sqrt(c.sigma2_mean[q]))
             row["sd"] = float(u.y_scale[q])
             row["mean"] = float(u.y_mean[q])
-            out.append(row)
+            out.append(row | self._expected(response))
         return out
+
+    def _expected(self, response: str) -> dict[str, Any]:
+        """AUC and Brier score to be expected of the probabilities of a yes/no response; empty columns for the others."""
+        if not any(one.back.kind == "binary" for one in self.own.values()):
+            return {}
+        one, c = self.own[response], self.coefficients
+        if one.back.kind != "binary" or one.expected is None:
+            return dict.fromkeys(SCORES)
+        found = expected_scores(one.s_y, *one.expected, c.interval)
+        return {name: found[name] for name in SCORES}
 
     def cautions(self) -> list[str]:
         """What to mind about the site's own responses, in sentences."""
         out = []
         for name, one in self.own.items():
-            texts = [*([one.back.language.caution] if one.back.language.caution else []), *self.meaning.notes.get(name, ())]
+            texts = [*(text for text in (one.limit, one.back.language.caution) if text), *self.meaning.notes.get(name, ())]
             out += [f"{name}: {text}" for text in texts]
         return out
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import InputError
+from intarsia.site.data.grades import GradedSource, graded
 from intarsia.site.data.kinds import Prepared, prepare
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.roles import Roles
@@ -40,14 +41,16 @@ class PreparedTable(Table):
                 "responses there (intarsia.site.data.kinds.prepare), or gather the table first."
             )
         rows = np.arange(table.n) if order is None else check_order(order, table.n)
+        said = {name: check_kind(given) for name, given in kinds.items()}
+        table = graded(table, _text_grades(table, said))
         # A table that already makes other numbers of its features goes on doing so.
         made: Any = cls if type(table) is Table else type(cls.__name__, (cls, type(table)), {})
         out: PreparedTable = made.__new__(made)
         out.__dict__.update(table.__dict__)
         out._moments, out._missing = None, None
         out.prepared, out._replaced = {}, {}
-        for name, given in kinds.items():
-            options = dict(check_kind(given))
+        for name, given in said.items():
+            options = dict(given)
             kind = str(options.pop("kind"))
             label = _label(table, name, kind)
             found = _prepare(table, name, kind, options, rows)
@@ -90,22 +93,43 @@ def _label(table: Table, name: str, kind: str = "") -> str:
     if name not in table.layout.roles.responses:
         raise InputError(f"A kind is given for {name!r}, which is no response of this site.")
     labels = table.layout.labels([name])
-    if name in table.levels and kind == "binary" and len(table.levels[name]) != 2:
+    if name not in table.levels or not kind:
+        return labels[0]
+    count = len(table.levels[name])
+    if kind != "binary":
         raise InputError(
-            f"Response {name!r} is called binary and has {len(table.levels[name])} levels. A binary response has two: make it "
-            "ordinal, or bring one yes/no column per level."
+            f"Response {name!r} is a column of texts ({count} different ones); kind {kind!r} needs numbers. Look for cells that "
+            "are not numbers and mark them as missing (missing_codes under [table] in site.toml)."
         )
-    if len(labels) != 1:
-        raise InputError(
-            f"Response {name!r} is a column of texts with {len(table.levels[name])} levels; kind {kind!r} needs one column of "
-            "numbers. Give the grades as numbers, or bring one yes/no column per level."
-        )
-    return labels[0]
+    if count == 2:
+        return labels[0]
+    if count < 2:
+        raise InputError(f"Response {name!r} is called binary and has {count} level{'s' * (count != 1)}: leave it out.")
+    raise InputError(
+        f"Response {name!r} is called binary and has {count} levels. A binary response has two: make it ordinal, or bring one "
+        "yes/no column per level."
+    )
+
+
+def _text_grades(table: Table, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The order of every ordinal response that is a column of texts."""
+    out = {}
+    for name, said in kinds.items():
+        if said["kind"] == "ordinal" and name in table.levels and name in table.layout.roles.responses:
+            if "order" not in said:
+                raise InputError(
+                    f"Response {name!r} is a column of texts: an ordinal response needs their order. Say it in study.toml or "
+                    'site.toml, from the lowest to the highest: { kind = "ordinal", order = ["none", "mild", "severe"] }.'
+                )
+            out[name] = [str(grade) for grade in said["order"]]
+    return out
 
 
 def _prepare(table: Table, name: str, kind: str, options: dict[str, Any], rows: np.ndarray) -> Prepared:
     try:
         values = _column(table, name)[rows]
+        if isinstance(table.source, GradedSource) and name in table.source.orders:
+            options["order"] = list(range(1, len(options["order"]) + 1))
         if name in table.levels:
             values = _turned(table, name, values, options)
         if kind != "time":

@@ -210,9 +210,9 @@ class Site:
         message = store.get("announcement")
         if message is None:
             table = self.table()
-            counts = Announcement(
-                self.name, study.hash, self.tokens(study).n, len(table.labels), covariates=len(table.covariates)
-            )
+            responses = leaving(table, kinds_of(study, self.name, self.kinds))
+            columns = len(table.features) + len(responses) + len(table.covariates)
+            counts = Announcement(self.name, study.hash, self.tokens(study).n, columns, covariates=len(table.covariates))
             message = store.put("announcement", counts.signed(self._announcement_key(study)).to_bytes())
         return self._send(study, "announcement", message)
 

@@ -28,7 +28,7 @@ _UNSHRUNK = ("unshrunk", "unshrunk_sd")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread", "unshrunk_sd")
 _ENTRIES = (
     "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
-    "selected_count", "r2_loo", "response_scales", "noise_variances",
+    "selected_count", "r2_loo", "r2_expected", "r2_expected_se", "response_scales", "noise_variances",
 )  # fmt: skip
 
 
@@ -67,7 +67,8 @@ class Coefficients:
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
     `local_fdr` (own feature, response) is the probability that selecting a coefficient is wrong. `selected_count` and `r2_loo`
     say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
-    variance explained (none where it was not worked out). `response_scales` are all responses' standard deviations where the
+    variance explained (none where it was not worked out); `r2_expected` and its standard error what predictions for new subjects
+    will explain. `response_scales` are all responses' standard deviations where the
     study shares them, and then `noise_variances` has the noise variance of every yes/no response: an odds ratio needs both.
     `unshrunk` and `unshrunk_sd` (own feature, response) are the effects under a flat prior of their own.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
@@ -106,6 +107,8 @@ class Coefficients:
     local_fdr: Array = field(default_factory=_empty, repr=False)
     selected_count: tuple[int, ...] = ()
     r2_loo: tuple[float, ...] = ()
+    r2_expected: tuple[float, ...] = ()
+    r2_expected_se: tuple[float, ...] = ()
     response_scales: tuple[float, ...] = ()
     noise_variances: Mapping[str, float] = field(default_factory=dict)
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -156,6 +159,8 @@ class Coefficients:
             "groups": [asdict(g) | {"members": list(g.members)} for g in self.groups],
             "selected_count": list(self.selected_count),
             "r2_loo": list(self.r2_loo),
+            "r2_expected": list(self.r2_expected),
+            "r2_expected_se": list(self.r2_expected_se),
             "response_scales": list(self.response_scales),
             "noise_variances": dict(self.noise_variances),
             "fit_parts": dict(self.fit_parts),
@@ -197,6 +202,8 @@ class Coefficients:
             groups=tuple(OwnGroup.from_dict(group, features) for group in header["groups"]),
             selected_count=tuple(header["selected_count"]),
             r2_loo=tuple(header["r2_loo"]),
+            r2_expected=tuple(header["r2_expected"]),
+            r2_expected_se=tuple(header["r2_expected_se"]),
             response_scales=check_scales(header["response_scales"], len(responses)),
             noise_variances=header["noise_variances"],
             fit_parts=header["fit_parts"],
@@ -218,9 +225,12 @@ def _check_entries(header: Mapping[str, Any], site: str, responses: int) -> int:
     fits = isinstance(noise, dict) and all(label in header["responses"] for label in noise)
     if not fits or not all(type(value) is float and 0 < value < math.inf for value in noise.values()):
         raise MessageError("The coefficients message has noise variances that cannot be.")
-    own, counts, r2 = sum(s == site for s in sites), header["selected_count"], header["r2_loo"]
+    own, counts = sum(s == site for s in sites), header["selected_count"]
     fits = isinstance(counts, list) and len(counts) in (0, own) and all(type(v) is int and v >= 0 for v in counts)
-    if not fits or not isinstance(r2, list) or len(r2) not in (0, own) or not all(type(v) is float for v in r2):
+    for name, low in (("r2_loo", -math.inf), ("r2_expected", 0.0), ("r2_expected_se", 0.0)):
+        r2 = header[name]
+        fits = fits and isinstance(r2, list) and len(r2) in (0, own) and all(type(v) is float and v >= low for v in r2)
+    if not fits or len(header["r2_expected"]) != len(header["r2_expected_se"]):
         raise MessageError("The coefficients message says of the site's responses what cannot be.")
     return own
 

@@ -19,7 +19,7 @@ KINDS = ("continuous", "binary", "time", "count", "skewed", "ordinal")
 TRANSFORMS = ("log", "anscombe", "rank-normal")
 RMST, MARTINGALE = "rmst", "martingale"
 OPTIONS = {
-    "continuous": ("unit",), "binary": ("yes",), "time": ("event", "method", "horizon", "unit"), "count": ("transform",),
+    "continuous": ("unit",), "binary": ("yes",), "time": ("event", "method", "horizon", "unit"), "count": ("transform", "cap"),
     "skewed": ("transform",), "ordinal": ("order", "scores"),
 }  # fmt: skip
 PROBABILITY, ODDS_RATIO = "probability", "odds ratio"
@@ -48,7 +48,7 @@ def check_kind(given: Any) -> dict[str, Any]:
 _EXPECTED = {
     "kind": "text", "unit": "a short text", "event": "the name of a column", "yes": "the level that counts as yes",
     "method": f"one of {RMST}, {MARTINGALE}", "horizon": "a number above 0", "transform": f"one of {', '.join(TRANSFORMS)}",
-    "order": "the grades from the lowest to the highest", "scores": "a number for each grade",
+    "cap": "a whole number above 0", "order": "the grades from the lowest to the highest", "scores": "a number for each grade",
 }  # fmt: skip
 
 
@@ -59,6 +59,8 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, list | tuple) and all(_fits("yes" if name == "order" else "score", one) for one in value)
     if name == "horizon":
         return number and value > 0
+    if name == "cap":
+        return number and value > 0 and value == int(value)
     if name == "score":
         return number
     choices = {"kind": KINDS, "method": (RMST, MARTINGALE), "transform": TRANSFORMS}.get(name)
@@ -76,8 +78,13 @@ def in_words(said: Mapping[str, Any]) -> str:
     """One response's kind and how its effects are told, in a few words."""
     back = planned(said)
     language = back.language
-    effect = language.ratio or f"{language.effect}{f' in {language.unit}' if language.unit else ''}"
+    unit = "" if language.unit in language.effect else f" in {language.unit}"
+    effect = language.ratio or f"{language.effect}{unit}"
     more = f" up to {said['horizon']:g} {back.unit}".rstrip() if "horizon" in said else ""
+    if "cap" in said:
+        more = f" (more than {said['cap']:g} taken as {said['cap']:g})"
+    if said.get("order"):
+        more = f" ({' < '.join(str(grade) for grade in said['order'])})"
     return f"{_WORDS[back.kind]}{more}; its effects are told as {effect}"
 
 

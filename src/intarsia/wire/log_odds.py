@@ -7,6 +7,7 @@ skewed feature adds γ β² E[p(1 − p)(1 − 2p)] / 2, γ its skewness: the eq
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import log
 from statistics import NormalDist
 from typing import Any
 
@@ -20,16 +21,24 @@ Array = NDArray[np.float64]
 WIDEST = 3.5  # standard deviation of the log odds: beyond, a little more explained variance would mean any effect whatever
 _STEPS, _NODES, _HALVINGS, _FARTHEST = 71, 61, 60, 40.0
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples fill the unit interval evenly
+STRONG = log(5.0)  # a log odds ratio per standard deviation of the feature beyond which it hangs on how nearly normal that is
+VERY_RARE = 0.01  # share of the rarer answer below which intervals of odds ratios hold too seldom
+WIDE = 3.0  # standard deviation of the log odds beyond which odds ratios come out a tenth and more too near to 1
+_NEARLY_ALL = 0.95  # share of the draws
+SCORES = ("auc", "auc_lower", "auc_upper", "brier", "brier_lower", "brier_upper")
+_GRID, _FARTHEST_Z = 801, 7.0  # points, standard deviations
 _FLATTEST = 0.01  # of 1 + 2kβ, below which a skewed feature's equation has no solution
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """For one share of yes, over growing spread of η: explained share of variance, E[p(1 − p)], E[p(1 − p)(1 − 2p)] over that."""
+    """For one share of yes, over growing spread of η: explained share of variance, E[p(1 − p)], E[p(1 − p)(1 − 2p)] over that,
+    and the probability that η is higher for a yes than for a no."""
 
     explained: Array = field(repr=False)
     slope: Array = field(repr=False)
     bend: Array = field(repr=False)
+    auc: Array = field(repr=False)
 
 
 def share_of_rarer(s_y: float) -> float:
@@ -41,6 +50,42 @@ def mean_slope(s_y: float, sigma2: Any) -> Array:
     """E[p(1 − p)], from the standard deviation of the response and the noise variance on the standardised scale."""
     curve = _curve(round(share_of_rarer(s_y), 6))
     return np.asarray(np.interp(1 - np.asarray(sigma2, dtype=np.float64), curve.explained, curve.slope))
+
+
+def response_caution(s_y: float, sigma2: Any) -> str:
+    """Where the approximation ends for all odds ratios on a response; empty where it does not.
+
+    `sigma2` are draws of the noise variance: few rows leave it uncertain, and a warning stands where nearly all draws say so.
+    """
+    share = share_of_rarer(s_y)
+    if share < VERY_RARE:
+        return (
+            f"rough: a very rare answer, fewer than {VERY_RARE:.0%} of subjects have it; intervals hold less often than they say,"
+            " much less for skewed features"
+        )
+    curve, most = _curve(round(share, 6)), float(np.quantile(np.asarray(sigma2, dtype=np.float64), _NEARLY_ALL))
+    if 1 - most > float(np.interp(WIDE, np.linspace(0.0, WIDEST, _STEPS), curve.explained)):
+        return "rough: the features tell the answers almost apart; odds ratios come out a tenth and more too near to 1"
+    return ""
+
+
+def effect_caution(effect: float) -> str:
+    """Where one log odds ratio per standard deviation of the feature is too strong for the approximation."""
+    return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > STRONG else ""
+
+
+def expected_scores(s_y: float, r2: float, se: float, interval: float) -> dict[str, float]:
+    """AUC and Brier score to be expected of probabilities for new subjects, with intervals, from the share of variance r2 that
+    the linear prediction explains on rows left out, and its standard error.
+
+    For a normally distributed prediction: then the share of yes and r2 say how widely calibrated log odds vary. The mean squared
+    distance of calibrated probabilities from what comes is E[p(1 − p)]. Both are the same for the rarer and the other answer.
+    """
+    curve, reach = _curve(round(share_of_rarer(s_y), 6)), NormalDist().inv_cdf((1 + interval) / 2)
+    at = np.maximum([r2, r2 - reach * se, r2 + reach * se], 0.0)
+    auc, brier = (np.interp(at, curve.explained, values).tolist() for values in (curve.auc, curve.slope))
+    out = dict(zip(("auc", "auc_lower", "auc_upper"), auc, strict=True))
+    return out | dict(zip(("brier", "brier_upper", "brier_lower"), brier, strict=True))
 
 
 def log_odds_ratio(C: Any, s_y: float, sigma2: Any, skewness: Any = 0.0, share: float | None = None) -> Array:
@@ -80,7 +125,16 @@ def _curve(share: float) -> _Curve:
     p = _expit(low[:, None] + sd * nodes)
     slope = p * (1 - p) @ weights
     bend = p * (1 - p) * (1 - 2 * p) @ weights / slope
-    return _Curve(np.square(sd[:, 0] * slope) / (share * (1 - share)), slope, bend)
+    return _Curve(np.square(sd[:, 0] * slope) / (share * (1 - share)), slope, bend, _auc(low[:, None], sd))
+
+
+def _auc(constant: Array, sd: Array) -> Array:
+    """The probability that log odds constant + sd z are higher for a yes than for a no (ties count half), on a grid of z."""
+    z = np.linspace(-_FARTHEST_Z, _FARTHEST_Z, _GRID)
+    p, weights = _expit(constant + sd * z), np.exp(-0.5 * z**2)
+    yes, no = p * weights, (1 - p) * weights
+    below = np.cumsum(no, axis=1) - no / 2
+    return np.asarray((yes * below).sum(axis=1) / (yes.sum(axis=1) * no.sum(axis=1)))
 
 
 def _expit(values: Array) -> Array:

@@ -40,13 +40,14 @@ COLUMNS = {
 }
 # Where a response is no plain measurement and its scale is known.
 OF_KINDS = {
-    "odds_ratio": "exp of the effect on a yes/no response",
-    "or_lower": "lower end of its interval",
-    "or_upper": "upper end of its interval",
-    "ratio": "exp of the effect where that has a name",
-    "ratio_lower": "lower end of its interval",
-    "ratio_upper": "upper end of its interval",
-    "ratio_is": "that name: 'odds ratio', 'ratio of geometric means', …",
+    "odds_ratio": "on a yes/no response: exp of `unshrunk`, of a covariate exp of `effect`; the sparse prior has no part in it",
+    "or_lower": "lower end of its interval: exp of `unshrunk_lower`, not of `lower`",
+    "or_upper": "upper end of its interval: exp of `unshrunk_upper`, not of `upper`",
+    "or_is": "in words, what `odds_ratio` is",
+    "ratio": "exp of `effect`, which the sparse prior draws towards 1, where that has a name",
+    "ratio_lower": "lower end of its interval: exp of `lower`",
+    "ratio_upper": "upper end of its interval: exp of `upper`",
+    "ratio_is": "that name: 'ratio of geometric means', 'odds ratio, drawn towards 1 by the sparse prior', …",
     "caution": "where the reading of this coefficient is rough, and how",
 }
 
@@ -63,6 +64,13 @@ class Told:
     ratio: str = ""
     cautions: Sequence[str | None] = ()
     unshrunk: Mapping[str, Array] = field(default_factory=dict, repr=False)  # by column of the table
+
+    def odds(self, covariates: bool) -> list[Array]:
+        """Log odds ratio and its interval without the sparse prior's pull, under which no covariate is; none where it is unknown.
+
+        The sparse posterior's interval of an effect near the limit of what can be seen holds the truth far too seldom.
+        """
+        return [self.mean, self.lower, self.upper] if covariates else list(self.unshrunk.values())
 
 
 @dataclass(frozen=True)
@@ -147,12 +155,15 @@ def _in_their_language(part: Effects, columns: dict[str, list[Any]]) -> dict[str
         columns["unit"][at] = [f"{told.unit} per {per}"] * P
         columns["caution"][at] = list(told.cautions) or [None] * P
         if told.ratio:
-            columns["ratio_is"][at] = [told.ratio] * P
+            drawn = told.ratio == ODDS_RATIO and part.evidence is not None
+            columns["ratio_is"][at] = [told.ratio + (SHRUNK if drawn else "")] * P
             for name, source in (("ratio", "mean"), ("ratio_lower", "lower"), ("ratio_upper", "upper")):
                 columns[name][at] = _flat(np.exp(getattr(told, source) / x))
         if told.ratio == ODDS_RATIO:
-            for name, source in (("odds_ratio", "ratio"), ("or_lower", "ratio_lower"), ("or_upper", "ratio_upper")):
-                columns[name][at] = columns[source][at]
+            odds = told.odds(part.evidence is None)
+            for name, values in zip(_ODDS, odds, strict=False):
+                columns[name][at] = _flat(np.exp(values / x))
+            columns["or_is"][at] = [FLAT if odds and part.evidence is not None else told.ratio if odds else None] * P
     return columns
 
 
@@ -198,6 +209,8 @@ def flat_interval(unshrunk: tuple[Array, Array] | None, interval: float) -> dict
 
 
 UNSHRUNK = ("unshrunk", "unshrunk_lower", "unshrunk_upper")
+FLAT, SHRUNK = "odds ratio under a flat prior of its own", ", drawn towards 1 by the sparse prior"
+_ODDS = ("odds_ratio", "or_lower", "or_upper")
 _IN_UNITS = {"effect": "mean", "lower": "lower", "upper": "upper", "sd": "sd"}
 
 

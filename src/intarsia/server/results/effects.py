@@ -9,6 +9,7 @@ import numpy as np
 from intarsia.server.results.judgement import Judgement
 from intarsia.server.results.posterior import Posterior
 from intarsia.wire.kinds import Back, planned
+from intarsia.wire.log_odds import effect_caution, response_caution
 from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval
 
 Kinds = Mapping[str, Mapping[str, Any]]
@@ -58,7 +59,11 @@ def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict
         values = {name: getattr(part, name)[:, q] for name in ("mean", "sd", "lower", "upper")}
         read: dict[str, Any] = {name: back.effect(one, s_y=scale, sigma2=float(noise[q])) for name, one in values.items()}
         free = {name: back.effect(one[:, q], s_y=scale, sigma2=float(noise[q])) for name, one in flat.items()}
-        out[response] = Told(**read, unit=back.effect_unit, ratio=back.language.ratio, unshrunk=free)
+        cautions: list[str | None] = []
+        if back.kind == "binary":
+            limit = response_caution(scale, posterior.Sigma.values[..., q, q])
+            cautions = [effect_caution(float(effect)) or limit or None for effect in read["mean"]]
+        out[response] = Told(**read, unit=back.effect_unit, ratio=back.language.ratio, cautions=cautions, unshrunk=free)
     return out
 
 

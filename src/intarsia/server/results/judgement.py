@@ -17,7 +17,7 @@ from intarsia.server.results.groups import Group
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows, leave_one_out
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.selection import Selection, select
-from intarsia.server.results.stacking import Weighed
+from intarsia.server.results.stacking import Weighed, from_all_rows
 from intarsia.server.results.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -56,6 +56,15 @@ class Judgement:
             return self
         loo = None if self.loo is None else replace(self.loo, r2=weighed.r2, r2_se=weighed.r2_se)
         return replace(self, loo=loo, weighed=weighed)
+
+    def expected_r2(self, noise: Array) -> tuple[Array, Array] | None:
+        """The share of variance (Q) that predictions for new subjects explain, with its standard error; None where no row was
+        left out. `noise` (Q) are the noise variances, of standardised responses.
+        """
+        if self.loo is None:
+            return None
+        r2 = self.loo.r2 if self.weighed is None else from_all_rows(self.loo.r2, noise)
+        return np.clip(r2, 0.0, 1.0), self.loo.r2_se
 
     def summary(self, features: list[str], responses: list[str]) -> dict[str, Any]:
         """For fit.json and `--json`: the verdict first, then what was found, called provisional unless converged."""

@@ -8,6 +8,9 @@ sparse model is fitted again with a fifth of the rows left out in turn (short ch
 with one weight for all responses: the least-squares one on the rows left out, drawn towards the ridge by the prior. Where few
 rows tell the two apart the ridge is the safer choice; where many do the prior hardly matters. Selection, coefficients and their
 intervals stay with the sparse model: the weighing serves prediction alone.
+
+A mean of two predictions varies less than what it predicts calls for. For responses in `stretched` (yes or no, whose predictions
+become probabilities) it is multiplied by the slope of the rows left out on their prediction, drawn towards 1 by a prior as above.
 """
 
 from collections.abc import Callable
@@ -22,7 +25,7 @@ from intarsia.server.results.ridge import ridge
 Array = NDArray[np.float64]
 
 FOLDS = 5
-SHRINK = 0.03  # prior variance of the weight of the sparse fit
+SHRINK = 0.03  # prior variance of the weight of the sparse fit, and of the factor of a prediction
 MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 
@@ -44,7 +47,7 @@ class Refit:
 class Stacked:
     """What the rows left out say, and the way to the coefficients to predict with."""
 
-    change: Array  # (P, Q): what takes the sparse coefficients to weight · sparse + (1 − weight) · ridge
+    change: Array  # (P, Q): what takes the sparse coefficients to those that predict
     weight: float
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out, of the weighed prediction
     r2_se: Array  # its standard error
@@ -68,7 +71,14 @@ def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
     return np.arange(m) % folds
 
 
-def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit], folds: int = FOLDS) -> Stacked | None:
+def stack(
+    X: Array,
+    Y: Array,
+    sparse: Array,
+    fit: Callable[[Array, Array], Refit],
+    folds: int = FOLDS,
+    stretched: NDArray[np.bool_] | None = None,
+) -> Stacked | None:
     """Weigh the sparse fit (its coefficients `sparse` from all rows) with a ridge; None when there are too few rows.
 
     `fit(X, Y)` fits the sparse model to the rows that are not left out.
@@ -84,9 +94,11 @@ def stack(X: Array, Y: Array, sparse: Array, fit: Callable[[Array, Array], Refit
         from_ridge[out] = X[out] @ ridge(X[~out], Y[~out])
     weight = best_weight(Y, from_sparse, from_ridge)
     predicted = weight * from_sparse + (1 - weight) * from_ridge
+    factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
+    predicted = factor * predicted
     r2, r2_se = out_of_sample(Y, predicted)
     return Stacked(
-        change=(1 - weight) * (ridge(X, Y) - sparse),
+        change=factor * (sparse + (1 - weight) * (ridge(X, Y) - sparse)) - sparse,
         weight=weight,
         r2=r2,
         r2_se=r2_se,
@@ -101,3 +113,19 @@ def best_weight(Y: Array, from_sparse: Array, from_ridge: Array) -> float:
     apart = from_sparse - from_ridge
     pull = ((Y - from_ridge) * apart / variance).sum()
     return float(np.clip(pull / (np.square(apart / np.sqrt(variance)).sum() + 1 / SHRINK), 0.0, 1.0))
+
+
+def best_factor(Y: Array, predicted: Array) -> Array:
+    """(Q) The slope of rows on their prediction from the others, drawn towards 1: above 1 where predictions are too timid."""
+    variance = np.square(Y - predicted).mean(axis=0) + 1e-300
+    told = np.square(predicted).sum(axis=0) / variance
+    return np.asarray(((Y * predicted).sum(axis=0) / variance + 1 / SHRINK) / (told + 1 / SHRINK))
+
+
+def from_all_rows(r2: Array, noise: Array, folds: int = FOLDS) -> Array:
+    """The share of variance that the fit to all rows explains in new ones, where refits without one part in turn explained r2.
+
+    What a fit lacks of 1 − σ², which could be explained, goes about like one over its number of rows: the rows that the refits
+    did not have make up 1/folds of it.
+    """
+    return np.asarray(r2 + np.maximum(1.0 - noise - r2, 0.0) / folds)

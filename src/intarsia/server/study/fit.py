@@ -83,7 +83,9 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
         short = refit_settings(settings)
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
-            judgement = judgement.with_weights(weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, short)))
+            yes_or_no = np.array([label in study.yes_or_no for label in joined.responses], dtype=bool)
+            weighed = weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, short), stretched=yes_or_no)
+            judgement = judgement.with_weights(weighed)
     return posterior, keep(posterior, judgement)
 
 
@@ -186,6 +188,7 @@ def coefficients(
             unshrunk_sd=None if flat is None else flat[1][at],
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
             r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
+            **_expected(judgement, np.diagonal(Sigma), own),
             response_scales=tuple(posterior.response_scales.values()),
             noise_variances=shared_noise,
         )
@@ -206,6 +209,14 @@ def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
     keep = np.unique(np.linspace(0, S - 1, min(S, number)).round().astype(int))
     at = np.divmod(keep, C.shape[1])
     return np.asarray(C[at], dtype=np.float64), np.diagonal(Sigma, axis1=2, axis2=3)[at]
+
+
+def _expected(judgement: Judgement, noise: Any, own: list[int]) -> dict[str, Any]:
+    """What new subjects of its own responses will show of the predictions."""
+    found = judgement.expected_r2(noise)
+    if found is None:
+        return {}
+    return {"r2_expected": tuple(float(v) for v in found[0][own]), "r2_expected_se": tuple(float(v) for v in found[1][own])}
 
 
 def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dict[str, Any]:

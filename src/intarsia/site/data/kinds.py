@@ -10,7 +10,7 @@ Missing values stay missing. Errors name the trouble and counts, never a value.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -50,7 +50,11 @@ def prepare(values: Any, kind: str = "continuous", options: Mapping[str, Any] | 
     numbers = _numbers(values)
     if kind == "continuous":
         return Prepared(numbers, Back(kind, unit=str(given.get("unit", ""))))
-    return _positive(numbers, kind, str(given.get("transform", "log" if kind == "skewed" else "anscombe")))
+    most, notes = given.get("cap"), tuple[str, ...]()
+    if most is not None:
+        above = int((numbers > most).sum())
+        numbers, notes = np.minimum(numbers, float(most)), (f"{above:,} values above the cap are taken as the cap",)
+    return replace(_positive(numbers, kind, str(given.get("transform", "log" if kind == "skewed" else "anscombe"))), notes=notes)
 
 
 def _numbers(values: Any) -> np.ndarray:

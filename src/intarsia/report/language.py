@@ -1,0 +1,108 @@
+"""Effects in the language of their response: odds ratios, months, ratios, units; standard deviations where no scale is shared.
+
+Everything is per standard deviation of the feature: the server does not know the features' scales.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.report.gather import Material
+from intarsia.report.html import fixed, number
+from intarsia.wire.kinds import ODDS_RATIO, Back, planned
+from intarsia.wire.log_odds import effect_caution
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Language:
+    """How effects on one response are told. Without a scale (None) they stay in its standard deviations."""
+
+    back: Back
+    scale: float | None
+    noise: float
+
+    def effect(self, C: Any) -> Array:
+        """Effects of standardised coefficients: log odds ratios, months, units; unchanged where no scale is known."""
+        values = np.asarray(C, dtype=np.float64)
+        return values if self.scale is None else self.back.effect(values, s_y=self.scale, sigma2=self.noise)
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.scale is not None and bool(self.back.language.ratio)
+
+    @property
+    def name(self) -> str:
+        """What a number in this language is: "odds ratio", "months", "sd"; empty for a measurement without a unit of its own."""
+        if self.scale is None:
+            return "sd"
+        return self.back.language.ratio or self.back.language.unit
+
+    @property
+    def axis(self) -> str:
+        """The same for an axis, on which ratios have their logarithm."""
+        if self.scale is None:
+            return "effect (sd per sd)"
+        return f"{self.back.effect_unit} per sd"
+
+    def told(self, C: float) -> str:
+        """The number alone."""
+        if self.scale is None:
+            return fixed(C, 3)
+        value = float(self.effect(C))
+        if self.is_ratio:
+            ratio = float(np.exp(value))
+            return fixed(ratio, 2) if ratio < 100 else number(ratio, 3)
+        return number(value, 3)
+
+    def words(self, C: float, lower: float, upper: float) -> str:
+        """Effect and interval with what they are."""
+        of = f" {self.name}" if self.name else ""
+        return f"{self.told(C)}{of} [{self.told(lower)}, {self.told(upper)}]"
+
+    def caution(self, C: float) -> str:
+        """Where the reading of one effect is rough."""
+        if self.scale is None or self.back.kind != "binary":
+            return ""
+        return effect_caution(float(self.effect(C)))
+
+
+def languages(m: Material) -> list[Language]:
+    """The language of every response."""
+    kinds: Mapping[str, Mapping[str, Any]] = {} if m.study is None else m.study.kinds
+    noise = np.diagonal(m.posterior.noise_covariance().values)
+    out = []
+    for q, response in enumerate(m.responses):
+        back = planned(kinds[response]) if response in kinds else Back("continuous")
+        out.append(Language(back, None if back.owner_only else m.scales.get(response), float(noise[q])))
+    return out
+
+
+def several(m: Material) -> bool:
+    """Whether responses are told in different languages, so that every number must say its own."""
+    return m.study is not None and any(said["kind"] != "continuous" or "unit" in said for said in m.study.kinds.values())
+
+
+def in_units(m: Material, value: float, q: int) -> str:
+    """A coefficient of response q as a person reads it: in the response's language where its scale is known."""
+    return m.languages[q].told(value)
+
+
+def named(m: Material, q: int) -> str:
+    """What a number of response q is, where a page has numbers of several sorts; else empty."""
+    return m.languages[q].name if several(m) else ""
+
+
+def of_response(m: Material) -> str:
+    if not m.scales:
+        return "standard deviations of the response"
+    if not several(m):
+        return "units of the response (their owners share the scales)"
+    odds = any(language.name == ODDS_RATIO for language in m.languages)
+    return "the response's own language, named beside each" + (
+        " (odds ratios are those of the sparse posterior, drawn towards 1)" if odds else ""
+    )
