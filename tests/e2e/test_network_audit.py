@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
 
 from tests.federation import FIT, NAMES, RESPONSES, frames
-from tests.network import Network, server_files
+from tests.network import PATIENCE_S, Network, server_files
 from tests.tap import Tap
 
 from intarsia.carriers.flare.engine import server_command
@@ -64,12 +64,12 @@ class Audited:
         )
         network.start(*NAMES)
         words = [sys.executable, "-m", "intarsia", "study", "run", str(path), "--server", str(network.server)]
-        words += ["--timeout", "90", "--wait", "90", "--workers", "1"]
+        words += ["--wait", str(PATIENCE_S), "--workers", "1"]
         done = subprocess.run(
             [*watch, str(self.trace_run), *words] if watch else words,
             capture_output=True,
             text=True,
-            timeout=480,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
