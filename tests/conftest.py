@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("intarsia")
     if EXPLORE:
         return
+    # A test on JAX is mostly compilation: half of it without optimising what runs for a moment. `make test-slow` optimises.
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     secrets.token_bytes = STREAM.take
     secrets.token_hex = lambda count=None: STREAM.take(count).hex()
     for kind in (X25519PrivateKey, Ed25519PrivateKey):
