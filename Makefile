@@ -81,8 +81,8 @@ system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests 
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null
 
-test-slow: $(VENV)/.tested  ## the long evidence
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples each time
+	INTARSIA_EXPLORE=1 $(BIN)/python -m pytest -m slow
 
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch

@@ -1,13 +1,22 @@
-"""A test may be skipped only for what this installation cannot have.
+"""What holds for every test: the same keys and examples in every run, and no test skipped unseen.
+
+A test that drew other keys each time would fail now and then without a bug. So within this process new keys, shares and names
+of runs come from a stream that begins anew with each test, and Hypothesis tries the same examples; a slow machine fails none of
+them. `make test-slow` sets INTARSIA_EXPLORE=1, for new keys and new examples.
 
 With INTARSIA_ALL_EXTRAS=1, which `make test` sets because it has installed every tested extra, a run fails when a test was
-skipped for another reason: an import that broke, or an extra that should be there. No test of the default path vanishes unseen.
+skipped for a reason not listed here: an import that broke, or an extra that should be there.
 """
 
+import hashlib
 import os
 import re
+import secrets
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import HealthCheck, settings
 
 # `test` brings what the readers of tables and databases need, too.
 TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", "postgresql", "sqlite", "duckdb", "hdf5", "zarr"}
@@ -22,6 +31,44 @@ LONG = ("test_network.py", "test_joint.py", "test_live.py", "test_jax_backend.py
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+class Stream:
+    """Bytes that are the same for every run of a test and different within it."""
+
+    def __init__(self) -> None:
+        self.begin("")
+
+    def begin(self, name: str) -> None:
+        self.name, self.taken = name, 0
+
+    def take(self, count: int | None = None) -> bytes:
+        self.taken += 1
+        return hashlib.shake_256(f"{self.name} {self.taken}".encode()).digest(32 if count is None else count)
+
+
+STREAM = Stream()
+EXPLORE = os.environ.get("INTARSIA_EXPLORE") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test or module of the package is imported, some of which keep a function of `secrets`."""
+    del config
+    settings.register_profile("intarsia", deadline=None, derandomize=not EXPLORE, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("intarsia")
+    if EXPLORE:
+        return
+    # A test on JAX is mostly compilation: half of it without optimising what runs for a moment. `make test-slow` optimises.
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    secrets.token_bytes = STREAM.take
+    secrets.token_hex = lambda count=None: STREAM.take(count).hex()
+    for kind in (X25519PrivateKey, Ed25519PrivateKey):
+        kind.generate = classmethod(lambda cls: cls.from_private_bytes(STREAM.take(32)))  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    STREAM.begin(item.nodeid)
 
 
 def may_be_missing(reason: str) -> bool:

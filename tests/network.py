@@ -1,7 +1,9 @@
 """A real server and three real site processes on loopback, started by our own commands."""
 
 import contextlib
+import io
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -16,20 +18,26 @@ import psutil
 from tests.federation import KEY, NAMES, RESPONSES
 
 from intarsia.carriers.flare.engine import server_command
+from intarsia.cli import main
 from intarsia.server.study.folder import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
 REPOSITORY = Path(__file__).parents[1]
+PATIENCE_S = 180.0  # for what takes seconds: a busy machine is no error
+# Below those that the system gives to outgoing connections, of which one could take the port before its server starts.
+PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
+    """Ports at which nothing listens; chosen at random, so that two runs of the tests do not choose the same."""
     with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
+        found: list[int] = []
+        while len(found) < count:
             s = stack.enter_context(socket.socket())
-            s.bind(("127.0.0.1", 0))
-            found.append(s.getsockname()[1])
+            with contextlib.suppress(OSError):
+                s.bind(("127.0.0.1", random.SystemRandom().choice(PORTS)))
+                found.append(s.getsockname()[1])
         return found
 
 
@@ -42,26 +50,35 @@ class Network:
         self.server = root / "server"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         port, admin = free_ports(2)
-        self.command("server", "init", self.server, "--port", port, "--admin-port", admin)
+        self.here("server", "init", self.server, "--port", port, "--admin-port", admin)
         KEY.save(root / "study.key")
         for name in NAMES:
             where = root / name
             tables[name].to_csv(root / f"{name}.csv", index=False)
             words = ("--name", name, "--table", root / f"{name}.csv", "--id", "id")
-            self.command("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
+            self.here("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
             if preshared:
                 toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
                 (where / "site.toml").write_text(toml.replace('one_column = "refuse"', 'one_column = "allow"'))
-            told = self.command("site", "join", where).stdout  # the site reads its words out to the operator
+            told = self.here("site", "join", where).stdout  # the site reads its words out to the operator
             request = where / "network-request" / "request-client" / f"{name}.request.zip"
             words = next(line for line in told.splitlines() if line.strip().startswith(f"{name} "))
             (root / "told.txt").write_text(words.strip() + "\n")
-            self.command("server", "approve", self.server, request, "--fingerprints", root / "told.txt")
+            self.here("server", "approve", self.server, request, "--fingerprints", root / "told.txt")
             fingerprint = _fingerprint(self.server)
             signed = self.server / "approved" / f"{name}.signed.zip"
-            self.command("site", "join", where, "--approved", signed, "--fingerprint", fingerprint)
+            self.here("site", "join", where, "--approved", signed, "--fingerprint", fingerprint)
 
-    def command(self, *words: Any, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def here(self, *words: Any, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A short command, in this process: a start of Python takes longer than most."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*map(str, words)])
+        return _checked(words, subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue()), check)
+
+    def command(self, *words: Any, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        if words[:2] == ("study", "run") and "--wait" not in words:
+            words = (*words, "--wait", PATIENCE_S)
         done = subprocess.run(
             [sys.executable, "-m", "intarsia", *map(str, words)],
             capture_output=True,
@@ -69,9 +86,7 @@ class Network:
             timeout=timeout,
             check=False,
         )
-        if check and done.returncode != 0:
-            raise AssertionError(f"intarsia {' '.join(map(str, words))}\n{done.stdout}\n{done.stderr}")
-        return done
+        return _checked(words, done, check)
 
     def background(self, *words: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -145,11 +160,17 @@ class Network:
         return self.server / "studies" / study.folder_name
 
 
+def _checked(words: Any, done: subprocess.CompletedProcess[str], check: bool) -> subprocess.CompletedProcess[str]:
+    if check and done.returncode != 0:
+        raise AssertionError(f"intarsia {' '.join(map(str, words))}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
 def _fingerprint(server: Path) -> str:
     return str(json.loads((server / "ca" / "ca.json").read_text())["rootCA_fingerprint"])
 
 
-def wait_until(condition: Any, seconds: float = 60.0) -> None:
+def wait_until(condition: Any, seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -71,7 +71,7 @@ def page() -> str:
     for name in COMMANDS:
         parser, told = parts(build_parser(name))[1][name]
         text.extend(described(parser, told, 2))
-    return "".join(text) + f"## Exit codes\n\n{cell(EPILOG.removeprefix('exit codes: '))}\n"
+    return "".join(text) + f"## Exit codes\n\n{cell(EPILOG.split('exit codes: ')[1])}\n"
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -1,6 +1,5 @@
 """Running chains: the draws depend on the seed alone, and nothing is lost when a run is stopped."""
 
-import json
 import os
 import signal
 import subprocess
@@ -57,12 +56,29 @@ import sys, numpy as np
 from intarsia.server.sampler.sample import sample
 d = np.load(sys.argv[1])
 from intarsia.server.sampler.settings import Settings
-sample(d["X"], d["Y"], settings=Settings(draws=500, warmup=50, chains=2, thin=15, seed=3, workers=int(sys.argv[3]),
-                                         checkpoint=sys.argv[2], checkpoint_seconds=0.05))
+sample(d["X"], d["Y"], settings=Settings(draws=60, warmup=50, chains=2, thin=5, seed=3, workers=int(sys.argv[3]),
+                                         checkpoint=sys.argv[2], checkpoint_seconds=0.0))
 """
+# Python runs this when it starts, in the run's process and in those of its chains: at sweep 151 a chain waits to be stopped, so
+# that a signal always comes in the middle, however fast or busy the machine is. Its checkpoint is some sweeps old by then.
+WAIT = """
+import time
+from intarsia.server.sampler import chain
+from intarsia.server.sampler.run import REPORT_SECONDS, STOP
 
+advance = chain.Chain.advance
 
-LONGER = Settings(draws=500, warmup=50, chains=2, thin=15, seed=3)
+def waiting(self, total):
+    if self.sweeps == 150:
+        (self.asked.folder / f"waiting-{self.name}").touch()
+        while not (self.asked.folder / STOP).exists():
+            time.sleep(0.01)
+        time.sleep(REPORT_SECONDS)  # so often a chain looks whether it is to stop
+    advance(self, total)
+
+chain.Chain.advance = waiting
+"""
+LONGER = Settings(draws=60, warmup=50, chains=2, thin=5, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +91,13 @@ def unstopped():
 )
 def test_a_killed_run_ends_with_the_same_draws(tmp_path, unstopped, number, workers):
     np.savez(tmp_path / "data.npz", X=X, Y=Y)
+    (tmp_path / "sitecustomize.py").write_text(WAIT)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "data.npz"), str(tmp_path / "run"), str(workers)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list((tmp_path / "run").glob("state-*.npz")):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, env=environment)
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "run").glob("waiting-*"))) < workers:
+        assert time.monotonic() < deadline, "the chains did not come to sweep 151"
         time.sleep(0.01)
     if number == signal.SIGKILL:
         os.killpg(process.pid, number)  # the chains' own processes too
@@ -86,8 +105,9 @@ def test_a_killed_run_ends_with_the_same_draws(tmp_path, unstopped, number, work
         process.send_signal(number)
     process.wait(timeout=60)
     assert process.returncode != 0
-    swept = [json.loads(p.read_text())["sweeps"] for p in (tmp_path / "run").glob("progress-*.json")]
-    assert min(swept, default=0) < 50 + 500 * 15  # it was really in the middle
+    swept = [int(np.load(file)["sweeps"]) for file in (tmp_path / "run").glob("state-*.npz")]
+    assert len(swept) == workers
+    assert max(swept) < 50 + 60 * 5  # it was really in the middle
     continued = sample(X, Y, settings=replace(LONGER, checkpoint=tmp_path / "run"))
     assert same(continued, unstopped)
 

@@ -1,5 +1,6 @@
 """The documents are true: their Python runs, their commands exist, their links hold, and the public names are in order."""
 
+import argparse
 import functools
 import re
 import runpy
@@ -251,6 +252,23 @@ def test_the_reference_has_every_public_name_and_command():
     assert [head for head in heads if head.count(" ") == 1] == [f"intarsia {name}" for name in COMMANDS]
     assert {"intarsia study status", "intarsia site accept", "intarsia lab run"} <= set(heads)
     assert "--monitor" in made
+
+
+def helps(parser):
+    """Every command that can be given, and every argument of it."""
+    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    yield parser, [action for action in parser._actions if action not in subs]
+    for action in subs:
+        for sub in action.choices.values():
+            yield from helps(sub)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_ends_with_examples_and_says_what_each_argument_is(name):
+    commands = next(a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction))
+    for parser, arguments in helps(commands.choices[name]):
+        assert re.search(rf"^  {parser.prog}( |$)", str(parser.epilog), re.M), f"{parser.prog} --help has no example"
+        assert [argument.dest for argument in arguments if not argument.help] == [], parser.prog
 
 
 def test_public_names():

@@ -1,5 +1,6 @@
 """What a release and an installation rest on: one version, a lock that fits pyproject.toml, the same checks everywhere."""
 
+import hashlib
 import os
 import re
 import runpy
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import intarsia
+from intarsia.site.identity import Identity
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -142,6 +144,8 @@ def test_the_workflow_tests_every_python_and_the_oldest_and_newest_packages() ->
             called = [step["run"].split()[-1] for step in job["steps"] if "run" in step]
             assert called
             assert set(called) <= targets
+            for action in (step["uses"] for step in job["steps"] if "uses" in step):
+                assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), f"{action} is not pinned to a commit"
 
 
 def test_the_quick_tests_exist() -> None:
@@ -152,6 +156,15 @@ def test_the_quick_tests_exist() -> None:
     ]
     assert len(named) > 10
     assert [f"{folder}/test_{name}" for folder, name in named if not (ROOT / "tests" / folder / f"test_{name}").is_file()] == []
+
+
+@pytest.mark.skipif(os.environ.get("INTARSIA_EXPLORE") == "1", reason="INTARSIA_EXPLORE: keys are new in every run")
+def test_a_test_draws_the_same_keys_in_every_run(request: pytest.FixtureRequest) -> None:
+    """So that none fails now and then without a bug; within a test no two are the same."""
+    wanted = hashlib.shake_256(f"{request.node.nodeid} 1".encode()).digest(32)
+    assert intarsia.SketchKey.new() == intarsia.SketchKey(wanted)
+    assert intarsia.SketchKey.new() != intarsia.SketchKey(wanted)
+    assert Identity.new("a").words != Identity.new("a").words
 
 
 @pytest.mark.parametrize(

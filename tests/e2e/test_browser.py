@@ -226,7 +226,7 @@ def test_monitor_follows_a_study(browser, tmp_path):
         monitor.close()
 
 
-def until(true, seconds: float = 20.0) -> None:
+def until(true, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -15,11 +15,12 @@ import json, sys
 from benchmarks.sketch import high_mb
 from intarsia import SketchKey, SketchTerms, Table, sketch
 from intarsia.site.sketch import stream
+from intarsia.site.sketch.sketch import Work
 import pyarrow.parquet
 stream._compiled()  # what is compiled counts as an import
 table = Table.open(sys.argv[1], responses="c000")
 before = high_mb()
-message = sketch(table, SketchKey(bytes(32)), SketchTerms("s", "r", int(sys.argv[2]))).message
+message = sketch(table, SketchKey(bytes(32)), SketchTerms("s", "r", int(sys.argv[2])), work=Work(threads=2)).message
 lengths = float((message.X ** 2).sum(axis=0).mean())
 print(json.dumps({"before": before, "peak": high_mb(), "n": message.n, "lengths": lengths}))
 """

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
 
 from tests.federation import FIT, NAMES, RESPONSES, frames
-from tests.network import Network, server_files
+from tests.network import PATIENCE_S, Network, server_files
 from tests.tap import Tap
 
 from intarsia.carriers.flare.engine import server_command
@@ -62,19 +63,21 @@ class Audited:
         network.processes["server"] = subprocess.Popen(
             command, env=env, stdout=(root / "server.log").open("wb"), stderr=subprocess.STDOUT, start_new_session=True
         )
+        began = time.monotonic()
         network.start(*NAMES)
         words = [sys.executable, "-m", "intarsia", "study", "run", str(path), "--server", str(network.server)]
-        words += ["--timeout", "90", "--wait", "90", "--workers", "1"]
+        words += ["--wait", str(PATIENCE_S), "--workers", "1"]
         done = subprocess.run(
             [*watch, str(self.trace_run), *words] if watch else words,
             capture_output=True,
             text=True,
-            timeout=480,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         self.printed = (done.stdout + done.stderr).encode()
         network.stop()
+        self.seconds = time.monotonic() - began
 
     def sent(self) -> bytes:
         return b"".join(chunk for tap in self.taps.values() for chunk in tap.up)
@@ -157,7 +160,8 @@ def test_what_a_site_sends_is_hardly_more_than_its_sketch(audited: Audited) -> N
         assert {json.loads(line)["step"] for line in log.read_text().splitlines()} == {
             "offer", "share", "confirmation", "announcement", "alignment", "sketch", "receipt",
         }  # fmt: skip
-        assert sum(map(len, audited.taps[name].up)) < ours + 300_000
+        # The engine asks for news all the time: the longer a machine takes, the more of that there is.
+        assert sum(map(len, audited.taps[name].up)) < ours + 150_000 + 3_000 * audited.seconds
 
 
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed (make system-packages): opened files cannot be watched")

@@ -30,7 +30,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }
 
-EPILOG = """exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;
+EPILOG = """examples:
+  intarsia demo --out demo-study        # a whole study on this machine, in about a minute
+  intarsia site --help                  # each command's help ends with examples
+
+exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;
 5 subjects do not align; 6 refused by a privacy rule; 7 key problem; 8 sampler; 9 federation; 130 interrupted"""
 
 
@@ -50,7 +54,18 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
         if name == wanted:
             import_module(module).register(sub)
+            _add_examples(sub)
     return parser
+
+
+def _add_examples(group: argparse.ArgumentParser) -> None:
+    """Under the help of each action: those of the group's examples that call it."""
+    for action in (action for action in group._actions if isinstance(action, argparse._SubParsersAction)):
+        for parser in action.choices.values():
+            lines = [line for line in (group.epilog or "").splitlines() if f"{line.strip()} ".startswith(f"{parser.prog} ")]
+            if lines and parser.epilog is None:
+                parser.epilog = "\n".join(["example:" if len(lines) == 1 else "examples:", *lines])
+                parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     send = sub.add_parser("send", help="hand out coefficients over the network (again, if a site was away)")
     send.add_argument("folder", type=Path, help="the study folder")
     send.add_argument("--server", type=Path, required=True, help="the server's folder")
-    send.add_argument("--timeout", type=int, default=600)
+    send.add_argument("--timeout", type=int, default=600, help="seconds given to each step (default %(default)s)")
     add_json(send)
     send.set_defaults(run=run_send)
     receipts = sub.add_parser("receipts", help="by files: note the sites' receipts for their coefficients")

@@ -17,7 +17,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--overwrite", action="store_true", help="replace an existing file; the old key is lost")
     new.set_defaults(run=run_new)
     show = actions.add_parser("show", help="print a key file's fingerprint")
-    show.add_argument("file")
+    show.add_argument("file", help="the key file")
     show.set_defaults(run=run_show)
     for action in (new, show):
         action.add_argument("--json", action="store_true", help="print JSON")

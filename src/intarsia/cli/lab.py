@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable
 
 EXAMPLES = """examples:
+  intarsia lab list
   intarsia lab run sim2 --size quick            two replicates of each cell, resumable; Ctrl-C keeps what is done
   intarsia lab run sim2 --size full --methods intarsia --workers 2
   intarsia lab run brain --data FOLDER          the connectome analysis, public fMRI data where present
   intarsia lab tables sim2                      the paper's Table 2 beside ours
+  intarsia lab gather sim2 elsewhere/*.csv      rows that `lab run` made on another machine
   intarsia lab figures --out figures            Figures 2 to 6
 """
 
@@ -55,9 +57,7 @@ def _add(
     text: str,
     function: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
-    parser = sub.add_parser(
-        name, help=text, description=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     reads = name in ("tables", "figures")
     parser.add_argument(
         "--size", default=None if reads else "quick", choices=("smoke", "quick", "full"),

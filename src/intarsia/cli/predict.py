@@ -5,7 +5,7 @@ from pathlib import Path
 
 from intarsia.cli.show import add_json, emit
 
-EPILOG = """over the network (each site has put a table of the new subjects into its folder as predict/STUDY-HASH/june.csv):
+EPILOG = """examples, over the network (each site has put a table of new subjects in its folder, predict/STUDY-HASH/june.csv):
   intarsia predict run liver june --server server
 by files:
   intarsia predict part clinic june new-clinic.csv -o clinic.part     # every site; send to the server
@@ -19,26 +19,26 @@ def register(parser: argparse.ArgumentParser) -> None:
     run = sub.add_parser("run", help="over the network, all sites at once")
     run.add_argument("folder", type=Path, help="the study folder at the server")
     run.add_argument("request", help="a name for this prediction")
-    run.add_argument("--server", type=Path, required=True)
-    run.add_argument("--timeout", type=int, default=600)
+    run.add_argument("--server", type=Path, required=True, help="the server's folder")
+    run.add_argument("--timeout", type=int, default=600, help="seconds given to each step (default %(default)s)")
     add_json(run)
     run.set_defaults(run=run_run)
     part = sub.add_parser("part", help="at a site: its masked part")
     finish = sub.add_parser("finish", help="at a site with responses: the predictions in its own units")
     for parser_ in (part, finish):
         parser_.add_argument("dir", type=Path, help="the site's folder")
-        parser_.add_argument("request")
+        parser_.add_argument("request", help="the name of this prediction, the same at all sites")
         parser_.add_argument("table", help="the new subjects' table at this site")
         parser_.add_argument("--study", help="which accepted study, by id")
-        parser_.add_argument("-o", "--out", type=Path, required=True)
+        parser_.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
     part.set_defaults(run=run_part)
     finish.add_argument("sum", type=Path, help="the sum of the other sites' parts, from the server")
     finish.add_argument("--observed", help="a table with what came, by subject: how well yes/no predictions held")
     finish.set_defaults(run=run_finish)
     total = sub.add_parser("sum", help="at the server: add the masked parts")
     total.add_argument("folder", type=Path, help="the study folder")
-    total.add_argument("request")
-    total.add_argument("parts", nargs="+", type=Path)
+    total.add_argument("request", help="the name of this prediction")
+    total.add_argument("parts", nargs="+", type=Path, help="the parts of all sites")
     total.add_argument("-o", "--out", type=Path, required=True, help="folder for one sum per owner of responses")
     add_json(total)
     total.set_defaults(run=run_sum)

@@ -50,6 +50,7 @@ LEGEND = (
 
 
 def register(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "\n".join(["examples:", *(text.splitlines()[1] for text in (_PLAN, privacy_attack.EPILOG, _CARD, _LEDGER))])
     commands = parser.add_subparsers(dest="privacy_command", metavar="WHAT", required=True)
 
     def add(name: str, text: str, epilog: str, run: Any) -> argparse.ArgumentParser:
@@ -70,7 +71,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--effect", type=float, default=0.2, metavar="SD", help=EFFECT)
     p.add_argument("--skewness", type=float, default=1.0, help="of a typical column (default 1; 0: normal)")
     p.add_argument("--kurtosis", type=float, default=1.5, help="excess kurtosis of a typical column (default 1.5; 0: normal)")
-    p.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal")
+    p.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal", help="law of Φ (default %(default)s)")
     p.add_argument("--m", type=int, nargs="+", help="sizes to tabulate (default: 1 %% of n to n − 1)")
     p.add_argument("--history", type=int, default=0, metavar="M", help="Σm of earlier studies on the same cohort")
     p.add_argument("--epsilon", type=float, help="differential privacy: ε against the server")

@@ -30,12 +30,14 @@ def register(a: argparse.ArgumentParser) -> None:
     a.add_argument("--features", nargs="+", help="feature columns or patterns (default: all the others)")
     a.add_argument("--responses", nargs="+", default=(), help="response columns or patterns")
     a.add_argument("--ignore", nargs="+", default=(), help="columns to leave out")
-    a.add_argument("--missing", choices=("error", "mean"), default="error")
+    a.add_argument(
+        "--missing", choices=("error", "mean"), default="error", help="what to do with missing values (default %(default)s)"
+    )
     a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
     a.add_argument("--site", default="site", help="this site's name in study.toml")
     a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
-    a.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal")
-    a.add_argument("--precision", choices=PRECISIONS, default="float32")
+    a.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal", help="law of Φ (default %(default)s)")
+    a.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the numbers that leave (default %(default)s)")
     a.add_argument("--key", help="the sites' key file (default: a throw-away key)")
     a.add_argument("--transform", choices=("rank-normal",), help="try the remedy: continuous features as normal scores")
     a.add_argument("--seconds", type=float, default=60.0, help="time for the decoders (default 60)")

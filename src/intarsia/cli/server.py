@@ -14,6 +14,7 @@ EPILOG = """examples:
   intarsia server approve server clinic.request.zip --fingerprints words.txt
   intarsia server start server --monitor                # and a page about its studies on localhost
   intarsia server --monitor server                      # the page alone (or of one study folder)
+  intarsia server align *.alignment --study study.toml -o liver     # by files: intersect what sites wrote with `site align`
   intarsia study run study.toml --server server"""
 
 
@@ -26,21 +27,21 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_monitor)
     sub = parser.add_subparsers(dest="sub", metavar="ACTION")
     init = sub.add_parser("init", help="make a federation: authority, server and operator certificates")
-    init.add_argument("dir", type=Path)
+    init.add_argument("dir", type=Path, help="the server's folder, to be made")
     init.add_argument("--host", default="localhost", help="the name under which sites reach this machine")
-    init.add_argument("--port", type=int, default=8002)
-    init.add_argument("--admin-port", type=int, default=8003)
+    init.add_argument("--port", type=int, default=8002, help="at which sites reach it (default %(default)s)")
+    init.add_argument("--admin-port", type=int, default=8003, help="for the operator's own commands (default %(default)s)")
     add_json(init)
     init.set_defaults(run=run_init)
     approve = sub.add_parser("approve", help="sign a site's certificate request")
-    approve.add_argument("dir", type=Path)
+    approve.add_argument("dir", type=Path, help="the server's folder")
     approve.add_argument("request", type=Path, help="NAME.request.zip, as the site sent it; NAME is its name on the roster")
     approve.add_argument("--study", type=Path, help="study.toml: refuse a name that is not on its roster")
     add_fingerprints(approve)
     add_json(approve)
     approve.set_defaults(run=run_approve)
     start = sub.add_parser("start", help="run the server")
-    start.add_argument("dir", type=Path)
+    start.add_argument("dir", type=Path, help="the server's folder")
     start.add_argument("--monitor", action="store_true", help="also serve the monitor page")
     _monitor_options(start)
     start.set_defaults(run=run_start)
@@ -54,7 +55,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def _monitor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--monitor-host", default="127.0.0.1", help="where the page listens; not loopback: a token is needed")
-    parser.add_argument("--monitor-port", type=int, default=8600)
+    parser.add_argument("--monitor-port", type=int, default=8600, help="the page's port (default %(default)s)")
     parser.add_argument("--monitor-token", help="the token (default: one is made and printed when it is needed)")
 
 

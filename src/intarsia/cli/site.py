@@ -13,13 +13,16 @@ from intarsia.wire.plain import one_line
 
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
+  intarsia site show clinic                             # its fingerprint again, to read out
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
   intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
   intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
-  intarsia site sketch clinic -o clinic.sketch          # send to the server
+  intarsia site announce clinic -o clinic.announcement  # only for studies that intersect: send to all sites
+  intarsia site align clinic *.announcement -o clinic.alignment  # and this to the server, whose answer is the cohort
+  intarsia site sketch clinic -o clinic.sketch          # send to the server; --cohort FILE where subjects were intersected
   intarsia site deal clinic *.gram -o clinic.deal       # a Gram study only: after `site sketch clinic -o clinic.gram`
   intarsia site multiply clinic *.deal -o clinic.product
   intarsia site receive clinic clinic.coefficients -o coefficients.csv

@@ -66,7 +66,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.set_defaults(run=run_new)
 
     check = sub.add_parser("check", help="validate a study file and say what it means")
-    check.add_argument("path", type=Path)
+    check.add_argument("path", type=Path, help="the study file")
     add_json(check)
     check.set_defaults(run=run_check)
 

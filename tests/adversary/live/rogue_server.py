@@ -66,7 +66,7 @@ class Rogue:
         replies = carrier.ask(step, payloads)
         return {n: r.error if r.error is not None else Path(r.message).read_bytes() for n, r in replies.items()}  # type: ignore
 
-    def command(self, site: str, topic: str, body: Any = "", timeout: float = 10.0, **headers: Any) -> str:
+    def command(self, site: str, topic: str, body: Any = "", timeout: float = 60.0, **headers: Any) -> str:
         """One of the engine's own commands, sent to a site as the server's administrator would, without asking anybody."""
         message = Message(topic=topic, body=body)
         message.set_headers(headers)

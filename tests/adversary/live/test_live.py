@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the networked carrier needs intarsia[federation]")
 
 from tests.federation import FIT, NAMES, RESPONSES, frames
-from tests.network import Network, wait_until
+from tests.network import PATIENCE_S, Network, wait_until
 
 from intarsia.carriers.flare.engine import session, wait_for_sites
 from intarsia.carriers.flare.jobs import write_job
@@ -62,11 +62,11 @@ class Rogue(Network):
         arguments = {"attack": name, "out": str(out), "options": options}
         content["workflows"] = [{"id": "rogue", "path": "tests.adversary.live.rogue_server.RogueController", "args": arguments}]
         config.write_text(json.dumps(content))
-        with session(self.server) as opened:
-            wait_for_sites(opened, NAMES, 90)
+        with session(self.server, PATIENCE_S) as opened:
+            wait_for_sites(opened, NAMES, PATIENCE_S)
             number = opened.submit_job(str(job))
-            wait_until(out.exists, 150)
-            wait_until(lambda: str(opened.get_job_meta(number).get("status", "")).startswith("FINISHED"), 60)
+            wait_until(out.exists, 300)
+            wait_until(lambda: str(opened.get_job_meta(number).get("status", "")).startswith("FINISHED"))
         found: dict[str, Any] = json.loads(out.read_text())
         assert "failed" not in found, found["failed"]
         return found
@@ -135,11 +135,11 @@ def test_a_key_put_into_the_study_file_is_found_at_the_desk(rogue: Rogue) -> Non
     evil["site"][2] |= {"exchange_key": eve.exchange_key, "signing_key": eve.signing_key}
     path = rogue.root / "evil.toml"
     path.write_text(dump(Study.from_dict(evil)))
-    shown = rogue.command("study", "check", path).stdout.split()
+    shown = rogue.here("study", "check", path).stdout.split()
     hash_words = [word for word in shown if len(word) == 5 and word.isalpha() and word.islower()][-16:]
     told = rogue.root / "told-by-telephone.txt"
     told.write_text("".join(f"{name} {words}\n" for name, words in own.items()) + f"study.toml {'-'.join(hash_words)}\n")
-    done = rogue.command("site", "accept", rogue.root / "clinic", path, "--fingerprints", told, check=False)
+    done = rogue.here("site", "accept", rogue.root / "clinic", path, "--fingerprints", told, check=False)
     assert done.returncode == InputError.exit_code
     assert "The fingerprint of lab" in done.stderr
     assert not list((rogue.root / "clinic" / "accepted").glob(f"*{Study.from_dict(evil).hash[:16]}*"))
@@ -162,7 +162,7 @@ def test_a_sites_request_becomes_nobody_elses_certificate(rogue: Rogue, tmp_path
         told = tmp_path / "told.txt"
         told.write_text("\n".join(f"{n} {'lusab ' * 8}" for n in ("newsite", "lab", "LAB", "localhost")))
         for more in (("--fingerprints", told), ()):
-            done = rogue.command("server", "approve", rogue.server, path, *more, check=False)
+            done = rogue.here("server", "approve", rogue.server, path, *more, check=False)
             assert done.returncode != 0, done.stdout
     assert sorted(path.name for path in (rogue.server / "approved").iterdir()) == approved
 
@@ -207,7 +207,7 @@ def test_altered_coefficients_and_owners_tell_the_server_nothing(rogue: Rogue) -
     toml.write_text(toml.read_text().replace("ignore = []", 'ignore = ["finding"]'))
     s = rogue.new_study("c")
     path = rogue.accept(s)
-    rogue.command("study", "run", path, "--server", rogue.server, "--timeout", 60, "--wait", 90, "--until", "fit")
+    rogue.command("study", "run", path, "--server", rogue.server, "--until", "fit")
     new = {name: frame.drop(columns=RESPONSES[name]).sort_values("id") for name, frame in frames(60, seed=8).items()}
     for name, frame in new.items():
         where = rogue.root / name / "predict" / s.folder_name
@@ -236,6 +236,6 @@ def test_altered_coefficients_and_owners_tell_the_server_nothing(rogue: Rogue) -
                 assert abs(np.corrcoef(order, column)[0, 1]) < 0.7
     assert_tells_nothing(rogue, {name: rows for name, rows in found.items() if name != "sums"})
     # The honest operator's own command now says at which sites other coefficients lie.
-    done = rogue.command("study", "run", path, "--server", rogue.server, "--timeout", 60, "--wait", 90, check=False)
+    done = rogue.command("study", "run", path, "--server", rogue.server, check=False)
     assert done.returncode == 9
     assert "protocol: the step does not fit" in done.stderr
