@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.quoted_lab import LAB_QUOTES
 from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences, fixed, kept, short, write
 from intarsia.lab.runner import read_rows
 
@@ -427,6 +428,7 @@ QUOTES: list[Quote] = [
     Sentence(
         "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
     ),
+    *LAB_QUOTES,
     Rows("docs/mixing.md", "moves", moves_rows),
     Rows("docs/mixing.md", "noise", noise_rows),
     Rows("docs/mixing.md", "sampler", sampler_rows),

@@ -1,8 +1,9 @@
 """Figures of kept results in the documents: found, compared, written.
 
-Two ways to quote. A sentence with gaps: `Sentence("README.md", "takes {} ms per sweep", values)` finds the sentence on the page
+Three ways to quote. A sentence with gaps: `Sentence("README.md", "takes {} ms per sweep", values)` finds the sentence on the page
 (any white space fits any other) and compares what stands in its gaps with the values. The rows of a table:
 `Rows("docs/performance.md", "cpu", rows)` is the body of the table after `<!-- figures: cpu -->`; its head is the page's own.
+`Between` is a whole part of a page.
 """
 
 import json
@@ -66,7 +67,28 @@ class Rows:
         return re.sub(pattern, lambda found: found[1] + body, page)
 
 
-Quote = Sentence | Rows
+@dataclass(frozen=True)
+class Between:
+    """Everything between `<!-- figures: TEXT -->` and `<!-- end -->`."""
+
+    page: str
+    text: str
+    content: Callable[[], str]
+
+    def find(self, page: str) -> re.Match[str]:
+        found = list(re.finditer(rf"<!-- figures: {re.escape(self.text)} -->\n\n(.*?)\n\n<!-- end -->", page, re.S))
+        if len(found) != 1:
+            raise ValueError(
+                f"{self.page}: {len(found)} times in place of once: “<!-- figures: {self.text} -->” to “<!-- end -->”"
+            )
+        return found[0]
+
+    def written(self, page: str) -> str:
+        start, end = self.find(page).span(1)
+        return page[:start] + self.content() + page[end:]
+
+
+Quote = Sentence | Rows | Between
 
 
 def differences(quotes: Iterable[Quote]) -> list[str]:

@@ -1,11 +1,14 @@
 """Running chains: the draws depend on the seed alone, and nothing is lost when a run is stopped."""
 
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from intarsia.errors import InputError
 from intarsia.progress import words
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.draws import Draws
+from intarsia.server.sampler import launch, run
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Progress, Settings
@@ -195,3 +199,30 @@ def test_bad_data_is_refused_without_showing_it(bad):
         sample(Z, Y)
     with pytest.raises(InputError, match="same subjects"):
         sample(X[:5], Y)
+
+
+@pytest.mark.parametrize("code", [launch.NO_SPACE, -signal.SIGBUS])
+def test_a_full_disk_in_a_chains_process_is_named(tmp_path, code):
+    (tmp_path / "error-0.txt").touch()  # there was no room for the reason
+    assert "disk of the run's folder is full. Free some space" in launch.why_it_ended(tmp_path, 0, code)
+    assert launch.why_it_ended(tmp_path, 0, -signal.SIGKILL) == "its process died; the same call continues it"
+    (tmp_path / "error-0.txt").write_text("The noise left double precision.")
+    assert launch.why_it_ended(tmp_path, 0, 8) == "The noise left double precision."
+
+
+def test_a_chains_process_that_meets_a_full_disk_says_so_by_its_code(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # a chain's process ignores Ctrl-C, this one does not
+    monkeypatch.setattr(run, "Asked", lambda *_: None)
+    monkeypatch.setattr(run, "opened", full)
+    assert run.main([str(tmp_path), "0", "10", "60"]) == run.NO_SPACE
+
+
+def test_draws_that_the_disk_cannot_take_are_refused_beforehand(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    launch.check_space(tmp_path, (2, 10, 50, 3), 8)
+    with pytest.raises(InputError, match="take up to 16 MB, the disk of the run's folder has 1 MB free"):
+        launch.make_room(tmp_path, (4, 1000, 100, 5), lambda: None)
+    assert not (tmp_path / "C.npy").exists()

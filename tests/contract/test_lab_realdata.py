@@ -1,5 +1,6 @@
 """Real-data loaders, the simulated connectome, the lab's way through the sites' door."""
 
+import hashlib
 import os
 
 import numpy as np
@@ -15,6 +16,10 @@ from intarsia.lab.methods import Effort
 from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.lab.sketching import Owners, federated_sketch
+from intarsia.site.data.table import Table
+from intarsia.site.data.table_rules import TableRules
+from intarsia.site.key import SketchKey
+from intarsia.site.sketch.sketch import SketchTerms, sketch
 
 DATA = os.environ.get("INTARSIA_DATA")
 
@@ -22,6 +27,21 @@ DATA = os.environ.get("INTARSIA_DATA")
 @pytest.fixture(scope="module")
 def study():
     return load("connectome")
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("orthonormal", True), ("gaussian", False)])
+def test_sums_of_arrays_give_the_sketch_of_a_table(kind, scale):
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(3.0, 2.0, (40, 5)), rng.standard_normal((40, 2))
+    made = federated_sketch(X, Y, 9, kind=kind, scale=scale, seed=4)
+    names = [f"x{p}" for p in range(5)] + ["y0", "y1"]
+    table = Table.open(np.hstack([X, Y]), responses=names[5:], rules=TableRules(names=names))
+    key = SketchKey(hashlib.sha256(b"lab 4").digest())
+    terms = SketchTerms(study="lab", run="0" * 16, m=9, kind=kind, site="site0")
+    result = sketch(table, key, terms, columns="standardised" if scale else "plain")
+    np.testing.assert_array_equal(made.X, result.message.X)
+    np.testing.assert_array_equal(made.Y, result.message.Y)
+    np.testing.assert_array_equal(made.x_scale, result.units.x_scale)
 
 
 def test_the_connectome_has_the_papers_size(study):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import intarsia
 from intarsia.errors import InputError
 from intarsia.lab import experiments, runner
 from intarsia.lab.experiments.experiment import COLUMNS, Cell, Experiment
@@ -131,6 +132,36 @@ def test_rows_made_elsewhere_are_gathered_once(counted, tmp_path):
     counted.clear()
     runner.run("fake", "quick", tmp_path / "here", workers=1)
     assert counted == []
+
+
+def test_a_new_versions_rows_take_the_place_of_the_old_ones(counted, tmp_path):
+    here = runner.run("fake", "quick", tmp_path / "here", workers=1)
+    old = here.read_text()
+    here.write_text(old.replace(intarsia.__version__, "0.1.0"))
+    there = runner.run("fake", "quick", tmp_path / "there", Part(replicates=1), workers=1)
+    assert runner.gather("fake", "quick", tmp_path / "here", [there], renewed=["intarsia", "centralized"]) == 3
+    versions = {(row["method"], row["version"]) for row in runner.read_rows(here)}
+    assert versions == {("intarsia", intarsia.__version__), ("ridge", "0.1.0")}
+    # A method that the files do not have keeps its rows.
+    assert runner.gather("fake", "quick", tmp_path / "here", [there], renewed=["BayesVFLReg"]) == 0
+    assert len(runner.read_rows(here)) == 3 + 4
+
+
+def test_a_run_stops_after_its_minutes_and_goes_on(counted, tmp_path, monkeypatch):
+    clock = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    path = runner.run("fake", "quick", tmp_path, workers=1, minutes=1)
+    assert len(counted) == 2  # asked at 25, 50 and 75 seconds
+    monkeypatch.undo()
+    assert 0 < len(runner.read_rows(path)) < 10
+
+
+def test_fits_of_real_data_are_tasks_of_their_own():
+    brain = experiments.find("brain")
+    tasks = runner.plan(brain, "smoke", set())
+    assert [len(task[4]) for task in tasks] == [1] * len(brain.fits(brain.cells["smoke"][0], brain.methods))
+    simulated = experiments.find("sim2")
+    assert len(runner.plan(simulated, "smoke", set())) == 1
 
 
 def test_rows_of_another_experiment_or_seed_are_not_gathered(counted, tmp_path):

@@ -94,6 +94,21 @@ def test_a_plain_study() -> None:
         ({"deliver": {"interval": 0.9}}, "equal-tailed 90% credible intervals", set()),
         ({"sketch": {"m": 40, "kind": "gaussian"}}, "independent normal entries of variance 1/n", set()),
         (
+            {"sites": [*SITES[:2], {**SITES[2], "responses": ["sick"], "kinds": {"sick": {"kind": "binary"}}}]},
+            "what they became: sick (yes or no; its effects are told as odds ratio).",
+            set(),
+        ),
+        (
+            {"alignment": {"mode": "union"}, "sites": [SITES[0], SITES[2]]},
+            "multiplied by a secret matrix with orthonormal rows orthogonal to the constant vector for each group of subjects",
+            set(),
+        ),
+        (
+            {"alignment": {"mode": "union"}, "sites": [SITES[0], SITES[2]]},
+            "responses that a group of subjects lacked were drawn in every sweep",
+            set(),
+        ),
+        (
             {"sites": [*SITES[:1], {**SITES[1], "transform": "rank-normal"}, SITES[2]]},
             "features of laboratory were replaced",
             set(),

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.federation import frames, sites, study
 
-from intarsia.cli.show import emit, table
+from intarsia.cli import main
+from intarsia.cli.show import emit, fitted, table
 from intarsia.cli.study import explain
+from intarsia.errors import IntarsiaError
 from intarsia.wire.plain import cell, one_line, printable
 from intarsia.wire.study import Study
 from intarsia.wire.table_files import write_table
@@ -67,3 +70,33 @@ def test_numbers_stay_numbers() -> None:
     assert [cell(v) for v in (-1.5, 3, None, True, "-12", "+4.5e3", "S0001", "a=b")] == [
         -1.5, 3, None, True, "-12", "+4.5e3", "S0001", "a=b",
     ]  # fmt: skip
+
+
+def test_long_lines_are_folded_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    long = "  warning  " + "a column of two-valued answers is decodable " * 4
+    shown = fitted(f"short\n{long.rstrip()}", Terminal())
+    first, *folded = shown.split("\n")[1:]
+    assert shown.startswith("short\n  warning  a column")
+    assert len(folded) > 2
+    assert max(map(len, shown.split("\n"))) <= 60
+    assert all(line.startswith("      ") and not line.startswith("       ") for line in folded)
+    assert " ".join([first, *map(str.strip, folded)]) == long.rstrip()
+    assert fitted(long, io.StringIO()) == long
+    path = "/a/" + "b" * 80
+    assert path in fitted(f"wrote {path}", Terminal())  # what one would copy stays whole
+
+
+def test_debug_is_taken_at_the_end_of_a_command(tmp_path: Path) -> None:
+    """The message says "run again with --debug": where one types it."""
+    for words in (
+        ["study", "check", str(tmp_path / "no.toml"), "--debug"],
+        ["--debug", "study", "check", str(tmp_path / "no.toml")],
+    ):
+        with pytest.raises(IntarsiaError):
+            main(words)
+    assert main(["study", "check", str(tmp_path / "no.toml")]) != 0

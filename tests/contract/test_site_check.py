@@ -234,3 +234,18 @@ def test_subjects_may_lack_responses_in_a_union(tmp_path: Path, capsys: pytest.C
     table.assign(x1=table["x1"].where(table.index > 9)).to_csv(tmp_path / "visits.csv", index=False)
     assert main(["site", "check", str(site)]) == 6
     assert "x1; 10 missing: REFUSED" in capsys.readouterr().out
+
+
+def test_a_text_column_behind_many_others_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "lab"
+    site.mkdir()
+    rng = np.random.default_rng(0)
+    columns = {f"x{j:02d}": rng.standard_normal(60) for j in range(40)}
+    table = {"id": np.arange(60), **columns, "examiner": np.where(np.arange(60) % 2, "ann", "ben")}
+    pd.DataFrame(table).to_csv(tmp_path / "lab.csv", index=False)
+    (site / "site.toml").write_text('name = "lab"\n[table]\nsource = "../lab.csv"\nid = "id"\n')
+    assert main(["site", "check", str(site)]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "  … and 11 more (--all lists them); of these 1 have texts, missing values or a note:\n  examiner; categories ann" in said
+    )

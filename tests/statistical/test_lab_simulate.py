@@ -62,13 +62,14 @@ def test_low_rank_entry_sparse_and_weak():
     np.testing.assert_allclose(weak, 0.1 * strong)
 
 
-@pytest.mark.parametrize("law", ["normal", "t3"])
+@pytest.mark.parametrize("law", ["normal", "t3", "correlated"])
 def test_noise_has_variance_one(law):
     d = simulate(Scenario(n=200_000, P=1, Q=2, s=0, noise=law, K=1), np.random.default_rng(3))
     # t with three degrees of freedom has no fourth moment: its sample variance settles slowly.
     assert d.Y.var() == pytest.approx(1, abs=0.1)
     heavy = np.mean(np.abs(d.Y) > 4)
     assert (heavy > 1e-3) == (law == "t3")
+    assert np.corrcoef(d.Y.T)[0, 1] == pytest.approx(0.6 if law == "correlated" else 0.0, abs=0.02)
 
 
 def test_partitions():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import intarsia
+from intarsia.cli.show import fitted
 from intarsia.errors import IntarsiaError
 from intarsia.wire.plain import printable
 
@@ -51,7 +52,6 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
         if name == wanted:
             import_module(module).register(sub)
             _add_examples(sub)
@@ -70,8 +70,12 @@ def _add_examples(group: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args_in = list(sys.argv[1:] if argv is None else argv)
+    # At any place: whoever reads "run again with --debug" puts it at the end of a command, or of a command's command.
+    debug = "--debug" in args_in
+    args_in = [a for a in args_in if a != "--debug"]
     wanted = next((a for a in args_in if not a.startswith("-")), None)
     args = build_parser(wanted).parse_args(args_in)
+    args.debug = debug
     try:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
@@ -80,14 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except IntarsiaError as error:
         if args.debug:
             raise
-        print(f"intarsia: {printable(str(error))}", file=sys.stderr)
+        print(fitted(f"intarsia: {printable(str(error))}", sys.stderr), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 0
     except OSError as error:
         if args.debug:
             raise
-        print(f"intarsia: {printable(_of_the_system(error))}", file=sys.stderr)
+        print(fitted(f"intarsia: {printable(_of_the_system(error))}", sys.stderr), file=sys.stderr)
         return 1
     except Exception as error:
         if args.debug:

@@ -26,6 +26,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--methods", help="comma-separated names (default: all of the experiment)")
     run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
     run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
+    run.add_argument("--minutes", type=float, help="begin no further data set after so long; the same command goes on from there")
     run.add_argument(
         "--backend", default="numpy", choices=("numpy", "jax"),
         help="jax: the sampled fits of a simulation side by side on an accelerator; rows without times",
@@ -39,6 +40,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     gather = _add(sub, "gather", "take rows made on another machine into the results", _gather)
     gather.add_argument("experiment", help="sim1, sim2, harder, brain or real")
     gather.add_argument("files", nargs="+", help="CSV files that `intarsia lab run` wrote there")
+    gather.add_argument("--replace", metavar="METHODS", help="comma-separated: these methods' kept rows go first")
 
     tables = _add(sub, "tables", "print the tables, the paper's numbers beside ours", _tables)
     tables.add_argument("experiments", nargs="*", help="which (default: all that have results)")
@@ -89,8 +91,9 @@ def _run(args: argparse.Namespace) -> int:
         part = runner.Part(args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain})
         together = args.together if backends.engine(args.backend) == "device" else None
         path = runner.run(
-            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together
-        )
+            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together,
+            minutes=args.minutes,
+        )  # fmt: skip
     rows = runner.read_rows(path)
     if args.json:
         print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))
@@ -102,7 +105,7 @@ def _run(args: argparse.Namespace) -> int:
 def _gather(args: argparse.Namespace) -> int:
     from intarsia.lab import runner
 
-    new = runner.gather(args.experiment, args.size, args.results, args.files)
+    new = runner.gather(args.experiment, args.size, args.results, args.files, renewed=_names(args.replace) or ())
     path = runner.result_file(args.results, args.experiment, args.size)
     total = len(runner.read_rows(path))
     if args.json:

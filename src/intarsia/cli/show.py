@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from intarsia.wire.plain import one_line, printable
 
@@ -19,7 +21,22 @@ def emit(args: argparse.Namespace, data: Any, lines: Sequence[str] = ()) -> None
         print(json.dumps(data, indent=1, default=str))
     else:
         for line in lines:
-            print(printable(line))
+            print(fitted(printable(line), sys.stdout))
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """On a terminal, lines folded between words at its width, the folded parts indented; elsewhere the text as it is."""
+    if not stream.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns)
+    return "\n".join(fold(line, width) for line in text.split("\n"))
+
+
+def fold(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return "\n".join(textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

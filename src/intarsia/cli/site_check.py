@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intarsia.cli.show import emit
+from intarsia.cli.show import emit, fitted
 from intarsia.errors import PrivacyError
 from intarsia.wire.plain import one_line
 
@@ -60,7 +60,7 @@ def ask(folder: Path, studies: "Sequence[Study]", yes: bool) -> None:
     new = [study for study in studies if site.run_store(study).get("sketch") is None]
     if not new:
         return
-    print("\n".join(lines(check_site(site_folder, new), None)))
+    print(fitted("\n".join(lines(check_site(site_folder, new), None)), sys.stdout))
     said = input(f"\nLet the sketch of {', '.join(study.id for study in new)} leave this site? Type yes: ")
     if said.strip().lower() != "yes":
         raise PrivacyError("Not confirmed: nothing was sketched and nothing leaves. Run it again when you have decided.")
@@ -102,10 +102,9 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         out.append(f"{len(some)} {words}" + (":" if some else ""))
         out += [f"  {_column(c)}" for c in shown]
         if len(shown) < len(some):
-            rest = [c for c in some[len(shown) :] if c.missing or c.note]
-            out.append(
-                f"  … and {len(some) - len(shown)} more (--all lists them); of these {len(rest)} have missing values or a note"
-            )
+            rest = [c for c in some[len(shown) :] if c.missing or c.note or c.levels]
+            told = f"; of these {len(rest)} have texts, missing values or a note" if rest else ""
+            out.append(f"  … and {len(some) - len(shown)} more (--all lists them){told}" + (":" if rest else ""))
             out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
     stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
     out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]

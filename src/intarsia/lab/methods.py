@@ -9,6 +9,7 @@ import numpy as np
 from intarsia.errors import InputError
 from intarsia.lab import metrics
 from intarsia.lab.baselines import SRRR, Baseline, DRidge, ElasticNet, Locus, Ridge, SketchedRidge
+from intarsia.lab.baselines.mbsp import MBSP
 from intarsia.lab.baselines.paper import Ours, PaperVFL, Posterior
 from intarsia.lab.mixture import algorithm3
 from intarsia.lab.simulate import Dataset
@@ -17,7 +18,7 @@ Row = dict[str, Any]
 
 SKETCHED = ("intarsia", "BayesVFLReg", "sketched-ridge")
 POSTERIORS = ("intarsia", "BayesVFLReg")  # of the sketched ones, those that also ask where the responses lie
-METHODS = (*SKETCHED, "centralized", "centralized-paper", "dRidge", "locus", "srrr", "ridge", "elasticnet")
+METHODS = (*SKETCHED, "centralized", "centralized-paper", "dRidge", "locus", "srrr", "ridge", "elasticnet", "MBSP")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def make(method: str, settings: Effort, m: int | None = None, seed: int = 0, **e
             return Ours(**chain)
         case "centralized-paper":
             return PaperVFL(**chain)
+        case "MBSP":
+            return MBSP(**chain)
         case "dRidge":
             # The direct solution: the consensus reaches the same numbers (a test shows it) in a thousand rounds.
             return DRidge(bootstrap=settings.bootstrap, consensus=False, seed=seed)

@@ -9,7 +9,8 @@ import json
 import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import intarsia
 from intarsia.errors import InputError
 from intarsia.lab.experiments import find
-from intarsia.lab.experiments.experiment import COLUMNS, KEY, SIZES, Experiment
+from intarsia.lab.experiments.experiment import COLUMNS, KEY, SIZES, Cell, Experiment
 from intarsia.lab.methods import METHODS, Row
 
 Task = tuple[str, str, int, int, tuple[tuple[str, int | None], ...], dict[str, Any]]
@@ -109,7 +110,8 @@ def run_task(task: Task) -> list[Row]:
     seed = experiment.seed(cell, replicate)
     settings = replace(experiment.settings[size], **options.get("chain", {}))
     which = {
-        "experiment": name, "size": size, "replicate": replicate, "seed": seed, "machine": processor(), **cell.columns(),
+        "experiment": name, "size": size, "replicate": replicate, "seed": seed, "machine": processor(),
+        "version": intarsia.__version__, **cell.columns(),
     }  # fmt: skip
     return [which | row for row in experiment.run(cell, seed, wanted, settings, options)]
 
@@ -144,8 +146,9 @@ def plan(experiment: Experiment, size: str, done: Collection[tuple[str, ...]], p
                 for method, m in experiment.fits(cell, part.methods or experiment.methods)
                 if _key({"cell": cell.label, "replicate": replicate, "method": method, "m": m}) not in done
             )
-            if wanted:
-                tasks.append((experiment.name, size, index, replicate, wanted, {**part.options, "replicate": replicate}))
+            # Fits of real data take minutes and share nothing: one task each. Those of simulated data share the data set.
+            for some in [(pair,) for pair in wanted] if cell.scenario is None else [wanted] if wanted else []:
+                tasks.append((experiment.name, size, index, replicate, some, {**part.options, "replicate": replicate}))
     return tasks
 
 
@@ -158,12 +161,16 @@ def run(
     workers: int | None = None,
     progress: Progress | None = None,
     side_by_side: int | None = None,
+    minutes: float | None = None,
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
     Rows tell the length of their chains; runs of another length than the size's own want a folder of their own.
     `side_by_side`: the sampled fits of simulations by JAX, so many data sets at once on an accelerator.
+    `minutes`: after so long no further data set is begun; the next run goes on from there.
     """
+    begun = time.monotonic()
+    late = (lambda: False) if minutes is None else (lambda: time.monotonic() - begun > 60 * minutes)
     experiment = find(name)
     path = result_file(folder, name, size)
     if path.exists():
@@ -185,6 +192,8 @@ def run(
         return path
     if workers == 1:
         for count, task in enumerate(tasks, 1):
+            if late():
+                break
             _append(path, run_task(task))
             tell(count, len(tasks), experiment.cells[size][task[2]].label)
         return path
@@ -203,6 +212,8 @@ def run(
                     _append(path, future.result())
                     count += 1
                     tell(count, len(tasks), experiment.cells[size][task[2]].label)
+                if late():
+                    waiting = {future: task for future, task in waiting.items() if not future.cancel()}
         except BaseException:
             for future in waiting:
                 future.cancel()
@@ -210,43 +221,57 @@ def run(
     return path
 
 
-def gather(name: str, size: str, folder: str | os.PathLike[str], files: Iterable[str | os.PathLike[str]]) -> int:
+def gather(
+    name: str,
+    size: str,
+    folder: str | os.PathLike[str],
+    files: Iterable[str | os.PathLike[str]],
+    *,
+    renewed: Collection[str] = (),
+) -> int:
     """Take rows made elsewhere into the results: those of the same experiment and size that are not there yet.
 
-    The file is left in the order of cells, methods and replicates, whatever order the fits ended in.
+    The kept rows of `renewed` methods go first, so that no table mixes two versions of a method. A method that the files do not
+    have keeps its rows. The file is left in the order of cells, methods and replicates, whatever order the fits ended in.
     """
     experiment = find(name)
     path = result_file(folder, name, size)
     if path.exists():
         _mend(path)
-    rows = read_rows(path)
-    known = {_key(row) for row in rows}
-    before = len(rows)
     cells = {cell.label: (i, cell) for i, cell in enumerate(experiment.cells[size])}
-    for file in files:
-        if not Path(file).exists():
-            raise InputError("A file of results to gather is not there; give the CSV that `intarsia lab run` wrote.")
-        for row in read_rows(file):
-            if row.get("experiment") != name or row.get("size") != size:
-                raise InputError(
-                    f"A file to gather holds rows of {row.get('experiment')!r} at size {row.get('size')!r}; "
-                    f"expected {name!r} at size {size!r}."
-                )
-            place = cells.get(row["cell"])
-            if place is None or str(experiment.seed(place[1], int(row["replicate"]))) != row["seed"]:
-                raise InputError(
-                    "A file to gather has a row whose cell or seed this experiment does not have: it was made by "
-                    "another version. Run it again."
-                )
-            if _key(row) not in known:
-                known.add(_key(row))
-                rows.append(row)
+    new = [row for file in files for row in _made_elsewhere(Path(file), experiment, size, cells)]
+    gone = set(renewed) & {row["method"] for row in new}
+    rows = {_key(row): row for row in read_rows(path) if row["method"] not in gone}
+    before = len(rows)
+    for row in new:
+        rows.setdefault(_key(row), row)
     methods = {method: i for i, method in enumerate(METHODS)}
-    rows.sort(key=lambda r: (cells[r["cell"]][0], methods[r["method"]], float(r["m"] or 0), int(r["replicate"])))
-    _write(path, rows)
+    order = sorted(
+        rows.values(), key=lambda r: (cells[r["cell"]][0], methods[r["method"]], float(r["m"] or 0), int(r["replicate"]))
+    )
+    _write(path, order)
     if not path.with_suffix(".json").exists():
         _describe(path, experiment, size)
     return len(rows) - before
+
+
+def _made_elsewhere(file: Path, experiment: Experiment, size: str, cells: Mapping[str, tuple[int, Cell]]) -> Iterator[Row]:
+    """The rows of a file to gather, each held against the experiment's cells and seeds."""
+    if not file.exists():
+        raise InputError("A file of results to gather is not there; give the CSV that `intarsia lab run` wrote.")
+    for row in read_rows(file):
+        if row.get("experiment") != experiment.name or row.get("size") != size:
+            raise InputError(
+                f"A file to gather holds rows of {row.get('experiment')!r} at size {row.get('size')!r}; "
+                f"expected {experiment.name!r} at size {size!r}."
+            )
+        place = cells.get(row["cell"])
+        if place is None or str(experiment.seed(place[1], int(row["replicate"]))) != row["seed"]:
+            raise InputError(
+                "A file to gather has a row whose cell or seed this experiment does not have: it was made by "
+                "another version. Run it again."
+            )
+        yield row
 
 
 def _describe(path: Path, experiment: Experiment, size: str) -> None:

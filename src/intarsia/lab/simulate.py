@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 
 DESIGNS = ("stated", "as-run", "ar1", "block")
 SPARSITY = ("row", "entry")
-NOISES = ("normal", "t3")
+NOISES = ("normal", "t3", "correlated")
+NOISE_CORRELATION = 0.6
 LAYOUTS = ("random", "spread", "responses-only")
 
 
@@ -31,7 +32,7 @@ class Scenario:
     sparsity   `row`: s rows of B are non-zero (the paper's). `entry`: a row of C keeps each entry with probability 1/2
                (at least one), so that a feature acts on some responses only.
     signal     factor on C: 1 is the paper's; .1 makes weak signals.
-    noise      `normal`, or `t3` (heavy tails, scaled to variance 1).
+    noise      `normal`, `t3` (heavy tails, scaled to variance 1), or `correlated` (.6 between any two responses).
     layout     who holds what: `random` vertical partition of the features over K sites, responses at the last (the
                paper's); `spread`: responses spread over the sites too; `responses-only`: the last site has no features.
     """
@@ -131,6 +132,9 @@ def coefficients(scenario: Scenario, rng: np.random.Generator) -> Array:
 
 def noise(n: int, scenario: Scenario, rng: np.random.Generator) -> Array:
     """Unit-variance errors; the t law has three degrees of freedom, variance 3 before scaling."""
+    if scenario.noise == "correlated":
+        shared, own = rng.standard_normal((n, 1)), rng.standard_normal((n, scenario.Q))
+        return np.sqrt(NOISE_CORRELATION) * shared + np.sqrt(1 - NOISE_CORRELATION) * own
     if scenario.noise == "t3":
         return rng.standard_t(3, size=(n, scenario.Q)) / np.sqrt(3.0)
     return rng.standard_normal((n, scenario.Q))

@@ -1,4 +1,4 @@
-"""Simulated columns sketched as in a study: one table per site, one key, messages, joined at the server."""
+"""Simulated columns sketched as in a study: each site's columns, one key, messages, joined at the server."""
 
 import hashlib
 from dataclasses import dataclass
@@ -45,12 +45,11 @@ def federated_sketch(
     """Sketch each site's columns with a key made from the seed (an experiment must repeat; a study's key must not).
 
     `scale=False` is the paper's plain ΦX, neither centred nor scaled (for the orthonormal kind centring is part of Φ).
+    The columns are arrays already: their sums are taken as a site takes them of its table, without a table.
     """
-    import pyarrow as pa
-
-    from intarsia.site.data.table import Table
     from intarsia.site.key import SketchKey
-    from intarsia.site.sketch.sketch import SketchTerms, Work, sketch
+    from intarsia.site.sketch.partial import accumulate
+    from intarsia.site.sketch.sketch import SketchTerms, finish
     from intarsia.wire.messages import join
 
     P, Q = X.shape[1], Y.shape[1]
@@ -63,10 +62,10 @@ def federated_sketch(
     for site in np.unique(np.concatenate([at_x, at_y])):
         own_x, own_y = np.flatnonzero(at_x == site), np.flatnonzero(at_y == site)
         names_x, names_y = [f"x{p}" for p in own_x], [f"y{q}" for q in own_y]
-        columns = [X[:, p] for p in own_x] + [Y[:, q] for q in own_y]
-        table = Table.open(pa.table(columns, names=names_x + names_y), features=names_x, responses=names_y)
+        rows = [(np.hstack([X[:, own_x], Y[:, own_y]]), range(len(X)))]
         terms = SketchTerms(study="lab", run="0" * 16, m=m, kind=kind, site=f"site{site}")
-        result = sketch(table, key, terms, columns="standardised" if scale else "plain", work=Work(threads=1))
+        sums = accumulate(rows, terms.design(key, len(X)), (tuple(names_x), tuple(names_y), ()), threads=1)
+        result = finish(sums, key, terms, columns="standardised" if scale else "plain")
         messages.append(result.message)
         x_scale[own_x], y_scale[own_y] = result.units.x_scale, result.units.y_scale
     joined = join(messages)

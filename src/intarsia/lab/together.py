@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+import intarsia
 from intarsia.lab.baselines.paper import Posterior
 from intarsia.lab.experiments import find
 from intarsia.lab.experiments.simulations import BASELINE_OF
@@ -87,7 +88,7 @@ def judge(fits: tuple[Fit, ...], wanted: Collection[tuple[str, int | None]], mac
     cell = find(first.experiment).cells[first.size][first.cell]
     which: Row = {
         "experiment": first.experiment, "size": first.size, "replicate": first.replicate, "seed": seed,
-        **cell.columns(), "machine": machine,
+        **cell.columns(), "machine": machine, "version": intarsia.__version__,
     }  # fmt: skip
     rows: list[Row] = []
     centralized: dict[str, Posterior] = {}

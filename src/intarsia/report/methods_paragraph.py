@@ -12,6 +12,7 @@ import intarsia
 from intarsia.report.gather import Material
 from intarsia.report.html import plural
 from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.kinds import in_words
 
 REFERENCES = {
     "Halverson et al.": "Halverson B, Guha S, Bernard J, Guhaniyogi R. A Bayesian vertical federated learning framework for "
@@ -92,6 +93,12 @@ def _data(m: Material, t: _Text) -> None:
         )
     if s.replaces is not None:
         t.add(f"This analysis replaces an earlier one of the same study{_BECAUSE.get(s.reason or '', '')}.")
+    prepared = [f"{name} ({in_words(said)})" for name, said in s.kinds.items() if said["kind"] != "continuous"]
+    if prepared:
+        t.add(
+            "Responses that are no plain measurements were prepared by their owner, and the linear model was fitted to what "
+            f"they became: {'; '.join(prepared)}."
+        )
     scored = [site.name for site in s.sites if site.transform == "rank-normal"]
     if scored:
         t.add(f"Continuous features of {_list(scored)} were replaced by their normal scores.")
@@ -138,10 +145,11 @@ def _sketch(m: Material, t: _Text) -> str:
         if s.agrees
         else "that the institutions had exchanged among themselves"
     )
+    parts = s.alignment.mode == "union"
+    matrix = f"a secret matrix {law} for each group of subjects" if parts else f"one secret {rows:,} × {m.n:,} matrix {law}"
     words = (
         f"It then sent {rows:,} random linear combinations of the {m.n:,} subjects (m/n = {rows / m.n:.3f}): its columns "
-        f"multiplied by one secret {rows:,} × {m.n:,} matrix {law}, generated from a key {key} and the server did not have "
-        f"{t.cite('Halverson et al.')}."
+        f"multiplied by {matrix}, generated from a key {key} and the server did not have {t.cite('Halverson et al.')}."
     )
     if s.privacy.epsilon is not None:
         words += (
@@ -204,6 +212,8 @@ def _model(m: Material, t: _Text) -> None:
             f"{plural(len(covariates), 'covariate')} ({_list(covariates)}) were adjusted for: flat priors on Γ, no shrinkage and "
             "no selection."
         )
+    if m.study is not None and m.study.alignment.mode == "union":
+        t.add("The combinations of responses that a group of subjects lacked were drawn in every sweep, given all else.")
     power = float(str(choice("power", 1.0)))
     if power < 1:
         t.add(f"The likelihood was raised to the power {power:g} {t.cite('Bhattacharya et al., 2019')}.")
@@ -280,6 +290,8 @@ def _selection(m: Material, t: _Text) -> str:
     if chosen.groups:
         words += "; correlated features that pass together but not singly are reported as sets, one member of which matters"
     found = f"{plural(m.count, 'feature')}" + (f" and {plural(len(chosen.groups), 'set')}" if chosen.groups else "")
+    if not m.count and not chosen.groups:
+        return f"{words}. This selected no feature."
     return f"{words}. This selected {found}, of which a share of {chosen.expected_fdr:.3g} is expected to be wrong."
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from intarsia.errors import InputError
 from intarsia.site.data.missing import Filler
-from intarsia.site.data.table import Table, check_order
+from intarsia.site.data.row_blocks import check_order
+from intarsia.site.data.table import Table
 
 
 class PartTable(Table):

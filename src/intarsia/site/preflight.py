@@ -26,7 +26,8 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import profile
-from intarsia.site.data.table import Table, check_order
+from intarsia.site.data.row_blocks import check_order
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns
 from intarsia.site.sketch.clipping import Bound

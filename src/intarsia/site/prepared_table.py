@@ -20,8 +20,9 @@ from intarsia.site.data.grades import GradedSource, graded
 from intarsia.site.data.kinds import Prepared, prepare
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.roles import Roles
+from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.sources import NUMBER
-from intarsia.site.data.table import Table, check_order
+from intarsia.site.data.table import Table
 from intarsia.wire.kinds import Back, check_kind
 
 

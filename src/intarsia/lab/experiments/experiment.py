@@ -20,8 +20,9 @@ MEASURES = (
     "ess_coda", "ess_arviz", "efficiency", "efficiency_arviz", "sampling_seconds", "rhat_99", "sigma2", "sigma2_min",
     "mse_y", "r2",
 )  # fmt: skip
-# How long the chains ran, chains × (warm-up + sweeps), and on what processor: times compare only within one.
-ORIGIN = ("sweeps", "machine")
+# How long the chains ran, chains × (warm-up + sweeps), on what processor (times compare only within one), by which version
+# (empty: 0.1.0).
+ORIGIN = ("sweeps", "machine", "version")
 COLUMNS = WHICH + MEASURES + ORIGIN
 
 

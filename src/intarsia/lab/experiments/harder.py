@@ -1,5 +1,5 @@
 """Harder than the paper: correlation of other shapes, low rank, entry-wise sparsity, weak signals, heavy tails,
-wide."""
+correlated noise, wide."""
 
 from intarsia.lab.experiments.experiment import Cell, Experiment
 from intarsia.lab.experiments.simulations import FULL_WIDE, QUICK, SMOKE, run_fits
@@ -15,6 +15,7 @@ CELLS = (
     Cell("heavy-tails", BASE.with_(noise="t3"), (200,)),
     Cell("responses-spread", BASE.with_(layout="spread"), (200,)),
     Cell("responses-only-site", BASE.with_(layout="responses-only"), (200,)),
+    Cell("correlated-noise", BASE.with_(noise="correlated"), (200,)),
     Cell("wide", BASE.with_(P=5000), (200,)),
 )
 
@@ -26,7 +27,7 @@ HARDER = Experiment(
         "quick": CELLS,
         "full": CELLS,
     },
-    methods=("intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet"),
+    methods=("intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet", "MBSP"),
     replicates={"smoke": 1, "quick": 1, "full": 20},
     settings={"smoke": SMOKE, "quick": QUICK, "full": FULL_WIDE},
     run=run_fits,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.lab.experiments.experiment import Cell, Experiment
-from intarsia.lab.experiments.simulations import QUICK, SMOKE
+from intarsia.lab.experiments.simulations import FULL_WIDE, QUICK, SMOKE
 from intarsia.lab.methods import POSTERIORS, Effort, Row, make
 from intarsia.lab.realdata import RealData, available, load
 
@@ -89,8 +89,8 @@ REAL = Experiment(
         )
         for size in ("smoke", "quick", "full")
     },
-    methods=("intarsia", "sketched-ridge", "centralized", *_COMPETITORS),
+    methods=("intarsia", "BayesVFLReg", "sketched-ridge", "centralized", *_COMPETITORS),
     replicates={"smoke": 1, "quick": 1, "full": 5},
-    settings={"smoke": SMOKE, "quick": QUICK, "full": QUICK},
+    settings={"smoke": SMOKE, "quick": QUICK, "full": FULL_WIDE},
     run=_run,
 )

@@ -25,7 +25,7 @@ from intarsia.errors import ConvergenceError, InputError
 from intarsia.server.results.diagnostics import rhat_from_moments
 from intarsia.server.results.draws import create
 from intarsia.server.sampler.keeping import Keeping
-from intarsia.server.sampler.run import STOP, Asked, Left, left, opened, running_after
+from intarsia.server.sampler.run import NO_SPACE, STOP, Asked, Left, left, opened, running_after
 from intarsia.server.sampler.running import Running, together
 from intarsia.server.sampler.settings import Progress, Settings
 from intarsia.server.sampler.stopping import Look, Standing, looks, standing
@@ -134,7 +134,7 @@ class Launcher:
                 np.save(self.where / f"{name}.npy", array, allow_pickle=False)
         environment = os.environ | dict.fromkeys(THREADS, "1")
         command = [sys.executable, "-m", "intarsia.server.sampler.run", str(self.where)]
-        running, failed = dict[int, subprocess.Popen[bytes]](), list[int]()
+        running, failed = dict[int, subprocess.Popen[bytes]](), list[tuple[int, int]]()
         looked, met = 0, 0
         try:
             for w in range(workers):
@@ -149,7 +149,7 @@ class Launcher:
                         continue
                     del running[w]
                     if code not in (0, 75):
-                        failed.append(w)
+                        failed.append((w, code))
                         (self.where / STOP).touch()
                 self._tell(total)
                 if looked < len(at) - 1 and not (self.where / STOP).exists() and self._ready(at[looked]):
@@ -163,9 +163,8 @@ class Launcher:
                 for process in running.values():
                     process.wait()
         if failed:
-            text = self.where / f"error-{failed[0]}.txt"
-            why = text.read_text(encoding="utf-8") if text.exists() else "its process died; the same call continues it"
-            raise ConvergenceError(f"Chain {failed[0] + 1} stopped: {why}")
+            w, code = failed[0]
+            raise ConvergenceError(f"Chain {w + 1} stopped: {why_it_ended(self.where, w, code)}")
         return met or self._first_met(at[looked:])
 
     def _first_met(self, at: list[int]) -> int:
@@ -262,6 +261,28 @@ def open_folder(where: Path, asked: dict[str, Any]) -> None:
         raise InputError(f"The checkpoint holds another run ({changed} differ). Use another folder, or remove it to start anew.")
 
 
+def why_it_ended(where: Path, w: int, code: int) -> str:
+    """Why the process of chain w ended, by what it wrote and its exit code."""
+    text = where / f"error-{w}.txt"
+    told = text.read_text(encoding="utf-8") if text.exists() else ""
+    if told:
+        return told
+    # Draws are written through a map of their file: on a full disk that ends a process by SIGBUS.
+    if code in (NO_SPACE, -signal.SIGBUS):
+        return "the disk of the run's folder is full. Free some space and give the same command again: what was finished is kept"
+    return "its process died; the same call continues it"
+
+
+def check_space(where: Path, shape: tuple[int, ...], size: int) -> None:
+    """Refuse draws that the disk cannot take, before the first is made."""
+    asked, free = math.prod(shape) * size, shutil.disk_usage(where).free
+    if asked > free:
+        raise InputError(
+            f"The draws asked for take up to {asked / 1e6:,.0f} MB, the disk of the run's folder has {free / 1e6:,.0f} MB free. "
+            "Free some space, or ask for fewer draws."
+        )
+
+
 def make_room(where: Path, shape: tuple[int, int, int, int], keep: Callable[[], Keeping | None]) -> None:
     """Files for the draws of C (chain, draw, P, Q), or longer ones where a longer run is asked for; `keep` says what is kept."""
     chains, draws, P, Q = shape
@@ -271,8 +292,11 @@ def make_room(where: Path, shape: tuple[int, int, int, int], keep: Callable[[], 
         if keeping is not None:
             keeping.save(where)
             whole = chains, len(keeping.whole), P, Q
+            check_space(where, whole, 4)
             np.lib.format.open_memmap(where / "whole.npy", mode="w+", dtype="<f4", shape=whole).flush()
-        create(where, chains, draws, P if keeping is None else len(keeping.features), Q).flush()
+        kept = P if keeping is None else len(keeping.features)
+        check_space(where, (chains, draws, kept, Q), 8)
+        create(where, chains, draws, kept, Q).flush()
         return
     if np.load(file, mmap_mode="r", allow_pickle=False).shape[1] >= draws:
         return

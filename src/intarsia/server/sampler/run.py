@@ -9,6 +9,7 @@ chains), `running-k-n.npz` (what is known of every coefficient after n draws). A
 was never stopped: draws after the last checkpoint are simply made again.
 """
 
+import errno
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ from intarsia.server.sampler.running import Running, as_first, of_chain, togethe
 from intarsia.server.sampler.sparse_start import SparseStart
 
 STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
+NO_SPACE = 28  # exit code of a chain that met a full disk
 START = "start.npz"
 REPORT_SECONDS = 0.3
 SAVING = 30  # times as long as writing a checkpoint took passes before the next one
@@ -255,6 +257,10 @@ def main(arguments: list[str]) -> int:
     except ConvergenceError as error:
         (folder / f"error-{chains[0]}.txt").write_text(str(error), encoding="utf-8")
         return 8
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NO_SPACE
+        raise
     return 0
 
 

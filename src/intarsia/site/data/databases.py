@@ -41,6 +41,10 @@ class Engine(Protocol):
 
     name: str
 
+    def tables(self) -> list[str]:
+        """Names of some tables and views, for a message; none where it would take a connection that may fail."""
+        ...
+
     def describe(self, query: str) -> list[tuple[str, str]]:
         """The query's columns and what each is: NUMBER, LEVEL or the name of another type."""
         ...
@@ -58,10 +62,12 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def query_of(text: str | None, engine: str) -> str:
+def query_of(text: str | None, engine: Engine) -> str:
     """The query as a part of another: a table's name becomes a SELECT, a closing semicolon goes."""
     if not text or not text.strip():
-        raise InputError(f'{engine} needs a query: say query = "SELECT …", or the name of a table.')
+        there = engine.tables()
+        named = f" There are: {', '.join(there)}." if there else ""
+        raise InputError(f'{engine.name} needs a query: say query = "SELECT …", or the name of a table.{named}')
     plain = text.strip().rstrip(";").strip()
     return f"SELECT * FROM {plain}" if _PLAIN.fullmatch(plain) else plain
 
@@ -84,7 +90,7 @@ class DatabaseSource:
     """The rows of one query, ordered by the id column."""
 
     def __init__(self, engine: Engine, reading: Reading) -> None:
-        self.engine, self.query = engine, query_of(reading.query, engine.name)
+        self.engine, self.query = engine, query_of(reading.query, engine)
         described = engine.describe(self.query)
         self.names = [name for name, _ in described]
         self.kinds = dict(described)

@@ -16,6 +16,7 @@ _NUMBERS = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|REAL|DOUBLE|DE
 _TEXTS = re.compile(r"(VARCHAR|CHAR|UUID|ENUM\(.*\))$", re.DOTALL)
 _CELLS = ("'integer', 'real'", "'text'", "'blob'")
 _MEMORY = "1GB"  # what DuckDB may hold of its own while it puts rows in order
+_MOST_TABLES = 12  # named where a query is missing
 _COLUMNS_AT_ONCE = 400  # SQLite gives at most 2,000 results per query
 
 
@@ -35,6 +36,17 @@ class SQLite:
             return connection, connection.cursor()
         except Exception as error:
             raise trouble(self.name, error) from None
+
+    def tables(self) -> list[str]:
+        connection, cursor = self._open()
+        try:
+            cursor.execute(f"SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name LIMIT {_MOST_TABLES}")
+            return [str(row[0]) for row in cursor.fetchall()]
+        except Exception as error:
+            raise trouble(self.name, error) from None
+        finally:
+            cursor.close()
+            connection.close()
 
     def describe(self, query: str) -> list[tuple[str, str]]:
         connection, cursor = self._open()
@@ -107,6 +119,16 @@ class DuckDB:
             return connection
         except Exception as error:
             raise trouble(self.name, error) from None
+
+    def tables(self) -> list[str]:
+        connection = self._open()
+        try:
+            found = connection.execute(f"SELECT table_name FROM information_schema.tables ORDER BY 1 LIMIT {_MOST_TABLES}")
+            return [str(row[0]) for row in found.fetchall()]
+        except Exception as error:
+            raise trouble(self.name, error) from None
+        finally:
+            connection.close()
 
     def describe(self, query: str) -> list[tuple[str, str]]:
         connection = self._open()

@@ -20,17 +20,12 @@ from intarsia.site.data.missing import Filler
 from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
 from intarsia.site.data.roles import Roles, Wanted, assign
+from intarsia.site.data.row_blocks import block_rows, check_order
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 from intarsia.site.data.table_rules import TableRules
 
 MAX_LEVELS = 100
-BLOCK_VALUES = 1 << 22  # about 32 MB of float64 per block
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
-
-
-def block_rows(columns: int) -> int:
-    """Rows per block, so that a block of this many columns has about 32 MB."""
-    return int(np.clip(BLOCK_VALUES // max(columns, 1), 64, 16384))
 
 
 class Table:
@@ -329,16 +324,3 @@ def _level_order(text: str) -> tuple[int, float, str]:
         return 0, float(text), text
     except ValueError:
         return 1, 0.0, text
-
-
-def check_order(order: Any, n: int) -> np.ndarray:
-    """Row numbers in the agreed order, as an integer array: each row of the table at most once."""
-    chosen = np.asarray(order)
-    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not len(chosen):
-        raise InputError("The order must be a list of row numbers, counted from 0.")
-    chosen = chosen.astype(np.int64)
-    if chosen.min() < 0 or chosen.max() >= n:
-        raise InputError(f"The order names a row beyond the table, which has {n} rows. Align again with this table.")
-    if len(np.unique(chosen)) != len(chosen):
-        raise InputError("The order names a row twice. Each subject has one place.")
-    return chosen

@@ -15,7 +15,8 @@ import numpy as np
 
 from intarsia.errors import InputError
 from intarsia.site.data.moments import Moments, pilot_of
-from intarsia.site.data.table import Table, block_rows
+from intarsia.site.data.row_blocks import block_rows
+from intarsia.site.data.table import Table
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.ring import TOP_BITS, Ring, encode, fraction_bits, product

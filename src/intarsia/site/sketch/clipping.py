@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from intarsia.errors import InputError
-from intarsia.site.data.table import Table
+
+if TYPE_CHECKING:
+    from intarsia.site.data.table import Table
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Bound:
             raise InputError("A bound needs finite centres, positive scales and a positive row norm.")
 
     @classmethod
-    def of(cls, table: Table, centers: Mapping[str, float], scales: Mapping[str, float], bound: float) -> "Bound":
+    def of(cls, table: "Table", centers: Mapping[str, float], scales: Mapping[str, float], bound: float) -> "Bound":
         """From the study's public constants by column; a column without one has centre 0 and scale 1."""
         names = table.labels
         center = np.array([float(centers.get(name, 0.0)) for name in names])

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, PrivacyError
-from intarsia.site.data.table import Table, block_rows
+from intarsia.site.data.row_blocks import block_rows
+from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.clipping import Bound, ClippedNoise
 from intarsia.site.sketch.partial import Design

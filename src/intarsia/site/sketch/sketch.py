@@ -14,13 +14,13 @@ all sites have the same.
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from intarsia.errors import InputError
-from intarsia.site.data.table import Table, block_rows, check_order
+from intarsia.site.data.row_blocks import block_rows, check_order
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.clipping import Bound, ClippedNoise
 from intarsia.site.sketch.grid_noise import snap
@@ -29,6 +29,9 @@ from intarsia.site.sketch.stream import gaussian_columns
 from intarsia.site.sketch.terms import COLUMNS, Columns, SketchTerms, Work
 from intarsia.site.units import Units
 from intarsia.wire.messages import Sketch
+
+if TYPE_CHECKING:
+    from intarsia.site.data.table import Table
 
 __all__ = [
     "Bound", "ClippedNoise", "Partial", "SketchResult", "SketchTerms", "Work", "factor", "finish", "gaussian_columns", "partial",
@@ -51,13 +54,13 @@ class ManyPieces(Protocol):
     """A source whose rows lie in pieces elsewhere and are summed there (Dask)."""
 
     def partial(
-        self, table: Table, design: Design, *, positions: Any, gram: bool,
+        self, table: "Table", design: Design, *, positions: Any, gram: bool,
         bound: Bound | None, progress: Progress | None,
     ) -> Partial: ...  # fmt: skip
 
 
 def partial(
-    table: Table,
+    table: "Table",
     design: Design,
     *,
     start: int = 0,
@@ -208,6 +211,9 @@ def sketch(
     differentially private gaussian sketch. Anything `Table.open` takes is a table; one of Dask is sketched where its
     partitions lie, and only their sums travel.
     """
+    # Here and not above: sums of arrays need no table, and no reader of files.
+    from intarsia.site.data.table import Table
+
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
         table.ids()  # refuses duplicate and missing ids
