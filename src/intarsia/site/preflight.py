@@ -84,7 +84,13 @@ def preflight(
     own: SiteRules | None = None,
 ) -> Preflight:
     """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`."""
-    own = own or SiteRules()
+    with table.reading_once():
+        return _looked_at(table, key, study, site, order, order_mac, own or SiteRules())
+
+
+def _looked_at(
+    table: Table, key: SketchKey, study: Study, site: str, order: Any, order_mac: str, own: SiteRules
+) -> Preflight:  # fmt: skip
     ledger = own.ledger
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)

@@ -1,7 +1,8 @@
 """What a site finds out about its own columns before they are sketched: levels, rare values, dominant subjects, shape,
 duplicates and near-duplicates.
 
-Two passes over the table in row blocks (a third over columns that look alike); memory is a few hundred numbers per column.
+Two looks at the cohort in row blocks (a third at columns that look alike); memory is a few hundred numbers per column, and the cohort itself
+where the caller lets the table be read once (`Table.reading_once`) and it fits.
 Nothing of it leaves the site except, by name, on the site's own card.
 """
 
