@@ -123,8 +123,8 @@ def test_profile_does_not_depend_on_the_blocks(monkeypatch):
     extra = {"rare": np.r_[np.ones(4), np.zeros(N - 4)], "dose": np.arange(N) % 5.0}
     whole = profile(table(**extra))
     small = table(**extra)
-    inner = small.blocks
-    monkeypatch.setattr(small, "blocks", lambda order=None: inner(rows=7, order=order))
+    inner = small.whole_blocks
+    monkeypatch.setattr(small, "whole_blocks", lambda order=None: inner(rows=7, order=order))
     for a, b in zip(whole.facts, profile(small).facts):
         assert (a.name, a.distinct, a.smallest_level, a.off_mode, a.duplicate_of) == (
             b.name, b.distinct, b.smallest_level, b.off_mode, b.duplicate_of,

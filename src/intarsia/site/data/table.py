@@ -231,9 +231,13 @@ class Table:
         Missing values are refused or at the mean, as the table was opened. An order costs one pass over the table for
         every 32 million values.
         """
+        for block in self.whole_blocks(rows, order):
+            yield self.split(block)
+
+    def whole_blocks(self, rows: int | None = None, order: Any = None) -> Iterator[np.ndarray]:
+        """As `blocks`, with all columns side by side; not to be written to."""
         if order is None:
-            for block in self._clean_blocks(rows):
-                yield self.split(block)
+            yield from self._clean_blocks(rows)
             return
         chosen = check_order(order, self.n)
         columns = len(self.labels)
@@ -242,7 +246,7 @@ class Table:
         for start in range(0, len(chosen), stretch):
             gathered = self._gathered(chosen[start : start + stretch], keep=len(chosen) <= stretch)
             for a in range(0, len(gathered), rows):
-                yield self.split(gathered[a : a + rows])
+                yield gathered[a : a + rows]
 
     @contextmanager
     def reading_once(self) -> Iterator[None]:
