@@ -1,4 +1,4 @@
-"""Columns that a few people make up: no level is rare, for all values differ a little; the sketch is these people's columns of Φ."""
+"""Columns that a few people make up: no level is rare, as all values differ a little, and the sketch is their columns of Φ."""
 
 from typing import Any
 

@@ -337,7 +337,7 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         descriptor = os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _lock(descriptor)
+            lock(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -426,7 +426,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def lock(descriptor: int) -> None:
     """An advisory lock that ends with the file descriptor, so with the process."""
     if os.name == "posix":
         import fcntl
