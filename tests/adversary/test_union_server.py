@@ -1,10 +1,11 @@
-"""A server that asks again in `union` mode, with other groups than before."""
+"""A server that chooses the groups in `union` mode."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.adversary.kit import RogueServer
+import pytest
+from tests.adversary.kit import FIXED_WORDS, RogueServer, Told
 from tests.federation import NAMES, frames
 
 from intarsia.errors import FederationError
@@ -12,7 +13,7 @@ from intarsia.privacy.ledger import Ledger
 from intarsia.site.answer import REFUSALS
 from intarsia.site.site_ledger import FOLDER
 from intarsia.wire.alignment import AlignmentReport
-from intarsia.wire.cohort_groups import NOWHERE, UnionCohort, rows_of, unite
+from intarsia.wire.cohort_groups import NOWHERE, Group, GroupedSketch, UnionCohort, rows_of, unite
 
 
 def test_one_set_of_groups_per_run_also_when_the_first_was_refused(tmp_path: Path) -> None:
@@ -42,3 +43,73 @@ def without(cohort: UnionCohort, left_out: int, m: int) -> UnionCohort:
     sizes = [int((member == number).sum()) for number in range(len(cohort.groups))]
     groups = tuple(replace(g, n=n, m=k) for g, n, k in zip(cohort.groups, sizes, rows_of(sizes, m), strict=True))
     return replace(cohort, groups=groups, member=member)
+
+
+BOTH, ALL = ("alt", "ast"), ("alt", "ast", "hdl")
+
+
+def told_to_clinic(rogue: RogueServer, groups: dict[tuple[str, ...], np.ndarray]) -> Told:
+    """The clinic, which has both its responses of everybody, is told of groups of the server's choosing: responses and places."""
+    before: dict[str, bytes] = {}
+    for step in ("offer", "share", "combine", "announce", "align"):
+        before = {name: rogue.ask(name, step, before).message or b"" for name in NAMES}
+    member = np.full(400, NOWHERE, dtype=np.int32)
+    for number, places in enumerate(groups.values()):
+        member[places] = number
+    sizes = [len(places) for places in groups.values()]
+    rows = rows_of(sizes, rogue.study.sketch.m)
+    found = tuple(Group(n, m, tuple(r.strip() for r in labels)) for n, m, labels in zip(sizes, rows, groups, strict=True))
+    cohort = UnionCohort("clinic", rogue.study.hash, found, 0, member)
+    return rogue.ask("clinic", "sketch", {"cohort": cohort.to_bytes()})
+
+
+def shared(tmp_path: Path) -> RogueServer:
+    return RogueServer.before(tmp_path / "first", alignment={"mode": "union"}, deliver={"share_scales": True}, m=24)
+
+
+@pytest.mark.parametrize("judged_together", [True, False])
+def test_scales_over_all_groups_do_not_tell_one_persons_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged_together: bool
+) -> None:
+    """Each group differs from the first run's cohort in many people; all groups together differ from it in one."""
+    if not judged_together:
+        alone = "intarsia.site.union._own_rules"
+        from intarsia.site.preflight import SiteRules
+
+        monkeypatch.setattr(alone, lambda site, study, ledger, portions, tables: SiteRules(site.policy, ledger, {}))
+    first = shared(tmp_path)
+    told = told_to_clinic(first, {BOTH: np.arange(400)})
+    assert not told.refused, first.log("clinic")
+    second = first.another_run(tmp_path / "second")
+    again = told_to_clinic(second, {ALL: np.arange(1, 200), BOTH: np.arange(200, 400)})
+    if judged_together:
+        assert again.words in FIXED_WORDS
+        assert "scales: " in second.log("clinic")[-1]["text"]
+        return
+    s, t = (GroupedSketch.load(one.message).parts[0].response_scales[0] for one in (told, again))
+    distance = np.sqrt(((400 - 1) * s**2 - (400 - 2) * t**2) * (400 - 1) / 400)
+    site = second.sites["clinic"]
+    values = site.data["alt"].to_numpy()
+    truth = abs(values[site.tokens(second.study).rows[0]] - values.mean())
+    assert abs(distance / truth - 1) < 1e-9  # the attack works where groups are judged one by one
+
+
+def test_a_correction_is_not_told_by_new_groups_of_the_same_people(tmp_path: Path) -> None:
+    first = shared(tmp_path)
+    assert not told_to_clinic(first, {BOTH: np.arange(400)}).refused
+    regrouped = first.another_run(tmp_path / "second")
+    halves = {ALL: np.arange(200), BOTH: np.arange(200, 400)}
+    assert not told_to_clinic(regrouped, halves).refused, regrouped.log("clinic")  # the same people and values: the same scales
+    site = first.sites["clinic"]
+    site.data = site.data.assign(alt=site.data["alt"] + np.eye(1, len(site.data))[0])
+    site._table, site._tokens = None, {}
+    third = first.another_run(tmp_path / "third")
+    assert told_to_clinic(third, halves).refused
+    assert "other values of these very people" in third.log("clinic")[-1]["text"]
+
+
+def test_subjects_with_the_same_responses_are_one_group(tmp_path: Path) -> None:
+    rogue = shared(tmp_path)
+    told = told_to_clinic(rogue, {BOTH: np.arange(200), ("alt", "ast "): np.arange(200, 400)})
+    assert told.words in FIXED_WORDS
+    assert "they are one" in rogue.log("clinic")[-1]["text"]

@@ -77,12 +77,54 @@ def test_profile_finds_what_is_dangerous():
     assert found.laws["mostly_zero"].slab == pytest.approx(20 / N)
 
 
+def test_the_gate_reads_a_table_once_where_it_fits_and_judges_the_same_where_it_does_not(monkeypatch, tmp_path):
+    data, rng = columns()
+    near = data["x1"].copy()
+    near[5] += 3
+    extra = {"rare": np.r_[np.ones(15), np.zeros(N - 15)], "near": near, "skewed": rng.gamma(0.5, size=N)}
+    order, passes, found = rng.permutation(N)[: N - 40], [], {}
+    read = Table._clean_blocks
+
+    def counted(self, rows):
+        passes.append(1)
+        return read(self, rows)
+
+    monkeypatch.setattr(Table, "_clean_blocks", counted)
+    key = SketchKey(bytes(32))
+    for name, values in (("whole", 1 << 25), ("in pieces", 700)):
+        monkeypatch.setattr("intarsia.site.data.table._PASS_VALUES", values)
+        monkeypatch.setattr("intarsia.site.data.table.block_rows", lambda _columns: 64)
+        passes.clear()
+        ledger = Ledger(tmp_path / "ledger")
+        check = preflight(table(**extra), key, study(), site="clinic", order=order, own=SiteRules(ledger=ledger, dry=True))
+        found[name] = (check.facts, check.verdict, check.claim.content, len(passes))
+    whole, pieces = found["whole"], found["in pieces"]
+    assert whole[3] == 1
+    assert pieces[3] > 3  # each look at the cohort is several passes, and nothing is kept
+    assert whole[:3] == pieces[:3]  # to the last bit
+    assert {f.rule for f in whole[1].refused} == {"near-duplicate"}
+    assert {c.name for c in whole[0].own_columns if c.attacked} == {"rare"}
+
+
+def test_what_the_gate_read_is_not_kept_after_it():
+    data = table()
+    with data.reading_once():
+        first = [np.hstack(parts) for parts in data.blocks(order=np.arange(9, -1, -1))]
+        data.source = None  # nothing is read again
+        again = [np.hstack(parts) for parts in data.blocks(order=np.arange(9, -1, -1))]
+        assert np.array_equal(first, again)
+        with pytest.raises(AttributeError):
+            list(data.blocks(order=np.arange(10)))  # other rows are other rows
+    with pytest.raises(AttributeError):
+        list(data.blocks(order=np.arange(9, -1, -1)))
+
+
 def test_profile_does_not_depend_on_the_blocks(monkeypatch):
     extra = {"rare": np.r_[np.ones(4), np.zeros(N - 4)], "dose": np.arange(N) % 5.0}
     whole = profile(table(**extra))
     small = table(**extra)
-    inner = small.blocks
-    monkeypatch.setattr(small, "blocks", lambda order=None: inner(rows=7, order=order))
+    inner = small.whole_blocks
+    monkeypatch.setattr(small, "whole_blocks", lambda order=None: inner(rows=7, order=order))
     for a, b in zip(whole.facts, profile(small).facts):
         assert (a.name, a.distinct, a.smallest_level, a.off_mode, a.duplicate_of) == (
             b.name, b.distinct, b.smallest_level, b.off_mode, b.duplicate_of,

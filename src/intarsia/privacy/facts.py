@@ -28,6 +28,7 @@ class ColumnFacts:
     kurtosis: float = 0.0  # excess over a normal column's
     near_duplicate_of: str | None = None
     near_people: int | None = None  # subjects in which it differs from that column
+    carried_by: int | None = None  # so few subjects carry nearly all of its variance; None: not so few that it matters
 
     @property
     def rarest(self) -> int:

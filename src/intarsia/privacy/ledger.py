@@ -19,7 +19,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class Claim:
     content: str = ""
     epsilon: float | None = None
     delta: float | None = None
-    responses: str = ""  # keyed digest of the responses' values, where their exact scales leave beside the sketch
+    responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -212,12 +212,31 @@ class Ledger:
             tokens, [(e, e.content != content) for e in self._released(but) if e.kind == "gram"]
         )  # fmt: skip
 
-    def scales_single_out(self, tokens: NDArray[np.uint64], responses: str, but: tuple[str, str] | None = None) -> int | None:
+    def scales_single_out(
+        self, shared: Mapping[str, NDArray[np.uint64]], but: Collection[tuple[str, str]] = ()
+    ) -> int | None:  # fmt: skip
         """The same for the exact scales of responses, which a sketch or a Gram matrix may have beside it: they too are sums over
-        a cohort, and differences of them are made of the subjects in whom two cohorts differ.
+        people, and differences of them are made of the subjects in whom two differ.
+
+        `shared` has, by a response's item (a digest of its name and values), everybody whose values are in its scale: in a run of
+        several groups, those of all groups that have the response. `but` are the runs that make up this one.
         """
-        earlier = [e for e in self._released(but) if e.note.startswith(_SCALES)]
-        return self._smallest_group(tokens, [(e, e.note != _SCALES + responses) for e in earlier])
+        before: dict[str, list[Path]] = {}
+        for entry in self._released(None):
+            if entry.note.startswith(_SCALES) and (entry.study, entry.run) not in but:
+                for item in entry.note.removeprefix(_SCALES).split():
+                    before.setdefault(item, []).append(self.folder / "cohorts" / entry.cohort)
+        others: list[NDArray[np.uint64]] = []
+        for item, paths in before.items():
+            known = all(path.exists() for path in paths)
+            told = np.unique(np.concatenate([np.frombuffer(path.read_bytes(), "<u8") for path in paths])) if known else None
+            for people in shared.values():
+                if told is None or np.array_equal(told, people):
+                    if item not in shared:
+                        return 0
+                elif _among(people, told).any():
+                    others.append(told)
+        return _smallest_atom([*shared.values(), *others]) if others else None
 
     def _released(self, but: tuple[str, str] | None) -> list[Entry]:
         return [e for e in self._runs().values() if e.state == "released" and (e.study, e.run) != but]
@@ -233,11 +252,7 @@ class Ledger:
                     return 0
             elif _among(tokens, other).any():
                 cohorts.append(other)
-        if len(cohorts) == 1:
-            return None
-        everybody = np.unique(np.concatenate(cohorts))
-        pattern = np.stack([_among(everybody, cohort) for cohort in cohorts])
-        return int(np.unique(pattern, axis=1, return_counts=True)[1].min())
+        return None if len(cohorts) == 1 else _smallest_atom(cohorts)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -337,7 +352,7 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         descriptor = os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _lock(descriptor)
+            lock(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -397,8 +412,15 @@ class Ledger:
         return len(entries)
 
 
-_SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before the digest of their values
+_SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
+
+
+def _smallest_atom(cohorts: Sequence[NDArray[np.uint64]]) -> int:
+    """Subjects that are in the same of the cohorts cannot be told apart by sums over cohorts: how few such there are."""
+    everybody = np.unique(np.concatenate(cohorts))
+    pattern = np.stack([_among(everybody, cohort) for cohort in cohorts])
+    return int(np.unique(pattern, axis=1, return_counts=True)[1].min())
 
 
 def _among(tokens: NDArray[np.uint64], cohort: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -426,7 +448,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def lock(descriptor: int) -> None:
     """An advisory lock that ends with the file descriptor, so with the process."""
     if os.name == "posix":
         import fcntl

@@ -19,7 +19,7 @@ RULES = {
     "rare-level": "a level held by few subjects",
     "few-values": "columns of few distinct values",
     "duplicate": "two identical columns",
-    "dominant": "one subject carries most of a column's variance",
+    "dominant": "one subject carries most of a column's variance, or a few nearly all of it",
     "decodable": "columns that the self-attack decoded",
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",

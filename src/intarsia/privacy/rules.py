@@ -125,6 +125,17 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
             'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
         )
         out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, _names(dominant)))
+    taken |= set(_names(dominant))
+    by_few = [c for c in own if c.carried_by is not None and c.carried_by < policy.min_level]
+    by_few = [c for c in by_few if c.smallest_level is None and c.name not in taken]
+    if by_few:
+        least = min(c.carried_by or 0 for c in by_few)
+        text = (
+            f"dominant: in {_list(_names(by_few))} fewer than {policy.min_level} subjects carry nearly all of the variance (the "
+            f"least is {least}); that is a value so few hold, whatever the others' small differences are. "
+            'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
+        )
+        out.append(Finding("dominant", REFUSE, text, least, policy.min_level, _names(by_few)))
     out += elsewhere(facts)
     if gram:
         return out

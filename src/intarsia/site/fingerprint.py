@@ -36,9 +36,12 @@ class Fingerprint:
         total, at = np.zeros(len(table.labels), dtype=np.uint64), 0
         for block in table.encoded():
             here = inside[at : at + len(block)]
-            values = np.where(np.isnan(block), np.nan, block + 0.0)[here]  # one kind of NaN, one kind of zero
+            values = np.ascontiguousarray(block[here] + 0.0)  # one kind of zero, and one kind of NaN
+            values[np.isnan(values)] = np.nan
             w = weights[at : at + len(block)][here] | np.uint64(1)
-            total += (np.ascontiguousarray(values).view(np.uint64) * w[:, None]).sum(axis=0, dtype=np.uint64)
+            bits = values.view(np.uint64)
+            np.multiply(bits, w[:, None], out=bits)
+            total += bits.sum(axis=0, dtype=np.uint64)
             at += len(block)
         return cls(np.sort(weights[inside]), dict(zip(table.labels, total.tolist(), strict=True)))
 

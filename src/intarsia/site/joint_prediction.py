@@ -17,7 +17,7 @@ from intarsia.errors import FederationError, InputError, MessageError, PrivacyEr
 from intarsia.site.align import Tokens, tokenise
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.masks import Fixed, from_fixed, mask, to_fixed, total_mask
+from intarsia.site.masks import Fixed, from_fixed, masked, to_fixed, with_tags
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.rank_normal import Scores
 from intarsia.site.table_settings import for_new_subjects
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
 FIXED_BITS = 40
-LARGEST_PART = 2.0**18  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
+LARGEST_PART = 2.0**12  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
+MOST_SITES = 255  # sums of their parts stay so far below the tags' prime that no two of them are alike modulo it
 LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of the study: beyond, it is in other units
 
 
@@ -81,7 +82,7 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
     parts = {}
     for owner in leaves:
         fixed = _tagged(site, study, asked, owner, to_fixed(values[:, :, _at(asked, model, owner)], FIXED_BITS))
-        parts[owner] = fixed + total_mask(site.name, _pair_secrets(site, study, asked, owner), fixed.shape)
+        parts[owner] = masked(site.name, _pair_secrets(site, study, asked, owner), fixed)
     bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
     message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
     site.run_store(study).sent(f"prediction {request}", message)
@@ -131,9 +132,10 @@ def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, 
     slices = shape[0]
     if message.total is None or message.total.shape != (2 * slices, *shape[1:]):
         raise MessageError("The sum of the other sites' parts has the wrong shape.")
-    lifted = message.total + total_mask(site.name, _pair_secrets(site, study, asked, site.name), message.total.shape)
+    lifted = masked(site.name, _pair_secrets(site, study, asked, site.name), message.total)
     values = lifted[:slices]
-    if not np.array_equal(_tagged(site, study, asked, site.name, values), lifted):
+    possible = np.abs(from_fixed(values, FIXED_BITS)) <= len(site.remaining(study)) * LARGEST_PART
+    if not possible.all() or not np.array_equal(_tagged(site, study, asked, site.name, values), lifted):
         raise FederationError(
             "The sum of the other sites' parts was altered on its way, or lacks a site's part. Nothing is predicted."
         )
@@ -141,10 +143,8 @@ def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, 
 
 
 def _tagged(site: "Site", study: Study, asked: Request, owner: str, values: Fixed) -> Fixed:
-    """The values, and after them the values times odd secret factors. Sums keep this relation; an altered sum does not."""
-    secret = site.key(study).derive("predict-tag", study.id, study.run, context=f"{asked.digest()}|{owner}")
-    factors = mask(secret, values.shape) | np.uint64(1)
-    return np.concatenate([values, values * factors])
+    """The values and their tags, with secret factors that every site knows and the server does not."""
+    return with_tags(values, site.key(study).derive("predict-tag", study.id, study.run, context=f"{asked.digest()}|{owner}"))
 
 
 def _at(asked: Request, model: SiteModel, owner: str) -> list[int]:
@@ -153,6 +153,8 @@ def _at(asked: Request, model: SiteModel, owner: str) -> list[int]:
 
 def _request(study: Study, model: SiteModel, request: str, new: NewSubjects) -> Request:
     """Owners come from the accepted study alone, never from a message."""
+    if len(study.names) > MOST_SITES:
+        raise InputError(f"A joint prediction is for at most {MOST_SITES} sites; this study has {len(study.names)}.")
     owners = {response: study.owner(response) for response in model.coefficients.responses}
     return Request(study.hash, request, owners, model.coefficients.fit_digest, new.tokens.mac(), new.tokens.n)
 

@@ -56,20 +56,19 @@ class Fingerprints:
         place = np.arange(self.n)
         return np.flatnonzero((place * self.groups // self.n if cut == 0 else place % self.groups) == group)
 
-    def add(self, D: Array) -> None:
-        """The next block of rows, columns near their mean."""
+    def add(self, D: Array, square: Array) -> None:
+        """The next block of rows, columns near their mean, and its squares."""
         place = np.arange(self._at, self._at + len(D))
         self._at += len(D)
-        w = self.weights[place]
-        square = D * D
-        weighted = [D * w[:, [k]] for k in range(_PROJECTIONS)]
+        one = np.ones(len(D))
+        w = np.column_stack([one, self.weights[place]])
         for cut, group, rows in self._slices(place):
-            self.rows[cut, group] += len(D[rows])
-            self.weight[cut, group] += w[rows].sum(axis=0)
-            self.total[cut, group] += D[rows].sum(axis=0)
-            self.square[cut, group] += square[rows].sum(axis=0)
-            for k in range(_PROJECTIONS):
-                self.projected[k, cut, group] += weighted[k][rows].sum(axis=0)
+            self.rows[cut, group] += len(one[rows])
+            self.weight[cut, group] += w[rows, 1:].sum(axis=0)
+            sums = w[rows].T @ D[rows]
+            self.total[cut, group] += sums[0]
+            self.projected[:, cut, group] += sums[1:]
+            self.square[cut, group] += one[rows] @ square[rows]
 
     def _slices(self, place: NDArray[np.int64]) -> Iterator[tuple[int, int, slice]]:
         label = place * self.groups // self.n

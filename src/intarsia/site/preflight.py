@@ -11,9 +11,9 @@ Under differential privacy no column is looked at: a refusal that depends on som
 budget. Only public numbers decide then (n, m, columns, Σm, Σε).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,16 @@ WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: be
 class SiteRules:
     """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced.
 
-    A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing.
+    A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing. Where
+    subjects come in groups, `scales` and `same_run` say of whom responses' scales are shared and which runs are the other groups.
     """
 
     policy: Mapping[str, Any] | None = None
     ledger: Ledger | None = None
     announced: Mapping[str, int] | None = None
     dry: bool = False
+    scales: Mapping[str, "SharedScale"] | None = None
+    same_run: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,13 @@ def preflight(
     own: SiteRules | None = None,
 ) -> Preflight:
     """Everything a site looks at before it sketches. Time is bounded by the policy's `attack_seconds`."""
-    own = own or SiteRules()
+    with table.reading_once():
+        return _looked_at(table, key, study, site, order, order_mac, own or SiteRules())
+
+
+def _looked_at(
+    table: Table, key: SketchKey, study: Study, site: str, order: Any, order_mac: str, own: SiteRules
+) -> Preflight:  # fmt: skip
     ledger = own.ledger
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
@@ -133,8 +142,10 @@ def preflight(
         if ledger is not None and gram:
             facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, (study.id, study.run)))
         if ledger is not None and study.deliver.share_scales and table.responses and not private:
-            claim = replace(claim, responses=_responses_digest(table, chosen, ledger))
-            apart = ledger.scales_single_out(claim.tokens, claim.responses, (study.id, study.run))
+            scales = own.scales or shared_scales(ledger, [(table, chosen)])
+            claim = replace(claim, responses=" ".join(scales[label].item for label in table.responses))
+            these = own.same_run or {(study.id, study.run)}
+            apart = ledger.scales_single_out({scale.item: scale.people for scale in scales.values()}, these)
             facts = replace(facts, scales_single_out=apart)
     verdict = judge(facts, policy)
     if claim is not None and ledger is not None and verdict.refused and not own.dry:
@@ -142,11 +153,28 @@ def preflight(
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
 
 
-def _responses_digest(table: Table, order: NDArray[np.int64] | None, ledger: Ledger) -> str:
-    """The responses' values with whose they are, whatever the order: the same digest means the same scales."""
-    rows = np.argsort(ledger.token_of_each(_ids(table, order)), kind="stable")
-    values = np.concatenate([Y for _, Y, _ in table.blocks(order=np.arange(table.n) if order is None else order)])[rows]
-    return ledger.digest(repr(table.responses).encode(), np.ascontiguousarray(values).tobytes())
+class SharedScale(NamedTuple):
+    """One response whose exact scale is shared: what stands for its name and values in the ledger, and whose values they are."""
+
+    item: str
+    people: NDArray[np.uint64]
+
+
+def shared_scales(ledger: Ledger, groups: Sequence[tuple[Table, NDArray[np.int64] | None]]) -> dict[str, SharedScale]:
+    """By response, over all groups that have it and whatever the order: the same item means the same scale of the same people."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for table, order in groups:
+        people = ledger.token_of_each(_ids(table, order))
+        values = np.concatenate([Y for _, Y, _ in table.blocks(order=np.arange(table.n) if order is None else order)])
+        for q, label in enumerate(table.responses):
+            found.setdefault(label, []).append((people, values[:, q]))
+    out = {}
+    for label, parts in found.items():
+        people, column = (np.concatenate(some) for some in zip(*parts, strict=True))
+        rows = np.argsort(people, kind="stable")
+        item = ledger.digest(label.encode(), people[rows].tobytes(), column[rows].tobytes())[:32]
+        out[label] = SharedScale(item, people[rows])
+    return out
 
 
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:

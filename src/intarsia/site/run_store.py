@@ -5,14 +5,17 @@ item and sends the same bytes again, so a site never makes a second sketch under
 message that left, for the site's data officer.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from intarsia.errors import FederationError
+from intarsia.privacy.ledger import lock
 
 
 class RunStore:
@@ -108,6 +111,20 @@ class RunStore:
         if content is None:
             raise FederationError(f"This site has no {name} for the study yet. {remedy}")
         return content
+
+
+@contextlib.contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Nobody else at this site, in this process or another, is inside at the same time; without a folder there is nobody else."""
+    if folder is None:
+        yield
+        return
+    descriptor = os.open(folder / "one-at-a-time.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def note_problem(folder: Path, code: str, text: str) -> None:

@@ -28,7 +28,7 @@ from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, read_kinds
-from intarsia.site.run_store import RunStore
+from intarsia.site.run_store import RunStore, alone
 from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
 from intarsia.site.withdrawal import withdrawn
@@ -257,9 +257,11 @@ class Site:
         `cohort` is the server's answer to `align`; None means a strict study by files, where the order's MAC decides.
         """
         store = self.run_store(study)
-        message = store.get("sketch")
-        if message is None:
-            message = self._sketch(study, store, cohort)
+        # One at a time, whatever the runs: two at the same moment would each not know of the other's noise, nor of its Σm and Σε.
+        with alone(self.folder):
+            message = store.get("sketch")
+            if message is None:
+                message = self._sketch(study, store, cohort)
         return self._send(study, "sketch", message)
 
     def _send(self, study: Study, step: str, message: bytes) -> bytes:

@@ -28,7 +28,7 @@ from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
-    from intarsia.site.preflight import Preflight
+    from intarsia.site.preflight import Preflight, SiteRules
     from intarsia.site.site import Site
 
 
@@ -79,6 +79,8 @@ def settle_groups(site: str, study: Study, tokens: Tokens, has: Has, agreed: Uni
         raise AlignmentError(
             "The agreed groups do not keep to the study's rows, or one is smaller than the study allows. Refused."
         )
+    if len({frozenset(group.responses) for group in agreed.groups}) < len(agreed.groups):
+        raise AlignmentError("Two of the agreed groups have the same responses; they are one. Refused.")
     entry, out = study.site(site), []
     for number, group in enumerate(agreed.groups):
         keep = agreed.member == number
@@ -123,7 +125,8 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
     table = prepared(table, kinds_of(study, site.name, site.kinds), everybody)
     tables = [PartTable.of(table, portion.responses, portion.order) for portion in portions]
     ledger = None if site.folder is None else open_ledger(site.folder)
-    checks = [_gate(site, study, portion, part, ledger) for portion, part in zip(portions, tables, strict=True)]
+    own = _own_rules(site, study, ledger, portions, tables)
+    checks = [_gate(site, study, portion, part, own) for portion, part in zip(portions, tables, strict=True)]
     found = [check.verdict.as_dict() for check in checks]
     # One group is the common case: then the file is as in every other study.
     verdict = found[0] if len(found) == 1 else {"findings": [f for one in found for f in one["findings"]], "groups": found}
@@ -159,13 +162,23 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
     return pending
 
 
-def _gate(site: "Site", study: Study, portion: Portion, table: Table, ledger: Any) -> "Preflight":
+def _own_rules(site: "Site", study: Study, ledger: Any, portions: Sequence[Portion], tables: Sequence[Table]) -> "SiteRules":
+    """The same for all groups. A shared scale is one number over all groups that have the response, and is judged as that."""
+    from intarsia.site.preflight import SiteRules, shared_scales
+
+    announced = {name: counts["columns"] for name, counts in site.heard(study).items()}
+    runs = frozenset((portion.study.id, portion.study.run) for portion in portions)
+    scales = None
+    if ledger is not None and study.deliver.share_scales:
+        scales = shared_scales(ledger, [(table, portion.order) for portion, table in zip(portions, tables, strict=True)])
+    return SiteRules(site.policy, ledger, announced, scales=scales, same_run=runs)
+
+
+def _gate(site: "Site", study: Study, portion: Portion, table: Table, own: "SiteRules") -> "Preflight":
     from intarsia.site.data.covariate_checks import check_covariates
-    from intarsia.site.preflight import SiteRules, preflight
+    from intarsia.site.preflight import preflight
 
     check_covariates(table, portion.order)
-    announced = {name: counts["columns"] for name, counts in site.heard(study).items()}
-    own = SiteRules(site.policy, ledger, announced)
     return preflight(
         table, site.key(study), portion.study, site=site.name, order=portion.order, order_mac=portion.mac, own=own
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Joint prediction: each site's masked part, and the sum the server hands to a response's owner.
 
-Parts are fixed-point numbers modulo 2⁶⁴ under pairwise masks; addition is exact, so masks cancel without a trace. The
-owner of a response keeps its own part and its own masks back: the server's sum is still masked, and only the owner can
-lift that mask. Neither sees another site's part (with two sites, the owner's sum is of course the other's part).
+Parts are fixed-point numbers modulo 2⁶⁴ under pairwise masks, and their tags modulo a prime; addition is exact, so masks cancel
+without a trace. The owner of a response keeps its own part and its own masks back: the server's sum is still masked, and only the
+owner can lift that mask. Neither sees another site's part (with two sites, the owner's sum is of course the other's part).
 
 Masks come from the digest of the whole request. Parts made for another fit, other subjects or other owners never cancel.
 """
@@ -22,6 +22,7 @@ from intarsia.wire.container import pack, unpack
 from intarsia.wire.schema import check_name
 
 Fixed = NDArray[np.uint64]
+TAG_PRIME = 2**61 - 1  # tags are counted modulo it
 _TO = "to."
 _BOUND = ("request", "fit_digest", "order_mac", "n", "digest")
 
@@ -71,7 +72,8 @@ class PredictionPart(_Bound):
     """One site's masked part for each other owner: (slices, subjects, responses of that owner) modulo 2⁶⁴.
 
     The first half of the slices are values: the mean and, where the fit delivers draws, the spread of this site's part. The
-    second half are the values times secret factors all sites know, which show the owner a sum that was altered on its way.
+    second half are their tags, the values times secret factors all sites know modulo `TAG_PRIME`, which show the owner a sum that
+    was altered on its way.
     """
 
     parts: Mapping[str, Fixed] = field(repr=False)
@@ -130,8 +132,13 @@ def add_parts(messages: Mapping[str, PredictionPart], owner: str) -> PredictionS
         part = message.parts[owner]
         if total is not None and part.shape != total.shape:
             raise FederationError(f"The part of site {name!r} has shape {part.shape}, expected {total.shape}.")
-        total = part.copy() if total is None else total + part
+        total = _added(np.zeros_like(part) if total is None else total, part)
     return PredictionSum(**first.header() | {"site": owner}, total=total)
+
+
+def _added(total: Fixed, part: Fixed) -> Fixed:
+    half, prime = len(part) // 2, np.uint64(TAG_PRIME)
+    return np.concatenate([total[:half] + part[:half], (total[half:] + part[half:] % prime) % prime])
 
 
 def _read(raw: Any, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

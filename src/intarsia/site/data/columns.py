@@ -1,14 +1,15 @@
 """What a site finds out about its own columns before they are sketched: levels, rare values, dominant subjects, shape,
 duplicates and near-duplicates.
 
-Two passes over the table in row blocks (a third over columns that look alike); memory is a few hundred numbers per column.
+Two looks at the cohort in row blocks (a third at columns that look alike or rest on few subjects); memory is a few hundred
+numbers per column, and the cohort itself where the caller lets the table be read once (`Table.reading_once`) and it fits.
 Nothing of it leaves the site except, by name, on the site's own card.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from intarsia.privacy.decode import Levels
 from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.table import Table
-from intarsia.site.near_duplicates import Fingerprints, columns_of
+from intarsia.site.near_duplicates import DOMINATED_SHARE, Fingerprints, columns_of
 
 Array = NDArray[np.float64]
 MOST_LEVELS = 12
@@ -38,7 +39,7 @@ class Profile:
 def profile(
     table: Table,
     order: NDArray[np.int64] | None = None,
-    feed: Callable[[bytes], None] | None = None,
+    feed: Callable[[Any], None] | None = None,
     level: int = Policy.min_level,
 ) -> Profile:
     """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content).
@@ -53,6 +54,7 @@ def profile(
     twins = _twins(second.probes / safe, sd > 0, n)
     skewness, kurtosis = second.cubes / n / safe**3, np.where(sd > 0, second.fourths / n / safe**4 - 3, 0.0)
     near = _near(table, order, second.prints, level, twins) if level > 1 else {}
+    carried = _carried(table, order, first, second, level) if level > 1 else {}
     out = Profile(names, [])
     for j, name in enumerate(names):
         levels = first.counts[j]
@@ -61,20 +63,21 @@ def profile(
         if distinct < 2 and table.constant == "drop":
             continue  # it will not leave, so there is nothing to judge
         smallest = None if levels is None else min(levels.values())
-        share = float(second.farthest[j] ** 2 / first.variance[j]) if first.variance[j] > 0 else 0.0
+        share = float(second.farthest[j] / first.variance[j]) if first.variance[j] > 0 else 0.0
         fact = ColumnFacts(name, distinct, smallest, off_mode, min(share, 1.0), names[twins[j]] if j in twins else None)
         other, people = near.get(j, (None, None))
         twin = None if other is None else names[other]
-        fact = replace(fact, near_people=people, near_duplicate_of=twin)
+        fact = replace(fact, near_people=people, near_duplicate_of=twin, carried_by=carried.get(j))
         out.facts.append(replace(fact, skewness=float(skewness[j]), kurtosis=float(kurtosis[j])))
         out.scale[name] = float(sd[j])
         if levels is not None and len(levels) > 1:
             values = np.array(sorted(levels))
             out.laws[name] = Levels(values, np.array([levels[v] for v in values]) / n)
         elif levels is None and 0 < off_mode <= n // 2:
-            centre = second.rest_sum[j] / off_mode
-            spread = max(second.rest_square[j] / off_mode - centre**2, 1e-12 * centre**2)
-            common = first.common[j]
+            # Sums over all subjects: those who have the common value add nothing to them.
+            common, away = first.common[j], first.mean[j] - first.common[j]
+            centre = n * away / off_mode
+            spread = max((first.variance[j] + n * away**2) / off_mode - centre**2, 1e-12 * centre**2)
             out.laws[name] = Levels(
                 np.array([common]), np.array([1 - off_mode / n]), off_mode / n, float(common + centre), float(spread)
             )
@@ -91,7 +94,7 @@ class _First(NamedTuple):
     common: Array  # a value that most subjects share, if there is one; it is counted exactly in the second pass
 
 
-def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[bytes], None] | None) -> _First:
+def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[Any], None] | None) -> _First:
     columns = len(table.labels)
     counts: list[dict[float, int] | None] = [{} for _ in range(columns)]
     medians: list[Array] = []
@@ -100,10 +103,10 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[b
     n = 0
     for Z in _rows(table, order):
         if feed is not None:
-            feed(np.ascontiguousarray(Z).tobytes())
+            feed(np.ascontiguousarray(Z).reshape(-1).view(np.uint8).data)
         shift = Z[0].copy() if shift is None else shift
         D = Z - shift
-        n, total, square = n + len(Z), total + D.sum(axis=0), square + np.square(D).sum(axis=0)
+        n, total, square = n + len(Z), total + D.sum(axis=0), square + np.einsum("ij,ij->j", D, D)
         ordered = np.sort(Z, axis=0)
         medians.append(ordered[len(Z) // 2])
         _count(ordered, counts)
@@ -115,14 +118,12 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[b
 
 
 class _Second(NamedTuple):
-    """Sums over the subjects' distances D from the mean, of every column, and over those from its common value."""
+    """Sums over the subjects' distances D from the mean, of every column."""
 
-    farthest: Array  # the largest |D|
+    farthest: Array  # the largest D²
     cubes: Array
     fourths: Array
     at_common: NDArray[np.int64]  # subjects that have the common value
-    rest_sum: Array  # of the others
-    rest_square: Array
     probes: Array  # random combinations of the subjects: the same for columns that are the same
     prints: Fingerprints
 
@@ -131,25 +132,40 @@ def _second_pass(table: Table, order: NDArray[np.int64] | None, first: _First, l
     columns = len(table.labels)
     rng = np.random.default_rng(20240229)
     farthest, at_common, probes = np.zeros(columns), np.zeros(columns, np.int64), np.zeros((_PROBES, columns))
-    rest_sum = rest_square = cubes = fourths = np.zeros(columns)
+    cubes = fourths = np.zeros(columns)
     prints = Fingerprints(first.n, columns, level)
     for Z in _rows(table, order):
         D = Z - first.mean
-        prints.add(D)
         E = D * D
-        cubes, fourths = cubes + (E * D).sum(axis=0), fourths + (E * E).sum(axis=0)
-        farthest = np.maximum(farthest, np.abs(D).max(axis=0))
-        same = first.common == Z
-        at_common += same.sum(axis=0)
-        off = np.where(same, 0.0, Z - first.common)
-        rest_sum, rest_square = rest_sum + off.sum(axis=0), rest_square + np.square(off).sum(axis=0)
+        prints.add(D, E)
+        cubes, fourths = cubes + np.einsum("ij,ij->j", E, D), fourths + np.einsum("ij,ij->j", E, E)
+        farthest = np.maximum(farthest, E.max(axis=0))
+        at_common += (first.common == Z).sum(axis=0)
         probes += rng.standard_normal((_PROBES, len(Z))) @ D
-    return _Second(farthest, cubes, fourths, at_common, rest_sum, rest_square, probes, prints)
+    return _Second(farthest, cubes, fourths, at_common, probes, prints)
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
-    for parts in table.blocks(order=order):
-        yield np.hstack(parts)
+    yield from table.whole_blocks(order=order)
+
+
+def _carried(
+    table: Table, order: NDArray[np.int64] | None, first: _First, second: _Second, level: int
+) -> dict[int, int]:  # fmt: skip
+    """Columns of which fewer than `level` subjects carry nearly all of the variance, and how many do."""
+    # If k subjects carry the share s of ΣD², then ΣD⁴ ≥ (s·ΣD²)²/k: nearly all columns need no second look.
+    possible = second.fourths * (level - 1) >= (DOMINATED_SHARE * first.variance) ** 2
+    at = np.flatnonzero(possible & (first.variance > 0)).tolist()
+    out: dict[int, int] = {}
+    each = max(LARGEST_COMPARED_VALUES // first.n, 1)
+    for some in (at[i : i + each] for i in range(0, len(at), each)):
+        values = np.concatenate([Z[:, some] for Z in _rows(table, order)])
+        for j, column in zip(some, np.square(values - first.mean[some]).T):
+            largest = np.cumsum(np.sort(column)[::-1][: level - 1])
+            enough = np.flatnonzero(largest >= DOMINATED_SHARE * first.variance[j])
+            if len(enough):
+                out[j] = int(enough[0]) + 1
+    return out
 
 
 def _near(

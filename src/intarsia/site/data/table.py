@@ -5,6 +5,7 @@ Nothing is held in memory but a block. Errors name columns and counts, never a v
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Table:
         self.missing_rules = dict.fromkeys(self.labels, missing) if isinstance(missing, str) else dict(missing)
         self._moments: Moments | None = None
         self._missing: dict[str, int] | None = None
+        self._kept: list[tuple[np.ndarray, np.ndarray]] | None = None
 
     @classmethod
     def open(
@@ -224,25 +226,49 @@ class Table:
         Missing values are refused or at the mean, as the table was opened. An order costs one pass over the table for
         every 32 million values.
         """
+        for block in self.whole_blocks(rows, order):
+            yield self.split(block)
+
+    def whole_blocks(self, rows: int | None = None, order: Any = None) -> Iterator[np.ndarray]:
+        """As `blocks`, with all columns side by side; not to be written to."""
         if order is None:
-            for block in self._clean_blocks(rows):
-                yield self.split(block)
+            yield from self._clean_blocks(rows)
             return
         chosen = check_order(order, self.n)
         columns = len(self.labels)
         rows = rows or block_rows(columns)
         stretch = max(_PASS_VALUES // columns // rows, 1) * rows
         for start in range(0, len(chosen), stretch):
-            wanted = chosen[start : start + stretch]
-            place = np.full(self.n, -1, dtype=np.int64)
-            place[wanted] = np.arange(len(wanted))
-            gathered, at = np.empty((len(wanted), columns)), 0
-            for block in self._clean_blocks(None):
-                here = place[at : at + len(block)]
-                gathered[here[here >= 0]] = block[here >= 0]
-                at += len(block)
-            for a in range(0, len(wanted), rows):
-                yield self.split(gathered[a : a + rows])
+            gathered = self._gathered(chosen[start : start + stretch], keep=len(chosen) <= stretch)
+            for a in range(0, len(gathered), rows):
+                yield gathered[a : a + rows]
+
+    @contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """While this lasts, rows asked for in one order again and again are read once, where one pass gathers them all."""
+        self._kept = []
+        try:
+            yield
+        finally:
+            self._kept = None
+
+    def _gathered(self, wanted: np.ndarray, *, keep: bool) -> np.ndarray:
+        """These rows in this order, in memory."""
+        kept = self._kept
+        for order, rows in kept or ():
+            if np.array_equal(order, wanted):
+                return rows
+        place = np.full(self.n, -1, dtype=np.int64)
+        place[wanted] = np.arange(len(wanted))
+        gathered, at = np.empty((len(wanted), len(self.labels))), 0
+        for block in self._clean_blocks(None):
+            here = place[at : at + len(block)]
+            gathered[here[here >= 0]] = block[here >= 0]
+            at += len(block)
+        if keep and kept is not None:
+            gathered.flags.writeable = False  # whoever looks next must find what was read
+            kept[:] = [(wanted, gathered)]
+        return gathered
 
     def split(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A block [X Y Z] as its three parts."""
