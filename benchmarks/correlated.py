@@ -5,26 +5,22 @@
 
 n = 1000 subjects, P = 300 features, 15 of them with coefficients N(0, .6²), m = 200 sketch rows; noise of variance 1 that
 correlates by rho_e between any two responses, or is Student t (4 degrees of freedom); features independent, AR(1) or in blocks;
-coefficients in every response or in one response of three. Results are kept in benchmarks/results/correlated.json.
+coefficients in every response or in one response of three. Results are kept in benchmarks/results/correlated.json as they come; a
+run goes on where the last one stopped.
 """
 
-import argparse
-import json
-import os
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+from benchmarks import resumed  # before NumPy: it sets one thread for each process
 
-import numpy as np  # noqa: E402
+import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose  # noqa: E402
-from intarsia.server.results.selection import select  # noqa: E402
-from intarsia.server.sampler.model import Model  # noqa: E402
-from intarsia.server.sampler.sample import sample  # noqa: E402
-from intarsia.server.sampler.settings import Settings  # noqa: E402
+from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.results.selection import select
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "correlated.json"
 N, P, SIGNALS, ROWS = 1000, 300, 15, 200
@@ -73,7 +69,13 @@ def make(cell: Cell, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return Phi @ X, Phi @ Y, C
 
 
-def one(task: tuple[Cell, int, str]) -> dict[str, Any]:
+def key(task: tuple[Cell, int, str]) -> resumed.Row:
+    cell, seed, noise = task
+    return cell._asdict() | {"seed": seed, "model": noise}
+
+
+def one(task: tuple[Cell, int, str]) -> resumed.Row:
+    """Errors, coverage and selection on one data set."""
     cell, seed, noise = task
     X, Y, C = make(cell, seed)
     draws = sample(X, Y, Model(noise=noise), Settings(draws=500, warmup=400, chains=2, thin=4, seed=seed, workers=1))
@@ -83,16 +85,15 @@ def one(task: tuple[Cell, int, str]) -> dict[str, Any]:
     low, high = np.quantile(flat, [0.025, 0.975], axis=0)
     mean = flat.mean(axis=0)
     covered = (low <= C) & (high >= C)
-    return cell._asdict() | {
-        "seed": seed,
-        "model": noise,
+    return {
         "fdp": float((found & ~true).sum() / max(1, found.sum())),
         "power": float((found & true).sum() / true.sum()),
         "coverage_nz": float(covered[nonzero].mean()),
         "coverage_zero": float(covered[~nonzero].mean()),
         "mse_nz": float(np.square(mean - C)[nonzero].mean()),
         "mse_zero": float(np.square(mean - C)[~nonzero].mean()),
-        "rhat_max": float(np.nanmax(diagnose(draws.C).rhat)),
+        "noise_variance": float(np.diagonal(draws.Sigma, axis1=2, axis2=3).mean()),  # truth: 1
+        "rhat_max": float(np.nanmax(diagnose(draws.C, workers=1).rhat)),
         "ms_per_sweep": float(np.mean(draws.info["ms_per_sweep"])),
     }
 
@@ -116,18 +117,17 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=20, help="data sets per cell")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser = resumed.options(__doc__, RESULT, 20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first data set")
     parser.add_argument("--noise", nargs="+", default=["correlated"], help="models to fit: correlated, independent")
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--responses", type=int, nargs="+", default=[5, 18], help="cells with so many responses")
+    parser.add_argument("--plain", action="store_true", help="the cells of correlated noise alone, without the harder ones")
     args = parser.parse_args()
-    tasks = [(cell, seed, noise) for noise in args.noise for cell in CELLS + HARDER for seed in range(args.sets)]
+    cells = [cell for cell in CELLS + ([] if args.plain else HARDER) if cell.Q in args.responses]
+    seeds = range(args.first, args.first + args.sets)
+    tasks = [(cell, seed, noise) for noise in args.noise for cell in cells for seed in seeds]
     tasks.sort(key=lambda task: -task[0].Q)
-    with ProcessPoolExecutor(args.workers) as pool:  # each chain limits itself to one BLAS thread
-        rows = list(pool.map(one, tasks))
-    args.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
-    print(table(rows))
+    print(table(resumed.gather(tasks, key, one, args.out, args.jobs)))
 
 
 if __name__ == "__main__":

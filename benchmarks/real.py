@@ -1,95 +1,174 @@
 """Prediction on public data: out-of-fold R² beside a ridge tuned on the same sketch, and how much the 95 % intervals cover.
 
     INTARSIA_DATA=FOLDER make bench-real
+    python -m benchmarks.real --sets wheat_cimmyt --release ../intarsia-0.1.0/src   # an earlier release on the same folds
 
 Each set of `intarsia.lab.realdata` in five folds, with sketches of n/4 and n/2 rows and with all rows. The ridge takes one
 penalty per response by leave-one-out over the rows of the sketch that intarsia gets. Results are kept in
-benchmarks/results/real.json as they come; a run goes on where the last one stopped.
+benchmarks/results/real.json as they come; a run goes on where the last one stopped. FOLDER may hold NAME.npz (arrays X and Y)
+in place of a set's own folder, for machines without pandas: `--convert FOLDER` writes them.
 """
 
-import argparse
-import json
 import os
-from concurrent.futures import ProcessPoolExecutor
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
-from typing import Any
 
-for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+from benchmarks import resumed  # before NumPy: it sets one thread for each process
 
-import numpy as np  # noqa: E402
-from sklearn.linear_model import RidgeCV  # noqa: E402
-from sklearn.model_selection import KFold  # noqa: E402
-from sklearn.utils import check_random_state  # noqa: E402
+import numpy as np  # isort: skip
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold
 
-from intarsia.lab.realdata import PUBLIC, load  # noqa: E402
-from intarsia.prepared import Prepared  # noqa: E402
-from intarsia.regression import ReducedRankHorseshoe  # noqa: E402
+from benchmarks.local_fit import local_fit, prepared
+from intarsia.server.results.stacking import FOLDS as PARTS
+from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "real.json"
 FOLDS, RUN = 5, {"draws": 300, "warmup": 400, "chains": 2, "thin": 4}
 ROWS = {"n/4": 4, "n/2": 2, "all": None}
 Z95 = 1.959964
+# The sets of `intarsia.lab.realdata`, the dearest first.
+COST = {"devfmri_basc64": 4, "wheat_cimmyt": 3, "yeast_cellcycle": 2, "fate_motor_hetero": 1}
+PUBLIC = tuple(COST)
+Array = np.ndarray
 
 
-def one(task: tuple[str, str, int]) -> dict[str, Any]:
-    """One set, number of rows and fold."""
-    name, rows, fold = task
+def arrays(name: str) -> tuple[Array, Array]:
+    """X and Y of a set."""
+    path = Path(os.environ.get("INTARSIA_DATA", "")) / f"{name}.npz"
+    if path.exists():
+        kept = np.load(path, allow_pickle=False)
+        return kept["X"], kept["Y"]
+    from intarsia.lab.realdata import load
+
     data = load(name)
-    train, test = list(KFold(FOLDS, shuffle=True, random_state=1).split(data.X))[fold]
-    X, Y, new, truth = data.X[train], data.Y[train], data.X[test], data.Y[test]
+    return data.X, data.Y
+
+
+def key(task: tuple[str, str, int]) -> resumed.Row:
+    return dict(zip(("set", "rows", "fold"), task, strict=True))
+
+
+def parts(task: tuple[str, str, int]) -> tuple[Array, Array, Array, Array, int | None]:
+    """Training and held-out rows, and the rows of the sketch."""
+    name, rows, fold = task
+    X, Y = arrays(name)
+    train, test = list(KFold(FOLDS, shuffle=True, random_state=1).split(X))[fold]
     part = ROWS[rows]
-    m = None if part is None else len(train) // part
-    model = ReducedRankHorseshoe(sketch=m, random_state=fold, progress=False, n_jobs=1, **RUN).fit(X, Y)  # type: ignore[arg-type]
-    mean, sd = model.predict(new, return_std=True)
-    seed = int(check_random_state(fold).randint(2**31 - 1))  # the estimator's own, so that both see one sketch
-    seen = Prepared.of(X, Y, np.empty((len(X), 0)), m, seed)
+    return X[train], Y[train], X[test], Y[test], None if part is None else len(train) // part
+
+
+def r2(truth: Array, predicted: Array, centre: Array) -> float:
+    return float(1 - np.mean(np.square(truth - predicted).sum(axis=0) / np.square(truth - centre).sum(axis=0)))
+
+
+def one(task: tuple[str, str, int]) -> resumed.Row:
+    """One set, number of rows and fold."""
+    X, Y, new, truth, m = parts(task)
+    began = time.process_time()
+    model = local_fit(X, Y, Settings(**RUN, seed=task[2], workers=1), m=m, folds=PARTS)  # type: ignore[arg-type]
+    mean, sd = model.predict(new)
+    seconds = time.process_time() - began
+    seen = model.data
     # Rows of raw data are centred, so that a row left out follows from the others unless the intercept is left out with it.
     ridge = RidgeCV(np.logspace(-3, 6, 40) * len(seen.X) / 100, fit_intercept=m is None, alpha_per_target=True)
     ridge.fit(seen.X, seen.Y)
     penalised = seen.x.standardise(new) @ ridge.coef_.T * seen.y.scale + Y.mean(axis=0)
-
-    def r2(predicted: Any) -> float:
-        return float(1 - np.mean(np.square(truth - predicted).sum(axis=0) / np.square(truth - Y.mean(axis=0)).sum(axis=0)))
-
     return {
-        "set": name,
-        "rows": rows,
-        "fold": fold,
-        "r2": r2(mean),
-        "r2_ridge": r2(penalised),
+        "r2": r2(truth, mean, Y.mean(axis=0)),
+        "r2_ridge": r2(truth, penalised, Y.mean(axis=0)),
         "covered": float((np.abs(truth - mean) <= Z95 * sd).mean()),
-        "weight": float(model.stacking_weight_),
+        "weight": float(model.weighed.weight) if model.weighed else 1.0,
+        "seconds": round(seconds, 1),
     }
 
 
-def table(kept: list[dict[str, Any]]) -> str:
+# Version 0.1.0: its sampler on the very rows that `one` gets.
+EARLIER = """
+import sys, warnings
+import numpy as np
+import intarsia
+from intarsia.server.chains import sample
+warnings.simplefilter("ignore")
+given = np.load(sys.argv[1])
+run = sample(given["X"], given["Y"], draws=300, warmup=400, chains=2, thin=4, seed=int(given["fold"]), workers=1)
+C = run.C.reshape(-1, *run.C.shape[2:])
+each = np.stack([given["new"] @ one for one in C])
+np.savez(sys.argv[2], mean=each.mean(axis=0), variance=each.var(axis=0, ddof=1) + run.sigma2.mean(axis=(0, 1)))
+print(intarsia.__version__)
+"""
+
+
+def earlier(task: tuple[str, str, int, str]) -> resumed.Row:
+    """The same fold and sketch with the sources of 0.1.0."""
+    name, rows, fold, source = task
+    X, Y, new, truth, m = parts((name, rows, fold))
+    seen = prepared(X, Y, m, fold)
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "given.npz", Path(folder) / "made.npz"
+        np.savez(given, X=seen.X, Y=seen.Y, new=seen.x.standardise(new), fold=fold)
+        command = [sys.executable, "-c", EARLIER, str(given), str(made)]
+        env = os.environ | {"PYTHONPATH": source}
+        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, cwd=folder)
+        found = np.load(made)
+        mean, sd = found["mean"] * seen.y.scale + Y.mean(axis=0), np.sqrt(found["variance"]) * seen.y.scale
+    return {
+        "r2": r2(truth, mean, Y.mean(axis=0)),
+        "covered": float((np.abs(truth - mean) <= Z95 * sd).mean()),
+        "release": done.stdout.split()[-1],
+    }
+
+
+def key_earlier(task: tuple[str, str, int, str]) -> resumed.Row:
+    return key(task[:3])
+
+
+def table(kept: list[resumed.Row], before: list[resumed.Row]) -> str:
     """Means over the folds."""
-    lines = ["set               rows  folds  R²      ridge   covered  sparse weight"]
+    lines = ["set               rows  folds  R²      ridge   covered  sparse weight  0.1.0 R²  covered (folds)"]
     for name in PUBLIC:
         for rows in ROWS:
             mine = [row for row in kept if (row["set"], row["rows"]) == (name, rows)]
+            theirs = [row for row in before if (row["set"], row["rows"]) == (name, rows)]
             if mine:
-                r2, ridge, covered, weight = (np.mean([row[k] for row in mine]) for k in ("r2", "r2_ridge", "covered", "weight"))
-                lines.append(f"{name:17s} {rows:5s} {len(mine):5d} {r2:7.3f} {ridge:7.3f} {covered:8.3f} {weight:8.2f}")
+                mean = [float(np.mean([row[k] for row in mine])) for k in ("r2", "r2_ridge", "covered", "weight")]
+                told = f"{name:17s} {rows:5s} {len(mine):5d} {mean[0]:7.3f} {mean[1]:7.3f} {mean[2]:8.3f} {mean[3]:8.2f}"
+                if theirs:
+                    old = [float(np.mean([row[k] for row in theirs])) for k in ("r2", "covered")]
+                    told += f"        {old[0]:7.3f} {old[1]:8.3f} ({len(theirs)})"
+                lines.append(told)
     return "\n".join(lines)
 
 
+def convert(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PUBLIC:
+        X, Y = arrays(name)
+        np.savez_compressed(folder / f"{name}.npz", X=X, Y=Y)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=list(PUBLIC), choices=PUBLIC)
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser = resumed.options(__doc__, RESULT, FOLDS)
+    parser.add_argument("--names", nargs="+", default=list(PUBLIC), choices=PUBLIC, help="which data sets")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--release", type=Path, help="folder of an earlier release's sources; its fits go to real_release.json")
+    parser.add_argument("--convert", type=Path, help="write the sets as NAME.npz into this folder, and stop")
     args = parser.parse_args()
-    kept = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else []
-    done = {(row["set"], row["rows"], row["fold"]) for row in kept}
-    tasks = [(name, rows, fold) for name in args.sets for fold in range(FOLDS) for rows in ROWS if (name, rows, fold) not in done]
-    with ProcessPoolExecutor(args.workers) as pool:
-        for row in pool.map(one, tasks):
-            kept.append(row)
-            args.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in kept) + "\n]\n", encoding="utf-8")
-            print(json.dumps(row), flush=True)
-    print(table(kept))
+    if args.convert:
+        return convert(args.convert)
+    tasks = [(name, rows, fold) for name in args.names for rows in args.rows for fold in range(args.sets)]
+    tasks.sort(key=lambda task: -COST[task[0]])
+    other = args.out.with_name("real_release.json")
+    if args.release:
+        source = str(args.release.resolve())
+        resumed.gather([(*task, source) for task in tasks], key_earlier, earlier, other, args.jobs)
+    else:
+        resumed.gather(tasks, key, one, args.out, args.jobs)
+    print(table(resumed.kept(args.out), resumed.kept(other)))
+    return None
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import square_root
+from intarsia.server.results.draws import Draws, square_root
+from intarsia.server.results.rows import Rows
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import square_root
+from intarsia.server.results.draws import Draws, square_root
 from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
 
 Array = NDArray[np.float64]

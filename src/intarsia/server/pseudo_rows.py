@@ -18,7 +18,7 @@ from scipy import linalg
 
 from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, Fitted
-from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.rows import Rows
 from intarsia.wire.study_parts import GRAM
 
 Array = NDArray[np.float64]

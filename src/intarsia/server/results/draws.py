@@ -205,3 +205,9 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
+
+
+def square_root(Sigma: NDArray[Any]) -> NDArray[np.float64]:
+    """The symmetric square roots of covariances (…, Q, Q); a singular one (a constant response) is no obstacle."""
+    size, U = np.linalg.eigh(np.asarray(Sigma, dtype=np.float64))
+    return np.asarray((U * np.sqrt(np.maximum(size, 0.0))[..., None, :]) @ np.swapaxes(U, -1, -2))

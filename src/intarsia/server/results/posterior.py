@@ -20,7 +20,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.results.draws import Draws, plain
+from intarsia.server.results.draws import Draws, plain, square_root
 from intarsia.server.results.summaries import ARRAYS, PER_FEATURE, Summaries
 
 Array = NDArray[np.float64]
@@ -422,12 +422,6 @@ def _every_feature(known: Summaries, coords: dict[str, Any]) -> xr.Dataset:
     dims: dict[str, Any] = dict.fromkeys(PER_FEATURE, ("feature", "response"))
     dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response"), "at": ("whole_draw",), "total": ()}
     return xr.Dataset({_NAMES.get(name, name): (dims[name], getattr(known, name)) for name in ARRAYS}, coords=coords)
-
-
-def square_root(Sigma: NDArray[Any]) -> Array:
-    """The symmetric square roots of covariances (…, Q, Q); a singular one (a constant response) is no obstacle."""
-    size, U = np.linalg.eigh(np.asarray(Sigma, dtype=np.float64))
-    return np.asarray((U * np.sqrt(np.maximum(size, 0.0))[..., None, :]) @ np.swapaxes(U, -1, -2))
 
 
 def singular_values(C: NDArray[Any]) -> Array:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.server.results.criticism import log_mean_exp
-from intarsia.server.results.leave_one_out import Rows, log_likelihood, out_of_sample
+from intarsia.server.results.leave_one_out import log_likelihood
 from intarsia.server.results.posterior import Posterior
+from intarsia.server.results.rows import Rows, out_of_sample
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.results.leave_one_out import out_of_sample
 from intarsia.server.results.ridge import ridge
+from intarsia.server.results.rows import out_of_sample
 
 Array = NDArray[np.float64]
 
