@@ -1,7 +1,6 @@
 """Running chains: the draws depend on the seed alone, and nothing is lost when a run is stopped."""
 
 import errno
-import json
 import os
 import signal
 import subprocess

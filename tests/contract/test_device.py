@@ -53,7 +53,7 @@ def test_stretches_divide_the_whole_where_they_can():
 def test_on_a_device_blocks_are_large_and_visited_in_turn():
     X, Y = np.broadcast_to(0.0, (100, 1_000_000)), np.broadcast_to(0.0, (100, 10))
     plan = make_plan(Model(), X, Y)
-    assert device.on_device(plan, "cpu: cpu") == replace(plan, borderline=96, compiled=False)
+    assert device.on_device(plan, "cpu: cpu") == replace(plan, compiled=False)
     large = device.on_device(plan, "gpu: any")
     assert large.block == 1000
     assert large.visits == 0  # all: the scales of many features settle slowly enough

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,7 @@ class Runner:
         self.plan, self.data, self.keep_C = plan, data, keep_C
         self._axis = _data_axes(own_data)
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._beside: Thread | None = None
 
     def start(self, seed: int, chains: int, scale: Array | None = None, found: SparseStart | None = None) -> Chains:
         """Overdispersed starts, drawn on the host as the CPU sampler draws them, about a sparse solution where one was `found`.
@@ -112,6 +114,19 @@ class Runner:
             chains = self._get("warm", last - first, warmup)(self.data, chains, self.be.xp.asarray(first))
             return self._checked(chains)
 
+    def compile_beside(self, chains: Chains, summary: Summary, draws: int, thin: int, notes: Any = None) -> None:
+        """Compile what `draw` will run, in a thread beside the warm-up: both take a compiler as long."""
+
+        def compile_() -> None:
+            with self.be.precision():
+                made = self._jitted("draw", draws, thin)
+                first, noted = self.be.xp.asarray(0), self.be.tree_map(self.be.xp.asarray, notes)
+                self._compiled["draw", draws, thin] = made.lower(self.data, *shapes, first, noted).compile()
+
+        shapes = self.be.shapes((chains, summary))  # the chains themselves are given up to the warm-up
+        self._beside = Thread(target=compile_, daemon=True)
+        self._beside.start()
+
     def draw(
         self, chains: Chains, summary: Summary, draws: int, thin: int, first: int = 0, notes: tuple[Mark, Array] | None = None
     ) -> tuple[Chains, Summary, Kept]:
@@ -121,6 +136,9 @@ class Runner:
         """
         with self.be.precision():
             notes = self.be.tree_map(self.be.xp.asarray, notes)
+            if self._beside is not None:
+                self._beside.join()
+                self._beside = None
             run = self._get("draw", draws, thin)
             chains, summary, kept = run(self.data, chains, summary, self.be.xp.asarray(first), notes)
             chains = self._checked(chains)
@@ -136,11 +154,14 @@ class Runner:
     def _get(self, kind: str, length: int, other: int) -> Callable[..., Any]:
         key = kind, length, other
         if key not in self._compiled:
-            one = self._warm(length, other) if kind == "warm" else self._draw(length, other)
-            axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0, None, None)
-            # The chains are given up to the call: their memory is used for the result.
-            self._compiled[key] = self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
+            self._compiled[key] = self._jitted(*key)
         return self._compiled[key]
+
+    def _jitted(self, kind: str, length: int, other: int) -> Any:
+        one = self._warm(length, other) if kind == "warm" else self._draw(length, other)
+        axes = (self._axis, 0, None) if kind == "warm" else (self._axis, 0, 0, None, None)
+        # The chains are given up to the call: their memory is used for the result.
+        return self.be.jit(self.be.vmap(one, in_axes=axes), donate_argnums=(1,) if kind == "warm" else (1, 2))
 
     def _stepper(self, data: Data, warmup: int | None) -> tuple[Array, Callable[..., tuple[Chains, Array]]]:
         """One sweep of the schedule `Plan.kind`, for a compiled loop: step(chains, G, number, begins) -> (chains, G).
@@ -241,8 +262,8 @@ class Runner:
 def on_device(plan: Plan, device: str) -> Plan:
     """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
     plan = replace(plan, compiled=False)
-    # Borderline features are taken one after the other, which a device does slowly: fewer.
-    few = min(96 if plan.searches else 16, plan.P)
+    # Borderline features are taken one after the other, which a device does slowly: fewer, where there are few.
+    few = plan.borderline if plan.searches else min(16, plan.P)
     if device.startswith("cpu"):
         return replace(plan, borderline=min(few, plan.borderline))
     block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)

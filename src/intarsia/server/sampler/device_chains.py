@@ -65,15 +65,15 @@ class DeviceChains:
     def advance(self, total: int) -> None:
         """One stretch: warm-up sweeps, or a few kept draws."""
         warmup, thin = self.asked.warmup, self.asked.thin
+        if self.sweeps == 0 and warmup and len(self.groups) == 1 and total > warmup:
+            length = self._length(total)
+            self.runner.compile_beside(self.states[0], self.summaries[0], length, thin, self._notes(0, length)[0])
         if self.sweeps < warmup:
             last = min(warmup, self.sweeps + device.even(warmup, device.WARMUP_SWEEPS))
             self.states = [self.runner.warm_up(states, self.sweeps, last, warmup) for states in self.states]
             self.sweeps = last
             return
-        draws, at = (total - warmup) // thin, self.asked.kept(self.sweeps)
-        # A length that all looks are multiples of: each other one is compiled for itself.
-        whole = device.LONGEST_STRETCH if draws % device.LONGEST_STRETCH == 0 else draws
-        length = min(draws - at, device.even(whole, self._longest()))
+        at, length = self.asked.kept(self.sweeps), self._length(total)
         notes, slots = self._notes(at, at + length)
         parts = []
         for i in range(len(self.groups)):
@@ -87,6 +87,13 @@ class DeviceChains:
             for i, slot in enumerate(slots):
                 self.record.whole[:, slot] = np.concatenate([kept.whole[:, i] for kept in parts])
         self.sweeps += length * thin
+
+    def _length(self, total: int) -> int:
+        """Draws of the next stretch, of a run of so many sweeps."""
+        draws, at = (total - self.asked.warmup) // self.asked.thin, self.asked.kept(self.sweeps)
+        # A length that all looks are multiples of: each other one is compiled for itself.
+        whole = device.LONGEST_STRETCH if draws % device.LONGEST_STRETCH == 0 else draws
+        return min(draws - at, device.even(whole, self._longest()))
 
     def _longest(self) -> int:
         """Draws per stretch, so that those that leave the device stay within bounds."""

@@ -320,6 +320,11 @@ class JaxBackend:
         return jax.tree.map(function, *trees)
 
     @staticmethod
+    def shapes(tree: Any) -> Any:
+        """Shapes and types in place of the arrays."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+    @staticmethod
     def simulated(P: int, m: int, Q: int, block: int) -> Any:
         """Data of a random design with 50 signals, made where they are needed (P a multiple of the block; m ≤ P)."""
         from intarsia.server.sampler.state import Blocks, Data
