@@ -1,4 +1,4 @@
-"""A site that forgets its noise, or a part of it, would be read by the server: every column of every site has noise of its own."""
+"""A site that forgets its noise, or part of it, would be read by the server: every column of every site has its own noise."""
 
 from pathlib import Path
 from typing import Any
