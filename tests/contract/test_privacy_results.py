@@ -49,3 +49,12 @@ def test_a_cell_is_measured_as_kept() -> None:
     assert [gate["refused"] for gate in apart["gates"]] == [[], []]
     assert apart["found"] > 10
     assert all(privacy_gate.EVERYWHERE in gate["warned"] for gate in apart["gates"])
+
+
+def test_all_safeguards_together_cost_less_than_a_tenth() -> None:
+    """As docs/federation.md says of the kept comparison with version 0.1.0."""
+    kept = json.loads((ROOT / "benchmarks" / "results" / "federation_cost.json").read_text(encoding="utf-8"))
+    assert kept["commits"]["before"] == "470f568"
+    assert len(kept["runs"]["after"]) == len(kept["runs"]["before"]) >= 4
+    assert set(kept["ratio_of_medians"]) == {"study_seconds", "steps_seconds", "jobs_processor_seconds"}
+    assert max(kept["ratio_of_medians"].values()) < 1.1
