@@ -150,7 +150,7 @@ def test_a_new_versions_rows_take_the_place_of_the_old_ones(counted, tmp_path):
 def test_a_run_stops_after_its_minutes_and_goes_on(counted, tmp_path, monkeypatch):
     clock = iter(range(0, 10_000, 25))
     monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
-    path = runner.run("fake", "quick", tmp_path, workers=1, minutes=1)
+    path = runner.run("fake", "quick", tmp_path, Part(minutes=1), workers=1)
     assert len(counted) == 2  # asked at 25, 50 and 75 seconds
     monkeypatch.undo()
     assert 0 < len(runner.read_rows(path)) < 10

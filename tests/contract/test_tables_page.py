@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from intarsia.errors import InputError
 from intarsia.site.data.column_rules import ColumnRule
 from intarsia.site.data.reading import Reading
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
+from intarsia.site.site import Site
 from intarsia.site.site_folder import SiteFolder
 from intarsia.site.table_settings import for_new_subjects
 
@@ -66,3 +68,16 @@ def test_new_subjects_have_the_levels_of_the_sketch_beside_the_columns_own_rules
     table = Table.open({"lab_1": [1, 7, 1], "lab_2": [0.5, 7.0, 2.5]}, rules=TableRules(columns=got))
     assert table.features == ["lab_1=1", "lab_2"]
     assert table.missing_counts == {"lab_1": 1, "lab_2": 1}
+
+
+def test_a_site_in_python_takes_the_names_of_site_toml(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who|x|y\na|1,5|2\nb|2,5|1\n", encoding="utf-8")
+    site = Site(
+        "s", tmp_path / "t.csv", id="who", responses=["y"], options={"separator": "|", "decimal": ",", "missing_codes": [9]}
+    )
+    assert list(site.table().features) == ["x"]
+    assert site.rules.missing_codes == [9]
+    with pytest.raises(InputError, match=r"options has 'qery', which says nothing about a table\. Known: columns, .*query"):
+        Site("s", tmp_path / "t.csv", id="who", options={"qery": "t"})
+    with pytest.raises(InputError, match="both a Reading and 'query'"):
+        Site("s", tmp_path / "t.csv", id="who", options={"reading": Reading(), "query": "t"})

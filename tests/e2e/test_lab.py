@@ -11,7 +11,7 @@ def test_simulation_1_from_run_to_table(tmp_path, capsys):
     assert main(["lab", "run", "sim1", *where, "--workers", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     rows = read_rows(told["file"])
-    assert told["rows"] == len(rows) == 6
+    assert told["rows"] == len(rows) == 7  # both models pooled and at two m, and MBSP
     sketched = [row for row in rows if row["m"]]
     assert {row["method"] for row in sketched} == {"intarsia", "BayesVFLReg"}
     for row in sketched:
@@ -28,9 +28,9 @@ def test_simulation_2_has_every_competitor(tmp_path, capsys):
     where = ["--size", "smoke", "--results", str(tmp_path)]
     assert main(["lab", "run", "sim2", *where, "--workers", "1"]) == 0
     rows = {row["method"]: row for row in read_rows(tmp_path / "sim2" / "smoke.csv")}
-    assert set(rows) == {"intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet"}
+    assert set(rows) == {"intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet", "MBSP"}
     assert all(float(row["mse_nz"]) < 1 for row in rows.values())
-    assert all(rows[method]["coverage"] for method in ("intarsia", "BayesVFLReg", "dRidge", "locus"))
+    assert all(rows[method]["coverage"] for method in ("intarsia", "BayesVFLReg", "dRidge", "locus", "MBSP"))
     capsys.readouterr()
 
 

@@ -88,12 +88,13 @@ def _run(args: argparse.Namespace) -> int:
             print(f"not found, left out: {', '.join(absent)} (give --data or set INTARSIA_DATA)", file=sys.stderr)
     chain = {name: getattr(args, name) for name in ("chains", "warmup", "draws", "thin") if getattr(args, name) is not None}
     with _Bar(experiment.title) as bar:
-        part = runner.Part(args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain})
+        part = runner.Part(
+            args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain}, args.minutes
+        )
         together = args.together if backends.engine(args.backend) == "device" else None
         path = runner.run(
-            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together,
-            minutes=args.minutes,
-        )  # fmt: skip
+            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together
+        )
     rows = runner.read_rows(path)
     if args.json:
         print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))
@@ -132,9 +133,14 @@ class _Bar:
 
         self.console = Console(stderr=True)
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
         self.task = self.progress.add_task(title, total=None)
         self.title = title
 

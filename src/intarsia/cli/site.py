@@ -242,7 +242,7 @@ def run_join(args: argparse.Namespace) -> None:
         request = kit.join_request(args.dir, site_folder.name)
         print(f"send {request} to the server's operator (it holds no private key), and read out its words:")
         print(f"    {site_folder.name} {kit.read_request(request).words}")
-        print("then: intarsia site join DIR --approved FILE --fingerprint 'the authority's words, or SHA256:…'")
+        print(f'then: intarsia site join {args.dir} --approved FILE --fingerprint "the authority\'s words, or SHA256:…"')
         return
     if not args.fingerprint:
         raise InputError("Give --fingerprint: the one the server's operator told you in person, not by the same mail.")

@@ -118,12 +118,16 @@ def run_task(task: Task) -> list[Row]:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Effort`)."""
+    """Which part of an experiment: None is all of it. `options["chain"]` changes the length of chains (fields of `Effort`).
+
+    After `minutes` no further data set is begun; the next run goes on from there.
+    """
 
     replicates: int | None = None
     methods: Collection[str] | None = None
     cells: Collection[str] | None = None  # texts, one of which a cell's label must hold
     options: Mapping[str, Any] = field(default_factory=dict)
+    minutes: float | None = None
 
 
 EVERYTHING = Part()
@@ -161,16 +165,18 @@ def run(
     workers: int | None = None,
     progress: Progress | None = None,
     side_by_side: int | None = None,
-    minutes: float | None = None,
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
     Rows tell the length of their chains; runs of another length than the size's own want a folder of their own.
     `side_by_side`: the sampled fits of simulations by JAX, so many data sets at once on an accelerator.
-    `minutes`: after so long no further data set is begun; the next run goes on from there.
     """
     begun = time.monotonic()
-    late = (lambda: False) if minutes is None else (lambda: time.monotonic() - begun > 60 * minutes)
+    end = float("inf") if part.minutes is None else begun + 60 * part.minutes
+
+    def late() -> bool:
+        return time.monotonic() > end
+
     experiment = find(name)
     path = result_file(folder, name, size)
     if path.exists():

@@ -70,7 +70,7 @@ class Site:
         self.roles: dict[str, Any] = {"id": id, "features": features, "responses": responses, "covariates": covariates}
         self.roles["ignore"] = ignore
         self.kinds = read_kinds(kinds)  # by response: "binary", or {"kind": "time", "event": "died", "horizon": 24}
-        self.rules = TableRules(missing, constant, **(options or {}))
+        self.rules = TableRules.of(missing, constant, options or {})
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
         self.policy = dict(policy or {})

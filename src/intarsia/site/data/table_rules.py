@@ -1,7 +1,7 @@
 """What a site says about its table besides the columns' roles."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from intarsia.errors import InputError
@@ -36,6 +36,22 @@ class TableRules:
         for value, allowed, what in ((self.missing, MISSING, "missing"), (self.constant, CONSTANT, "constant")):
             if value not in allowed:
                 raise InputError(f"{what}={value!r} is not one of {', '.join(allowed)}.")
+
+    @classmethod
+    def of(cls, missing: str, constant: str, options: Mapping[str, Any]) -> "TableRules":
+        """From a Site's options, by the names that site.toml has under [table]: those of this class, and those of `Reading`."""
+        own = [f.name for f in fields(cls) if f.name not in ("missing", "constant", "without")]
+        about = [f.name for f in fields(Reading) if f.name not in ("id", "rules", "names")]
+        unknown = [name for name in options if name not in (*own, *about)]
+        if unknown:
+            raise InputError(f"options has {unknown[0]!r}, which says nothing about a table. Known: {', '.join([*own, *about])}.")
+        said = {name: options[name] for name in about if name in options}
+        if not said:
+            return cls(missing, constant, **options)
+        if isinstance(options.get("reading"), Reading):
+            raise InputError(f"options has both a Reading and {next(iter(said))!r}; say it in one of them.")
+        rest = {name: value for name, value in options.items() if name not in about}
+        return cls(missing, constant, **rest | {"reading": {**(options.get("reading") or {}), **said}})
 
     @property
     def by_column(self) -> Rules:
