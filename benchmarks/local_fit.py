@@ -87,7 +87,10 @@ def local_fit(
     covariates = Covariates(data.Z, tuple(f"z{j}" for j in range(data.Z.shape[1])))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        fitted = sample_adjusted(lambda X, Y: sample(X, Y, model, settings), data.X, data.Y, covariates, settings.seed)
+        degrees = max(2, len(X) - 1 - data.Z.shape[1]) if m is None else None
+        fitted = sample_adjusted(
+            lambda X, Y: sample(X, Y, model, settings, degrees=degrees), data.X, data.Y, covariates, settings.seed
+        )
         short = refit_settings(settings)
         weighed = weigh(fitted, lambda X, Y: sample(X, Y, model, short), folds)
         seen = data.x.put_back(fitted.X) * data.x.scale

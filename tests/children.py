@@ -1,4 +1,4 @@
-"""What the tests of `benchmarks.child` run in another process."""
+"""What the tests of `benchmarks.child` and `benchmarks.resumed` run in another process."""
 
 import time
 from collections.abc import Iterator
@@ -13,3 +13,10 @@ def busy(seconds: float) -> Iterator[dict[str, int]]:
 
 def hungry(megabytes: int) -> dict[str, int]:
     return {"length": len(bytearray(megabytes * 2**20))}
+
+
+def numbered(task: tuple[str, int]) -> dict[str, int]:
+    """A row of a benchmark; the task called `stop` fails."""
+    if task[0] == "stop":
+        raise RuntimeError("stopped")
+    return {"square": task[1] ** 2}

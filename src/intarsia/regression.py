@@ -9,7 +9,7 @@ Columns are centred and scaled inside; every result is in the data's own units.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +31,7 @@ from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.results.not_converged import warn_unless
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.results.selection import METHODS
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
@@ -159,8 +160,10 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         features, Z = self._split(X)
         data = Prepared.of(features, Y, Z, None if self.sketch is None else int(self.sketch), seed)
         labels = tuple(str(every[j]) for j in self._covariates)
+        # Rows that were centred are worth one fewer; a sketch leaves the mean out by itself. Each covariate uses up one more.
+        degrees = max(2, len(X) - 1 - len(labels)) if self.sketch is None else None
         fitted = sample_adjusted(
-            lambda X, Y: self._sample(X, Y, seed), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
+            lambda X, Y: self._sample(X, Y, seed, degrees), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
         )
         weighed = self._weigh(fitted, seed)
         draws, Gamma = data.all_columns(fitted.draws, fitted.Gamma)
@@ -287,6 +290,13 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
+        # What is asked of the draws is checked before they are made.
+        if not isinstance(self.folds, Integral) or isinstance(self.folds, bool) or self.folds < 0 or self.folds == 1:
+            raise InputError(f"folds={self.folds!r}; expected a whole number of at least 2, or 0 for none.")
+        if not isinstance(self.fdr, Real) or not 0 < self.fdr < 1:
+            raise InputError(f"fdr={self.fdr!r}; expected a rate between 0 and 1, such as 0.05.")
+        if self.selection not in METHODS:
+            raise InputError(f"selection={self.selection!r}; expected one of {', '.join(METHODS)}.")
 
     def _split(self, X: Array) -> tuple[Array, Array]:
         """Features and covariates, each in the order of their columns (covariates in the order they were named)."""

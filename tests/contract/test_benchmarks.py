@@ -7,8 +7,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, gram, growth, mixing, storage
+from benchmarks import child, gram, growth, mixing, resumed, storage
 from benchmarks.one_chain import OneChain
+from tests import children
 
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.start import initial_tuning
@@ -52,6 +53,21 @@ def test_a_childs_memory_is_its_own_above_the_imports() -> None:
 def test_a_child_that_fails_is_no_measurement() -> None:
     with pytest.raises(RuntimeError, match="hungry"):
         child.measure("tests.children.hungry", 60.0, megabytes="many")
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    def key(task: tuple[str, int]) -> dict[str, object]:
+        return {"kind": task[0], "number": task[1]}
+
+    path = tmp_path / "results" / "rows.json"
+    with pytest.raises(RuntimeError, match="stopped"):
+        resumed.gather([("a", 1), ("stop", 2)], key, children.numbered, path, 1)
+    kept = json.loads(path.read_text())
+    assert kept == [{"kind": "a", "number": 1, "square": 1}]
+    path.write_text(json.dumps([kept[0] | {"square": "as it was kept"}]))
+    rows = resumed.gather([("a", 1), ("a", 3)], key, children.numbered, path, 1)
+    assert [row["square"] for row in rows] == ["as it was kept", 9]
+    assert resumed.gather([("a", 3)], key, children.numbered, path, 1) == rows == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("what", ["row", "element"])

@@ -9,7 +9,10 @@ import arviz
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import intarsia
@@ -19,6 +22,8 @@ from intarsia.regression import NotConvergedWarning
 from intarsia.server.results.criticism import compare
 from intarsia.server.results.leave_one_out import to_arviz
 from intarsia.server.results.posterior import Posterior
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
@@ -193,9 +198,16 @@ def test_unfinished_chains_warn(data):
         ReducedRankHorseshoe(**{**SHORT, "draws": 10}).fit(X, Y)
 
 
-@pytest.mark.parametrize("bad", [{"draws": 3}, {"chains": 0}, {"rank": 0}, {"sketch": 2.5}, {"warmup": -1}, {"thin": 0}])
-def test_parameters_are_checked(data, bad):
+BAD = [
+    {"draws": 3}, {"chains": 0}, {"rank": 0}, {"sketch": 2.5}, {"warmup": -1}, {"thin": 0}, {"folds": 1}, {"folds": -1},
+    {"folds": True}, {"fdr": 0}, {"fdr": 1.0}, {"fdr": "low"}, {"selection": "lasso"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_parameters_are_checked_before_anything_is_drawn(data, bad, monkeypatch):
     X, Y, _C = data
+    monkeypatch.setattr(ReducedRankHorseshoe, "_sample", lambda *_args: pytest.fail("drew before it checked"))
     with pytest.raises(InputError, match=next(iter(bad))):
         ReducedRankHorseshoe(**{**SHORT, **bad}).fit(X, Y)
 
@@ -236,6 +248,53 @@ def test_covariates_are_adjusted_for_and_enter_predictions(data):
         ReducedRankHorseshoe(covariates=["age"], **run).fit(X.assign(age=1.0), y)
     with pytest.raises(InputError, match="names a column twice"):
         ReducedRankHorseshoe(covariates=["age", "age"], **run).fit(X, y)
+
+
+def test_centred_rows_count_as_one_fewer():
+    """The same draws as from the n − 1 rows in a basis of the vectors that sum to zero; each covariate takes one more."""
+    rng = np.random.default_rng(6)
+    X, Y = rng.standard_normal((12, 4)), rng.standard_normal((12, 2))
+    run = {**SHORT, "until": None, "folds": 0}
+    for covariates in (None, [3]):
+        model = ReducedRankHorseshoe(covariates=covariates, **run).fit(X, Y)
+        basis = np.linalg.qr(np.column_stack([np.ones(12), np.eye(12)[:, :-1]]))[0][:, 1:]
+        x, y = basis.T @ ((X - X.mean(axis=0)) / X.std(axis=0)), basis.T @ ((Y - Y.mean(axis=0)) / Y.std(axis=0))
+        if covariates:
+            left = np.linalg.qr(x[:, 3:], mode="complete")[0][:, 1:]
+            x, y = left.T @ x[:, :3], left.T @ y
+        settings = Settings(40, 40, 2, 1, int(check_random_state(0).randint(2**31 - 1)), workers=1)
+        expected = sample(x, y, settings=settings)
+        assert expected.info["m"] == 11 - (covariates is not None)
+        np.testing.assert_allclose(model.posterior_.Sigma / np.outer(Y.std(axis=0), Y.std(axis=0)), expected.Sigma, atol=1e-7)
+
+
+def test_what_later_programs_read(data, fitted):
+    """Names, types and shapes; what was fitted is what may be predicted; a clone knows the parameters and nothing else."""
+    X, Y, _C = data
+    run = {**SHORT, "covariates": ["gene 3"], "sketch": 60, "expected_features": 2, "fdr": 0.1}
+    both, one = ReducedRankHorseshoe(**run).fit(X, Y), ReducedRankHorseshoe(**run).fit(X, Y["bmi"])
+    for model, Q in ((both, 2), (one, 1)):
+        assert model.noise_covariance_.shape == (Q, Q)
+        assert np.linalg.eigvalsh(model.noise_covariance_).min() > 0
+        assert model.r2_loo_.shape == (Q,)
+        assert model.selected_.shape == (5,)
+        assert isinstance(model.groups_, list)
+        assert all(group.dtype.kind == "i" and group.ndim == 1 for group in model.groups_)
+        assert {int(p) for group in model.groups_ for p in group} >= set(np.flatnonzero(model.selected_).tolist())
+        mean, sd = model.predict(X, return_std=True)
+        assert mean.shape == sd.shape == ((120, 2) if Q == 2 else (120,))
+        assert (sd > 0).all()
+        again = clone(model)
+        assert again.get_params() == model.get_params()
+        assert not hasattr(again, "coef_")
+    with pytest.raises(ValueError, match="feature names should match"):
+        both.predict(X[X.columns[::-1]])
+    with pytest.raises(ValueError, match="feature names should match"):
+        both.predict(X.drop(columns="gene 3"))  # covariates are predicted with, too
+    with pytest.raises(ValueError, match="NaN"):
+        both.predict(X.assign(**{"gene 1": np.nan}))
+    with pytest.raises(TypeError, match="Sparse data"):
+        fitted.predict(scipy.sparse.csr_array(X.to_numpy()))
 
 
 def test_the_verdict_comes_first(data, fitted):

@@ -108,6 +108,15 @@ def test_rows_left_out_are_not_seen() -> None:
     assert np.allclose(sparse + found.change, weight * sparse + (1 - weight) * ridge(X, Y))
 
 
+def test_rows_that_come_in_turns_are_not_left_out_in_turns() -> None:
+    """Five visits per person, one after the other: no part is one visit."""
+    part = fold_of_rows(100)
+    assert np.bincount(part).tolist() == [20] * 5
+    for k in range(5):
+        assert len(set(np.flatnonzero(part == k) % 5)) >= 3
+    assert np.array_equal(part, fold_of_rows(100))
+
+
 def test_too_few_rows_are_said() -> None:
     X, Y = np.ones((9, 2)), np.ones((9, 1))
     assert stack(X, Y, np.zeros((2, 1)), lambda x, y: Refit(np.zeros((1, 2, 1)), np.eye(1))) is None

@@ -25,6 +25,7 @@ from intarsia.server.results.summaries import Summaries
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+METHODS = ("bfdr", "mixture")
 COVARIANCES = {
     "VII": "spherical",
     "VVI": "diag",

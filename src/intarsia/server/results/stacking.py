@@ -67,8 +67,8 @@ class Weighed:
 
 
 def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
-    """Which part each row belongs to; rows of a sketch have no order, so that taking them in turn is as good as at random."""
-    return np.arange(m) % folds
+    """Which part each row belongs to: at random, for rows that are not sketched may come in an order, by person or by plate."""
+    return np.random.default_rng([m, folds]).permutation(np.arange(m) % folds)
 
 
 def stack(
