@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FoldChecks:
-    """Of every fold, predicted by the fit to the others: the responses' squares and what is left of them (fold × response), and the
-    log density of the fold's responses.
+    """Of every fold, predicted by the fit to the others: the responses' squares and what is left of them (fold × response), and
+    the log density of the fold's responses.
     """
 
     squares: Array
@@ -45,22 +45,20 @@ class FoldChecks:
 
 def check_folds(folder: StudyFolder, folds: int, settings: Settings) -> FoldChecks:
     """Fit once without each fold, and predict it."""
-    matrices = _matrices(folder)
+    matrices, sizes, refit = gram.by_fold(folder), _sizes(folder), _refit(folder, settings)
     if folds != len(matrices):
         raise StudyError(
             f"The sites split the subjects of this study into {len(matrices)} folds; ask for --folds {len(matrices)}."
         )
-    total, each = matrices.sum(axis=0), []
-    refit = _refit(folder, settings)
-    for G, n in zip(matrices, _sizes(folder), strict=True):
-        each.append(score(refit(total - G, _subjects(folder) - n), G[np.ix_(*[_places(folder)] * 2)], n))
+    total, places = matrices.sum(axis=0), _places(folder)
+    each = [score(refit(total - G, sum(sizes) - n), G[np.ix_(places, places)], n) for G, n in zip(matrices, sizes, strict=True)]
     squares, left, elpd = (np.array(found) for found in zip(*each, strict=True))
     return FoldChecks(squares, left, elpd)
 
 
 def replicate(folder: StudyFolder, settings: Settings, posterior: Posterior, findings: Sequence[Any]) -> Replication:
     """Fit the first half of the folds and the rest, and look for every finding in both."""
-    matrices, sizes, refit = _matrices(folder), _sizes(folder), _refit(folder, settings)
+    matrices, sizes, refit = gram.by_fold(folder), _sizes(folder), _refit(folder, settings)
     half = len(matrices) // 2
     parts = ((matrices[:half].sum(axis=0), sum(sizes[:half])), (matrices[half:].sum(axis=0), sum(sizes[half:])))
     fits = [refit(G, n) for G, n in parts] if len(findings) else []
@@ -70,8 +68,8 @@ def replicate(folder: StudyFolder, settings: Settings, posterior: Posterior, fin
 def score(posterior: Posterior, G: Array, n: int) -> tuple[Array, Array, float]:
     """A fit held against the Gram matrix (features, covariates, responses) of n people it has not seen.
 
-    The squares of their responses, those of what the mean prediction leaves, and the log density of their responses under
-    a normal law: the mean prediction, and as covariance the mean Σ plus the mean over these people of what is uncertain in the prediction.
+    The squares of their responses, those of what the mean prediction leaves, and the log density of their responses under a
+    normal law: the mean prediction, and as covariance the mean Σ plus the mean over these people of what is uncertain in it.
     """
     draws = np.asarray(posterior.whole, dtype=np.float64)
     draws = draws.reshape(-1, *draws.shape[2:])
@@ -88,16 +86,8 @@ def score(posterior: Posterior, G: Array, n: int) -> tuple[Array, Array, float]:
     return np.diagonal(G)[p:].copy(), np.diagonal(left).copy(), float(density)
 
 
-def _matrices(folder: StudyFolder) -> Array:
-    return gram.by_fold(folder)
-
-
 def _sizes(folder: StudyFolder) -> tuple[int, ...]:
     return next(iter(gram.own_blocks(folder).values())).folds
-
-
-def _subjects(folder: StudyFolder) -> int:
-    return sum(_sizes(folder))
 
 
 def _places(folder: StudyFolder) -> list[int]:
