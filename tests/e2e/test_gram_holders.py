@@ -5,7 +5,9 @@ import pytest
 from tests.federation import gram_parties, gram_study_of, pooled_columns
 
 from intarsia.carriers.in_process import carrier
+from intarsia.cli.study import explain
 from intarsia.errors import FederationError, StudyError
+from intarsia.privacy.card import study_card
 from intarsia.server.study import gram, protocol
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.gram.shares import fold_places
@@ -133,3 +135,21 @@ def test_a_lost_reply_names_the_site(tmp_path):
 
     with pytest.raises(FederationError, match="lacks the progress-0 of site0, site2, site3"):
         protocol.collect(StudyFolder.create(tmp_path, study), ask)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (2, "The server and one of the two sites that work together have every value of the other site's columns"),
+        (5, "Any two of these three that work together have every value of every site's columns"),
+    ],
+)
+def test_the_card_says_who_together_has_everything(number, said):
+    study = gram_study_of(gram_parties(number)[0], HOLDERS[number], folds=2)
+    card = study_card(study, n=240, columns=12, key_fingerprint="0" * 32)
+    assert said in card["parties"]["together"]
+    assert card["not_claimed"][0] == card["parties"]["together"]
+    assert ("the server and one site" if number == 2 else "any two of site1, site2, site4") in card["in_one_sentence"]
+    assert "each of 2 folds" in card["parties"]["server_receives"]
+    assert card["attacks"]["columns_per_subject"] == 12 / 120
+    assert any("server" in line or "site1, site2, site4" in line for line in explain(study) if line.startswith("Privacy"))

@@ -67,9 +67,8 @@ class Choice:
         return (
             f'an exact Gram matrix (kind = "gram") would give the pooled fit, intervals {self.narrower:.1f} times as '
             "narrow, with "
-            f"membership AUC {self.membership_auc:.3f}. It needs three sites, of which no two work together; with a "
-            "sketch no site "
-            "may work with the server."
+            f"membership AUC {self.membership_auc:.3f}. No two of the three holders of shares may work together (three sites, or "
+            "two and the server); with a sketch no site may work with the server."
         )
 
 

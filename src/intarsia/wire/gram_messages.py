@@ -141,7 +141,7 @@ class GramDeal:
 
 @dataclass(frozen=True)
 class GramProduct:
-    """What a site computed of a block. After the last one it has `seed`, which opens the site's check weights, and is signed.
+    """What a site computed of a block, signed. After the last one it has `seed`, which opens the site's check weights.
 
     Arrays are by the sites' places on the roster ("0", of pairs "0-1"). Of a holder: `opened` are its parts of w of the other
     sites for this block, and after the last block `products` its shares of all products between sites (fold × column × column),

@@ -92,9 +92,9 @@ def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: 
     if product.block != number:
         raise FederationError(f"Site {sender!r} answered for another block than it was asked for.")
     check_shapes(product, Sharing.of(folder.study), blocks, through[number], last)
+    check_signed(folder.study, sender, product)
     if not last:
         return
-    check_signed(folder.study, sender, product)
     if commitment(product.seed) != blocks[sender].check:
         raise FederationError(f"The check weights of site {sender!r} are not those it committed to. Refused.")
     if any(commitment(coin) != blocks[name].coin for name, coin in product.coins.items()):
@@ -129,16 +129,25 @@ def _kind(folder: "StudyFolder", number: int) -> str:
 
 def joint(folder: "StudyFolder") -> np.ndarray:
     """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold."""
-    return np.asarray(by_fold(folder).sum(axis=0))
+    return decode(_whole(folder).sum(axis=0, dtype=np.uint64), _bits(folder))
 
 
 def by_fold(folder: "StudyFolder") -> np.ndarray:
-    """The joint Gram matrices of the folds (fold × column × column); of all subjects where the study has no folds.
+    """The joint Gram matrices of the folds (fold × column × column); of all subjects where the study has no folds."""
+    return decode(_whole(folder), _bits(folder))
+
+
+def _bits(folder: "StudyFolder") -> int:
+    return next(iter(own_blocks(folder).values())).bits
+
+
+def _whole(folder: "StudyFolder") -> Ring:
+    """The matrices of the folds as numbers of the ring, checked.
 
     After a site has left it is what was kept of them then: shares of a product are of no use without the third one.
     """
     if folder.left:
-        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False))
+        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False)).view(np.uint64)
     folder.require("product")
     blocks, sharing = own_blocks(folder), Sharing.of(folder.study)
     found = {name: GramProduct.from_bytes(folder.file("product", name)) for name in folder.names}
@@ -156,7 +165,7 @@ def by_fold(folder: "StudyFolder") -> np.ndarray:
             cross = _checked(one, blocks[i], blocks[j], (found[i].seed, found[j].seed), fold)
             whole[fold, at[i], at[j]], whole[fold, at[j], at[i]] = cross, cross.T
     _check_own(folder, blocks, found)
-    return decode(whole, next(iter(blocks.values())).bits)
+    return whole
 
 
 def _checked(total: Ring, first: GramBlock, second: GramBlock, seeds: tuple[bytes, bytes], fold: int) -> Ring:
@@ -218,7 +227,7 @@ def without(folder: "StudyFolder", site: str) -> bytes:
     owners = np.repeat(np.array(folder.names), [block.columns for block in own_blocks(folder).values()])
     stays = np.flatnonzero(owners != site)
     buffer = io.BytesIO()
-    np.save(buffer, by_fold(folder)[:, stays][:, :, stays], allow_pickle=False)
+    np.save(buffer, np.ascontiguousarray(_whole(folder)[:, stays][:, :, stays]).view(np.int64), allow_pickle=False)
     return buffer.getvalue()
 
 

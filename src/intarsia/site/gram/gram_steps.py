@@ -133,7 +133,7 @@ def multiply(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
         raise FederationError(f"Site {site.name!r} holds no shares in this study; it is asked after the last block only.")
     if last:
         message = replace(message, seed=split.check_seed)
-        message = replace(message, signature=site.own_identity().sign(message.body()))
+    message = replace(message, signature=site.own_identity().sign(message.body()))
     # Kept until the next block: a repeated step sends the same bytes.
     raw = store.put("product" if last else f"progress-{block}", message.to_bytes())
     store.forget(_SUMS if last else f"progress-{block - 1}")
