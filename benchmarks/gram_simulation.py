@@ -22,9 +22,9 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
-from intarsia.lab.experiments.paper import SIM1  # noqa: E402
 
 from intarsia.lab import metrics  # noqa: E402
+from intarsia.lab.experiments.simulations import SIM1  # noqa: E402
 from intarsia.lab.simulate import simulate  # noqa: E402
 from intarsia.server.pseudo_rows import root  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402

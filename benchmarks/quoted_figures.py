@@ -118,6 +118,14 @@ def gram_privacy_rows() -> Iterator[list[str]]:
         yield [str(columns), f"{epsilon:g}", *told]
 
 
+def gram_noise_rows() -> Iterator[list[str]]:
+    rows = kept("gram_noise")["rows"]
+    for columns, epsilon in dict.fromkeys((row["columns"], row["epsilon"]) for row in rows):
+        here = [row for row in rows if (row["columns"], row["epsilon"]) == (columns, epsilon)]
+        told = [f"{fixed(row['drawn']['coverage'], 2)} / {fixed(row['taken']['coverage'], 2)}" for row in here]
+        yield [str(columns), f"{epsilon:g}", *told]
+
+
 def gram_rows() -> Iterator[list[str]]:
     for row in kept("gram")["rows"]:
         steps = [max(site[step] for site in row["site_seconds"].values()) for step in ("sketch", "deal", "multiply")]
@@ -387,6 +395,7 @@ QUOTES: list[Quote] = [
     Rows("docs/gram.md", "gram", gram_rows),
     Rows("docs/gram.md", "gram-simulation", gram_simulation_rows),
     Rows("docs/gram.md", "gram-privacy", gram_privacy_rows),
+    Rows("docs/gram.md", "gram-noise", gram_noise_rows),
     Rows("docs/outcomes.md", "outcomes", outcome_rows),
     Sentence(
         "docs/union.md",

@@ -97,3 +97,42 @@ def gram_sites(tables: dict[str, Any], **options: Any) -> list[Site]:
 
 def gram_study(parties: list[Site], **tables: Any) -> Study:
     return study(parties, sketch={"kind": "gram", "rows": 128}, **tables)
+
+
+def gram_parties(number: int, n: int = 240, seed: int = 0) -> tuple[list[Site], dict[str, pd.DataFrame]]:
+    """Two, four or more sites with identities; the first two bring a response each. Also their tables."""
+    rng = np.random.default_rng(seed)
+    names = [f"site{k}" for k in range(number)]
+    X = {name: rng.standard_normal((n, 3 + k % 2)) for k, name in enumerate(names)}
+    tables, parties = {}, []
+    for k, name in enumerate(names):
+        frame = pd.DataFrame(X[name], columns=[f"{name}_{j}" for j in range(X[name].shape[1])])
+        frame.insert(0, "id", [f"S{i:04d}" for i in range(n)])
+        if k < 2:
+            frame[f"y{k}"] = X[names[-1]][:, 0] - X[names[0]][:, 1] + rng.standard_normal(n)
+        tables[name] = frame.sample(frac=1.0, random_state=k).reset_index(drop=True)
+        responses = [f"y{k}"] if k < 2 else []
+        parties.append(Site(name, tables[name], id="id", responses=responses, identity=fixed_identity(name)))
+    return parties, tables
+
+
+def gram_study_of(parties: list[Site], holders: list[str], **sketch: Any) -> Study:
+    """A Gram study of any number of sites; `holders` hold the shares."""
+    roster = [
+        {"name": site.name, "features": [f"{site.name}_*"], "responses": list(site.roles["responses"]),
+         "exchange_key": site.own_identity().exchange_key, "signing_key": site.own_identity().signing_key}
+        for site in parties
+    ]  # fmt: skip
+    plan = {"kind": "gram", "rows": 100, "holders": holders} | sketch
+    return Study.from_dict({"id": "liver", "run": RUN, "sketch": plan, "fit": FIT, "site": roster})
+
+
+def pooled_columns(parties: list[Site], tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """All columns of the same subjects, standardised, in the order of the joint matrix."""
+    parts = []
+    for site in parties:
+        frame = tables[site.name].set_index("id").sort_index()
+        last = list(site.roles["responses"])
+        parts.append(frame[[c for c in frame if c not in last] + last])
+    whole = pd.concat(parts, axis=1)
+    return (whole - whole.mean()) / whole.std(ddof=1)

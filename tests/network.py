@@ -152,7 +152,7 @@ class Network:
     def accept(self, study: Study) -> Path:
         path = self.root / f"{study.id}-{study.hash[:8]}.toml"
         path.write_text(dump(study))
-        for name in NAMES:
+        for name in study.names:
             SiteFolder.load(self.root / name).accept(path)
         return path
 

@@ -170,7 +170,7 @@ def test_what_a_gram_study_cannot_do_is_refused_in_the_study_file(change, words)
 
 def test_two_sites_or_no_pinned_keys_are_refused():
     content = gram_study(gram_sites(dict.fromkeys(NAMES))).to_dict()
-    with pytest.raises(StudyError, match="three sites, and this study has 2"):
+    with pytest.raises(StudyError, match="two sites needs the server as the third holder"):
         Study.from_dict(content | {"site": content["site"][:2]})
     bare = [{k: v for k, v in site.items() if not k.endswith("_key")} for site in content["site"]]
     with pytest.raises(StudyError, match="pin exchange_key"):

@@ -56,10 +56,11 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
         return bytes(type(message)(**{**vars(message), "signature": identity.sign(message.body())}).to_bytes())
 
     gram = gram_messages.GramBlock(
-        "clinic", HASH, ("a", "b"), ("y",), (), 400, fraction_bits(400), HASH, "cd" * 16, HASH, np.zeros((3, 3), np.uint64),
-        np.zeros((2, 32), np.uint8),
+        "clinic", HASH, ("a", "b"), ("y",), (), 400, (200, 200), fraction_bits(400), HASH, "cd" * 16, HASH, HASH, (HASH,),
+        np.zeros((2, 3, 3), np.uint64), np.zeros((3, 32), np.uint8),
     )  # fmt: skip
-    shares = {name: np.zeros((2, 2), np.uint64) for name in ("G01", "G12", "G20")}
+    coins, opened = {"clinic": bytes(32), "mri": bytes(32)}, {"1": np.zeros((5, 16), np.uint64)}
+    shares, tails = {"0-1": np.zeros((2, 2, 2), np.uint64)}, {"1": np.zeros((2, 16, 16), np.uint64)}
     units = Units(("a", "b"), ("y",), *(np.ones(k) for k in (2, 2, 1, 1)))
     return {
         "sketch": (sketch.to_bytes(), messages.Sketch.load),
@@ -80,8 +81,9 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
         "union": (cohort_groups.UnionCohort("clinic", HASH, (group,), 3, np.zeros(30, np.int32)).to_bytes(),
                   cohort_groups.UnionCohort.from_bytes),
         "gram": (by_key(gram), gram_messages.GramBlock.from_bytes),
-        "deal": (gram_messages.GramDeal("clinic", HASH, "mri", 0, HASH, b"sealed").to_bytes(), gram_messages.GramDeal.from_bytes),
-        "product": (by_key(gram_messages.GramProduct("clinic", HASH, HASH, 1, bytes(32), shares)),
+        "deal": (gram_messages.GramDeal("clinic", HASH, 0, HASH, bytes(32), {1: b"sealed"}).to_bytes(),
+                 gram_messages.GramDeal.from_bytes),
+        "product": (by_key(gram_messages.GramProduct("clinic", HASH, HASH, 1, bytes(32), coins, opened, shares, tails)),
                     gram_messages.GramProduct.from_bytes),
         "part": (prediction.PredictionPart(**bound, parts={"mri": masked}).to_bytes(), prediction.PredictionPart.from_bytes),
         "sum": (prediction.PredictionSum(**bound, total=masked).to_bytes(), prediction.PredictionSum.from_bytes),

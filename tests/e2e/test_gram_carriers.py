@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import FIT, NAMES, RESPONSES, fingerprints, frames
+from tests.federation import FIT, NAMES, RESPONSES, fingerprints, frames, gram_parties, gram_study_of
 
+from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import carrier
 from intarsia.carriers.pipes import Hospital
 from intarsia.cli import main
 from intarsia.errors import FederationError
 from intarsia.server.study import gram, protocol
-from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
@@ -35,6 +36,7 @@ def accepted(tmp_path_factory):
     owned = [f"{name}={','.join(labels)}" for name, labels in RESPONSES.items() if labels]
     run("study", "new", where / "study.toml", "--id", "liver", "--gram", *public, *(w for o in owned for w in ("--responses", o)))
     text = (where / "study.toml").read_text().replace("rows = 16384", "rows = 150")
+    assert 'holders = ["clinic", "mri", "lab"]' in text
     for key, value in FIT.items():
         text = "\n".join(f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.split("\n"))
     (where / "study.toml").write_text(text)
@@ -75,12 +77,13 @@ def test_a_study_by_files_makes_the_same_matrix_and_fits(accepted, here, tmp_pat
         run("site", "sketch", where / name, "--yes", "-o", f"{name}.gram")
     each("deal", *all_of("gram"), out="deal")
     assert len(all_of("deal")) == 3 * 3  # 400 subjects in blocks of 150
-    assert "send them to clinic" in capsys.readouterr().out
+    assert "send them to mri and lab" in capsys.readouterr().out
     each("multiply", *all_of("deal"), out="product")
+    assert len(all_of("product")) == 3 * 3
+    early = [path for path in all_of("product") if path.name != "lab-2.product"]
     with pytest.raises(FederationError, match="lacks the product of lab"):
-        main(["--debug", "fit", *map(str, all_of("gram")), "clinic.product", "mri.product", "--study",
-              str(where / "study.toml"), "-o", "liver"])  # fmt: skip
-    run("fit", "lab.product", "-o", "liver")
+        main(["--debug", "fit", *map(str, all_of("gram")), *map(str, early), "--study", str(where / "study.toml"), "-o", "liver"])
+    run("fit", "lab-2.product", "-o", "liver")
     folder = StudyFolder.open(tmp_path / "liver")
     assert np.array_equal(gram.joint(folder), gram.joint(here))
     run("site", "receive", where / "mri", folder.file("coefficients", "mri"), "-o", "mri.csv")
@@ -107,3 +110,72 @@ def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_pa
             hospital.close()
     assert np.array_equal(gram.joint(folder), gram.joint(here))
     assert folder.read("product", "mri") != here.read("product", "mri")  # other masks, the same sum
+
+
+def in_folders(number: int, where: Path, study: Study) -> list[Path]:
+    """The sites of `gram_parties` as folders that have accepted the study."""
+    parties, tables = gram_parties(number)
+    folders = []
+    for site in parties:
+        tables[site.name].to_csv(where / f"{site.name}.csv", index=False)
+        run("site", "init", where / site.name, "--name", site.name, "--table", where / f"{site.name}.csv", "--id", "id",
+            "--responses", ",".join(site.roles["responses"]))  # fmt: skip
+        (where / site.name / "identity.key").unlink()
+        site.own_identity().save(where / site.name)
+        folders.append(where / site.name)
+    (where / "study.toml").write_text(dump(study))
+    for folder in folders:
+        run("site", "accept", folder, where / "study.toml", "--fingerprints", fingerprints(folder, where / "study.toml"))
+    return folders
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_other_numbers_of_sites_by_files_and_through_pipes(number, tmp_path, monkeypatch):
+    """Two sites and the server, and five sites of which three hold shares, in folds: the matrix of one process, bit for bit."""
+    parties, _ = gram_parties(number)
+    holders = ["site0", "site1", "server"] if number == 2 else ["site1", "site4", "site2"]
+    study = gram_study_of(parties, holders, folds=2, rows=70)
+    here = StudyFolder.create(tmp_path / "here", study)
+    protocol.collect(here, carrier(parties, study))
+    expected = gram.joint(here)  # the folds themselves hang on the key of each run
+
+    (tmp_path / "piped").mkdir()
+    hospitals = {path.name: Hospital(path.name, path) for path in in_folders(number, tmp_path / "piped", study)}
+
+    def ask(step, payloads):  # type: ignore[no-untyped-def]
+        for name, payload in payloads.items():
+            hospitals[name].post(step, study.hash, payload)
+        return {name: hospitals[name].reply() for name in payloads}
+
+    try:
+        piped = StudyFolder.create(tmp_path / "server", study)
+        protocol.collect(piped, ask)
+    finally:
+        for hospital in hospitals.values():
+            hospital.close()
+    assert np.array_equal(gram.joint(piped), expected)
+
+    where = tmp_path / "files"
+    where.mkdir()
+    folders = in_folders(number, where, study)
+    monkeypatch.chdir(where)
+
+    def each(step, *files, out):  # type: ignore[no-untyped-def]
+        for folder in folders:
+            run("site", step, folder, *files, *(("-o", f"{folder.name}.{out}") if out else ()))
+
+    def all_of(kind: str) -> list[Path]:
+        return sorted(where.glob(f"*.{kind}"))
+
+    each("offer", out="offer")
+    each("share", *all_of("offer"), out="share")
+    each("combine", *all_of("share"), out="confirmation")
+    each("seal", *all_of("confirmation"), out="")
+    for folder in folders:
+        run("site", "sketch", folder, "--yes", "-o", f"{folder.name}.gram")
+    each("deal", *all_of("gram"), out="deal")
+    each("multiply", *all_of("deal"), out="product")
+    monkeypatch.setattr("intarsia.carriers.files.fit", lambda *_args, **_more: {"verdict": "not asked for"})
+    files = [*all_of("gram"), *all_of("product"), *(all_of("deal") if number == 2 else ())]
+    fit_files(files, study, where / "out")
+    assert np.array_equal(gram.joint(StudyFolder.open(where / "out")), expected)

@@ -92,10 +92,13 @@ def test_a_study_and_a_prediction_over_the_network(network: Network, local) -> N
 
 
 @pytest.mark.slow
-def test_a_gram_study_over_the_network(network: Network) -> None:
+@pytest.mark.parametrize("names", [NAMES, ("clinic", "lab")], ids=["three sites", "two sites and the server"])
+def test_a_gram_study_over_the_network(network: Network, names: tuple[str, ...]) -> None:
     """The joint matrix is that of one process, to the last bit, though keys, masks and order of subjects are others."""
-    identities = {name: SiteFolder.load(network.root / name).identity() for name in NAMES}
-    content = study(run="9" * 32).to_dict() | {"sketch": {"kind": "gram", "rows": 150}}
+    identities = {name: SiteFolder.load(network.root / name).identity() for name in names}
+    holders = list(names) if len(names) == 3 else [*names, "server"]
+    content = study(run=str(len(names)) * 32).to_dict() | {"sketch": {"kind": "gram", "rows": 150, "holders": holders}}
+    content["site"] = [entry for entry in content["site"] if entry["name"] in names]
     for entry in content["site"]:
         keys = identities[entry["name"]]
         entry |= {"exchange_key": keys.exchange_key, "signing_key": keys.signing_key}
@@ -103,10 +106,10 @@ def test_a_gram_study_over_the_network(network: Network) -> None:
     with network.agreeing():
         words = ("study", "run", network.accept(s), "--server", network.server, "--until", "collect")
         network.command(*words)
-    parties = sites({name: network.root / f"{name}.csv" for name in NAMES}, key=None)
+    parties = [site for site in sites({name: network.root / f"{name}.csv" for name in NAMES}, key=None) if site.name in names]
     for site in parties:
         site.identity = identities[site.name]
-    folder = StudyFolder.create(network.root / "gram-here", s)
+    folder = StudyFolder.create(network.root / f"gram-here-{len(names)}", s)
     protocol.collect(folder, carrier(parties, s))
     assert np.array_equal(gram.joint(StudyFolder.open(network.folder(s))), gram.joint(folder))
 

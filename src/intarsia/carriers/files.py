@@ -16,7 +16,7 @@ from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
 from intarsia.wire.cohort_groups import GroupedSketch
-from intarsia.wire.gram_messages import GramBlock, GramProduct
+from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
 from intarsia.wire.signed import FileSignature, Receipt, verify
@@ -28,10 +28,14 @@ _SENDER: dict[str, Callable[[bytes], str]] = {
     "sketch": lambda raw: Sketch.load(raw).site,
     "union": lambda raw: GroupedSketch.load(raw).site,
     "gram": lambda raw: GramBlock.from_bytes(raw).site,
+    "deal": lambda raw: GramDeal.from_bytes(raw).site,
     "multiply": lambda raw: GramProduct.from_bytes(raw).site,
     "receive": lambda raw: Receipt.from_bytes(raw).site,
     "predict": lambda raw: PredictionPart.from_bytes(raw).site,
 }
+
+# Messages that go block by block.
+_NUMBERED: dict[str, type[GramDeal] | type[GramProduct]] = {"deal": GramDeal, "multiply": GramProduct}
 
 
 def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
@@ -47,9 +51,13 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
             except MessageError as error:
                 raise MessageError(f"{path.name}: {error}") from None
             study.check_sender(sender)
+            if step in _NUMBERED:
+                wanted = payloads.get(sender, {}).get(BLOCK, b"")
+                if str(_NUMBERED[step].from_bytes(raw).block).encode() != wanted:
+                    continue
             if sender in replies:
                 raise FederationError(f"Two of the files given come from site {sender!r}; give one file per site.")
-            if step not in ("receive", "multiply"):  # these carry their signature inside
+            if step != "receive" and step not in _NUMBERED:  # these are signed, or committed to, inside
                 check_signature(study, sender, raw, path)
             replies[sender] = Reply(raw)
         return {name: reply for name, reply in replies.items() if name in payloads}
@@ -74,23 +82,23 @@ def fit_files(
 ) -> dict[str, Any]:
     """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again.
 
-    Of a Gram study: the sites' own blocks and their products.
+    Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
-    products = [path for path in sketches if folder.study.sketch.gram and _is_product(path)]
-    ask = carrier(folder.study, [path for path in sketches if path not in products])
+    numbered = {step: [path for path in sketches if folder.study.sketch.gram and _is_a(step, path)] for step in _NUMBERED}
+    ask = carrier(folder.study, [path for path in sketches if not any(path in paths for paths in numbered.values())])
     for name, reply in ask("sketch", {name: {} for name in folder.present("sketch")}).items():
         assert reply.message is not None
         folder.accept("sketch", name, reply.message)  # the same again, or refused: a site's first sketch is its only one
     protocol.collect_sketches(folder, ask)
     if not folder.collected:
-        protocol.collect_shares(folder, carrier(folder.study, products))
+        protocol.collect_shares(folder, lambda step, payloads: carrier(folder.study, numbered[step])(step, payloads))
     return fit(folder, workers=workers, progress=progress)
 
 
-def _is_product(path: Path) -> bool:
+def _is_a(step: str, path: Path) -> bool:
     try:
-        return bool(GramProduct.from_bytes(_read(path)).site)
+        return bool(_NUMBERED[step].from_bytes(_read(path)).site)
     except MessageError:
         return False
 

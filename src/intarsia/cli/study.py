@@ -13,7 +13,7 @@ from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import Study, new_run
-from intarsia.wire.study_parts import MAX_LIST_RATIO
+from intarsia.wire.study_parts import MAX_LIST_RATIO, SERVER
 from intarsia.wire.words import in_lines, to_words
 
 EPILOG = """examples:
@@ -52,7 +52,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
     )
-    new.add_argument("--gram", action="store_true", help="no sketch: the exact Gram matrix, by three sites (docs/gram.md)")
+    new.add_argument(
+        "--gram", action="store_true", help="no sketch: the exact Gram matrix, by three holders of shares (docs/gram.md)"
+    )
     mode = new.add_mutually_exclusive_group()
     mode.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
     mode.add_argument("--union", action="store_true", help="subjects may lack some responses (docs/union.md)")
@@ -116,7 +118,8 @@ def run_new(args: argparse.Namespace) -> None:
         text = text.replace("share_scales = false", "share_scales = true ")
     if args.gram:
         head, rest = text.split("[sketch]\n")
-        text = f"{head}[sketch]\n{GRAM_SKETCH}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
+        holders = json.dumps([*names[:3], *([SERVER] if len(names) == 2 else [])], ensure_ascii=False)
+        text = f"{head}[sketch]\n{GRAM_SKETCH.format(holders=holders)}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
     try:
         study = Study.parse(text, str(args.path))
     except StudyError as error:
@@ -186,7 +189,11 @@ def explain(study: Study) -> list[str]:
             f"Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.{more}"
         )
     if s.gram:
-        lines.append("Privacy: refused above one column per three subjects; two sites together have the third one's values.")
+        from intarsia.privacy.gram_card import in_brief  # with it come libraries that other commands do not need
+
+        if s.folds:
+            lines.append(f"Folds: the subjects are split into {s.folds} parts; the server gets the correlations within each.")
+        lines.append(f"Privacy: refused above one column per three subjects; {in_brief(study)}.")
     elif p.epsilon is None:
         lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
     else:
@@ -284,8 +291,10 @@ def _some(labels: tuple[str, ...], most: int = 6) -> str:
     return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
-GRAM_SKETCH = """# No sketch: the three sites multiply their columns in shares; the server gets the exact correlations.
+GRAM_SKETCH = """# No sketch: three holders multiply the columns in shares; the server gets the exact correlations.
 kind = "gram"
+# Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
+holders = {holders}
 # Subjects per message between two sites; smaller takes less memory and more messages.
 rows = 16384
 """

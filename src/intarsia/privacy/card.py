@@ -107,7 +107,7 @@ def study_card(
     """The server's card for the whole study, from the sketches' sizes and the sites' own cards."""
     kind, m = study.sketch.kind, study.sketch.m
     if study.sketch.gram:
-        card = _common(study, n, columns, None, gram_leakage.membership_auc(n, columns))
+        card = _common(study, n, columns, None, gram_leakage.membership_auc(n // (study.sketch.folds or 1), columns))
     else:
         card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
     guarantee = None

@@ -35,7 +35,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 ("Sites" if gram else "Sites (know Φ)", ", ".join(card["parties"]["sites"])),
                 ("The server receives", card["parties"]["server_receives"]),
                 ("The server never receives", card["parties"]["server_never_receives"]),
-                *([("Sites that work together", card["parties"]["together"])] if gram else []),
+                *([("Parties that work together", card["parties"]["together"])] if gram else []),
             ]
         ),
         f"<h2>The {'Gram matrix' if gram else 'sketch'}</h2>",

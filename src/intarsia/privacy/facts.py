@@ -53,6 +53,7 @@ class Facts:
     kind: Kind | Literal["gram"]
     columns: int
     columns_known: bool = True
+    folds: int = 1  # parts of the subjects of which a Gram study shows the second moments one by one
     own_columns: tuple[ColumnFacts, ...] = ()
     other_sites: bool = False  # whether other sites bring columns, which this site cannot compare with its own
     history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
@@ -66,6 +67,11 @@ class Facts:
     singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
     scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
+
+    @property
+    def people(self) -> int:
+        """Subjects of the smallest part whose second moments are shown by themselves."""
+        return self.n // self.folds
 
     @property
     def differential_privacy(self) -> bool:

@@ -77,11 +77,11 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
 
 def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     """There is no Φ to be found and no key to leak; the columns, who can be recognised, and what left before are judged."""
-    fits = facts.columns_known and facts.columns < facts.n - 1
-    auc = gram_leakage.membership_auc(facts.n, facts.columns) if fits else None
+    fits = facts.columns_known and facts.columns < facts.people - 1
+    auc = gram_leakage.membership_auc(facts.people, facts.columns) if fits else None
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
     found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy)]
-    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.n, None, policy)
+    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.people, None, policy)
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

@@ -4,18 +4,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
+from intarsia.wire.study_parts import SERVER
 
-COLLUSION = (
-    "Two of the three sites that work together have every value of the third site's columns. One site alone has nothing of the "
-    "others, and a site that works with the server has the Gram matrix and nothing else. (With a sketch, one site "
-    "that works with "
-    "the server knows Φ and can attack every sketch.)",
-    "A site that lies about its columns and works with the server can bring columns that mark single subjects, and "
-    "so reads these "
-    "subjects' values at the other sites: at most as many subjects as it brings columns.",
+BESIDE_A_SKETCH = " (With a sketch, one site that works with the server knows Φ and can attack every sketch.)"
+MARKED = (
+    "A site that lies about its columns and works with the server can bring columns that mark single subjects, and so reads "
+    "these subjects' values at the other sites: at most as many subjects as it brings columns."
 )
+
+
+def together(study: Any) -> str:
+    """What parties that work together have, in plain words."""
+    if SERVER in study.holders:
+        one, two = study.names
+        return (
+            "The server holds the third share. The server and one of the two sites that work together have every value of the "
+            f"other site's columns: {one} with the server all of {two}'s, {two} with the server all of {one}'s. Each of the "
+            "three alone has nothing of another's columns but the Gram matrix (the server), or not even that (a site). Whoever "
+            f"can read what a site sends to the server has what the server has.{BESIDE_A_SKETCH}"
+        )
+    if len(study.names) == 3:
+        return (
+            "Two of the three sites that work together have every value of the third site's columns. One site alone has nothing "
+            "of the others, and a site that works with the server has the Gram matrix and nothing else." + BESIDE_A_SKETCH
+        )
+    return (
+        f"Three sites hold shares of everybody's columns: {', '.join(study.holders)}. Any two of these three that work together "
+        "have every value of every site's columns. One site alone has nothing of the others, whether it holds shares or not; "
+        "a site that works with the server, and all sites that hold no shares together with it, have the Gram matrix and "
+        f"their own columns.{BESIDE_A_SKETCH}"
+    )
+
+
+def in_brief(study: Any) -> str:
+    """The same as half a sentence."""
+    if SERVER in study.holders:
+        return "the server and one site that work together have the other site's values"
+    if len(study.names) == 3:
+        return "any two sites that work together have the third one's values"
+    return f"any two of {', '.join(study.holders)} that work together have everybody's values"
+
+
 NOT_CLAIMED = (
-    *COLLUSION,
+    MARKED,
     "The Gram matrix is not anonymous data: the server learns all means of products of two columns exactly.",
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
     "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
@@ -28,17 +59,20 @@ NO_PHI = "there is no Φ: nothing was mixed"
 
 def common(study: Any, n: int, columns: int | str, auc: float | str) -> dict[str, Any]:
     """Who sees what, what it tells, what is not claimed; with the entries every card has."""
-    shared = study.deliver.share_scales
+    shared, folds = study.deliver.share_scales, study.sketch.folds
+    parts = f", of each of {folds} folds of the subjects by itself" if folds else ""
     return {
         "parties": {
             "sites": [s.name for s in study.sites],
             "know_phi": "nobody: there is no Φ",
-            "server_receives": "the exact Gram matrix of all standardised columns (their correlations times n − 1), labels, n"
+            "server_receives": "the exact Gram matrix of all standardised columns (their correlations times n − 1)"
+            f"{parts}, labels, n"
             + (", the standard deviations of the responses (the study shares them with all parties)" if shared else ""),
             "server_never_receives": "any site's columns or shares of them in the clear, means, "
             f"{'other scales' if shared else 'scales'}, ids or their order",
             "response_scales_shared": shared,
-            "together": COLLUSION[0],
+            "together": together(study),
+            "together_in_brief": in_brief(study),
         },
         "sketch": {
             "n": n, "m": 0, "kind": study.sketch.kind, "precision": study.sketch.precision,
@@ -56,10 +90,10 @@ def common(study: Any, n: int, columns: int | str, auc: float | str) -> dict[str
             "membership_auc": auc,
             "known_rows_r2": "not computed: whoever knows all rows but a few has those few people's products",
             "correlations_known_to": 0.0,
-            "columns_per_subject": columns if isinstance(columns, str) else columns / n,
+            "columns_per_subject": columns if isinstance(columns, str) else columns / (n // (folds or 1)),
             "most_columns_per_subject": MOST_COLUMNS,
         },
-        "not_claimed": list(NOT_CLAIMED),
+        "not_claimed": [together(study), *NOT_CLAIMED],
     }  # fmt: skip
 
 
@@ -69,8 +103,6 @@ def in_one_sentence(card: Mapping[str, Any], columns: str, unknown: str) -> str:
     told = "unknown here" if auc == unknown else f"AUC {auc:.2f} (0.5 is a guess)"
     return (
         f"The server gets the exact correlations of the {columns} over {card['sketch']['n']} people and no value of "
-        "anybody; someone "
-        f"with a person's whole row can tell whether the person took part: {told}; any two sites that work together "
-        "have the third "
-        "one's values."
+        f"anybody; someone with a person's whole row can tell whether the person took part: {told}; "
+        f"{card['parties']['together_in_brief']}."
     )

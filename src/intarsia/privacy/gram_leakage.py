@@ -67,9 +67,8 @@ class Choice:
         return (
             f'an exact Gram matrix (kind = "gram") would give the pooled fit, intervals {self.narrower:.1f} times as '
             "narrow, with "
-            f"membership AUC {self.membership_auc:.3f}. It needs three sites, of which no two work together; with a "
-            "sketch no site "
-            "may work with the server."
+            f"membership AUC {self.membership_auc:.3f}. No two of the three holders of shares may work together (three sites, or "
+            "two and the server); with a sketch no site may work with the server."
         )
 
 
@@ -82,24 +81,25 @@ def beside_sketch(n: int, columns: int, m: int) -> Choice:
 
 def size(facts: Facts, policy: Policy) -> list[Finding]:
     """All sites' columns per subject."""
-    ratio, rule = facts.columns / facts.n, "columns"
+    of = "subjects" if facts.folds == 1 else "subjects of a fold"
+    ratio, rule = facts.columns / facts.people, "columns"
     if not facts.columns_known:
         text = (
             f"columns: {len(facts.own_columns)} at this site; unknown for all sites together. Before anything is "
             "shared the sites "
-            f"show each other their columns, and refuse more than n/3 = {int(facts.n * MOST_COLUMNS)}."
+            f"show each other their columns, and refuse more than n/3 = {int(facts.people * MOST_COLUMNS)}."
         )
         if ratio <= MOST_COLUMNS:
             return [Finding(rule, NOTE, text, ratio, MOST_COLUMNS)]
     if ratio > MOST_COLUMNS:
+        fewer = "or fewer columns" if facts.folds == 1 else "fewer columns, fewer folds or none"
         text = (
-            f"columns: {facts.columns} columns for {facts.n} subjects is more than a third; the exact second moments "
-            "of so many tell "
-            'too much of each subject. Use a sketch (kind = "orthonormal"), or fewer columns.'
+            f"columns: {facts.columns} columns for {facts.people} {of} is more than a third; the exact second moments of so many "
+            f'tell too much of each subject. Use a sketch (kind = "orthonormal"), {fewer}.'
         )
         return [Finding(rule, REFUSE, text, ratio, MOST_COLUMNS)]
     level = WARN if ratio > policy.warn_ratio else OK
-    return [Finding(rule, level, f"columns: {facts.columns} for {facts.n} subjects ({ratio:.3f}).", ratio, policy.warn_ratio)]
+    return [Finding(rule, level, f"columns: {facts.columns} for {facts.people} {of} ({ratio:.3f}).", ratio, policy.warn_ratio)]
 
 
 def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
@@ -110,11 +110,11 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
         )
         return [Finding("membership", WARN, text, None, policy.max_auc)]
     if auc > policy.max_auc:
-        fits = most_columns(facts.n, policy.max_auc)
+        fits = most_columns(facts.people, policy.max_auc)
         text = (
             f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
-            "person is in the "
-            f"cohort (limit {policy.max_auc:g}). At most {fits} columns of all sites, or more subjects, keep it below."
+            f"person is in {'the cohort' if facts.folds == 1 else 'a fold of the cohort'} (limit {policy.max_auc:g}). "
+            f"At most {fits} columns of all sites, or more subjects, keep it below."
         )
         return [Finding("membership", WARN, text, auc, policy.max_auc)]
     return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]

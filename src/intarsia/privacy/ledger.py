@@ -84,6 +84,7 @@ class Claim:
     epsilon: float | None = None
     delta: float | None = None
     responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
+    folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -200,17 +201,29 @@ class Ledger:
                 return None
         return composed(pairs)
 
-    def singled_out(self, tokens: NDArray[np.uint64], content: str, but: tuple[str, str] | None = None) -> int | None:
-        """The smallest group of subjects that this cohort's Gram matrix and those that left before single out together.
+    def singled_out(
+        self,
+        tokens: NDArray[np.uint64],
+        content: str,
+        but: tuple[str, str] | None = None,
+        folds: Sequence[NDArray[np.uint64]] = (),
+    ) -> int | None:
+        """The smallest group of subjects that this cohort's Gram matrices and those that left before single out together.
 
-        Sums and differences of the matrices weigh alike all subjects that are in the same of the cohorts, so these groups are the
-        finest that can be had. None: no earlier Gram matrix shares a subject. 0: the same people, with other values or
-        columns. The very same matrix again tells nothing new and does not count. A cohort whose token file was deleted is
-        taken as the same people.
+        Sums and differences of the matrices weigh alike all subjects that are in the same of the cohorts and folds, so these
+        groups are the finest that can be had. None: one matrix, and no earlier one shares a subject. 0: the same people, with
+        other values or columns, or a fold whose file was deleted. The very same matrix again tells nothing new and does not
+        count. A cohort whose token file was deleted is taken as the same people.
         """
-        return self._smallest_group(
-            tokens, [(e, e.content != content) for e in self._released(but) if e.kind == "gram"]
-        )  # fmt: skip
+        earlier = [e for e in self._released(but) if e.kind == "gram"]
+        cohorts = [tokens, *folds]
+        for entry in earlier:
+            if self._meets(entry, tokens):
+                found = [self.folder / "cohorts" / name for name in _noted(entry.note, _FOLDS).split(",") if name]
+                if not all(path.exists() for path in found):
+                    return 0
+                cohorts += [np.frombuffer(path.read_bytes(), "<u8") for path in found]
+        return self._smallest_group(cohorts, [(e, e.content != content) for e in earlier])
 
     def scales_single_out(
         self, shared: Mapping[str, NDArray[np.uint64]], but: Collection[tuple[str, str]] = ()
@@ -223,8 +236,8 @@ class Ledger:
         """
         before: dict[str, list[Path]] = {}
         for entry in self._released(None):
-            if entry.note.startswith(_SCALES) and (entry.study, entry.run) not in but:
-                for item in entry.note.removeprefix(_SCALES).split():
+            if (entry.study, entry.run) not in but:
+                for item in _noted(entry.note, _SCALES).split():
                     before.setdefault(item, []).append(self.folder / "cohorts" / entry.cohort)
         others: list[NDArray[np.uint64]] = []
         for item, paths in before.items():
@@ -238,12 +251,18 @@ class Ledger:
                     others.append(told)
         return _smallest_atom([*shared.values(), *others]) if others else None
 
+    def _meets(self, entry: Entry, tokens: NDArray[np.uint64]) -> bool:
+        path = self.folder / "cohorts" / entry.cohort
+        return not path.exists() or bool(_among(tokens, np.frombuffer(path.read_bytes(), "<u8")).any())
+
     def _released(self, but: tuple[str, str] | None) -> list[Entry]:
         return [e for e in self._runs().values() if e.state == "released" and (e.study, e.run) != but]
 
-    def _smallest_group(self, tokens: NDArray[np.uint64], earlier: Iterable[tuple[Entry, bool]]) -> int | None:
-        """`earlier` are the runs whose sums can be compared with this cohort's, and whether their values were others."""
-        cohorts = [tokens]
+    def _smallest_group(self, known: list[NDArray[np.uint64]], earlier: Iterable[tuple[Entry, bool]]) -> int | None:
+        """`known` are this cohort and its parts, `earlier` the runs whose sums can be compared with its, and whether their values
+        were others.
+        """
+        cohorts, tokens = list(known), known[0]
         for entry, changed in earlier:
             path = self.folder / "cohorts" / entry.cohort
             other = np.frombuffer(path.read_bytes(), "<u8") if path.exists() else tokens
@@ -278,7 +297,11 @@ class Ledger:
                 if (before.m, before.kind, before.content) == (claim.m, claim.kind, claim.content):
                     return before
                 raise PrivacyError(_one_time(claim, "other values, columns or size"))
-            return self._book("reserved", claim, note=_SCALES + claim.responses if claim.responses else "")
+            for fold in claim.folds:
+                self._keep(fold)
+            said = [_SCALES + claim.responses] if claim.responses else []
+            said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
+            return self._book("reserved", claim, note="; ".join(said))
 
     def _bound(self, claim: "Claim") -> Entry | None:
         """The run's latest entry; refused when the run belongs to another cohort."""
@@ -288,12 +311,17 @@ class Ledger:
         return before
 
     def _book(self, state: str, claim: "Claim", note: str = "") -> Entry:
-        cohort = self.digest(claim.tokens.tobytes())
-        path = self.folder / "cohorts" / cohort
-        if not path.exists():
-            _write(path, claim.tokens.tobytes())
+        cohort = self._keep(claim.tokens)
         facts = {name: getattr(claim, name) for name in _CARRIED if name != "cohort"}
         return self._append(state=state, cohort=cohort, sketch="", note=note, **facts)
+
+    def _keep(self, tokens: NDArray[np.uint64]) -> str:
+        """A cohort's file of tokens, by its digest."""
+        cohort = self.digest(tokens.tobytes())
+        path = self.folder / "cohorts" / cohort
+        if not path.exists():
+            _write(path, tokens.tobytes())
+        return cohort
 
     def release(self, claim: Entry, sketch: bytes) -> Entry:
         """Fix the sketch of a claimed run by its digest, just before it leaves. Other bytes later are refused."""
@@ -413,7 +441,13 @@ class Ledger:
 
 
 _SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
+_FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
+
+
+def _noted(note: str, what: str) -> str:
+    """What a note says of scales or folds; empty where it says nothing of them."""
+    return next((part.removeprefix(what) for part in note.split("; ") if part.startswith(what)), "")
 
 
 def _smallest_atom(cohorts: Sequence[NDArray[np.uint64]]) -> int:

@@ -13,6 +13,7 @@ budget. Only public numbers decide then (n, m, columns, Σm, Σε).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -140,7 +141,8 @@ def _looked_at(
         hasher.update(repr((tuple(c.name for c in facts.own_columns), *under)).encode())
         claim = replace(claim, content=hasher.hexdigest())
         if ledger is not None and gram:
-            facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, (study.id, study.run)))
+            claim = replace(claim, folds=_folds(table, chosen, study, ledger))
+            facts = replace(facts, singled_out=ledger.singled_out(claim.tokens, claim.content, this, claim.folds))
         if ledger is not None and study.deliver.share_scales and table.responses and not private:
             scales = own.scales or shared_scales(ledger, [(table, chosen)])
             claim = replace(claim, responses=" ".join(scales[label].item for label in table.responses))
@@ -177,6 +179,14 @@ def shared_scales(ledger: Ledger, groups: Sequence[tuple[Table, NDArray[np.int64
     return out
 
 
+def _folds(table: Table, order: NDArray[np.int64] | None, study: Study, ledger: Ledger) -> tuple[NDArray[np.uint64], ...]:
+    """The people of each fold of a Gram study; they stand together in the agreed order."""
+    if not study.sketch.folds or order is None:
+        return ()
+    ends = np.cumsum([0, *study.sketch.fold_sizes(len(order))])
+    return tuple(ledger.tokens(_ids(table, order[a:b])) for a, b in pairwise(ends))
+
+
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
     """What the study file and the column labels say; no value is looked at."""
     labels = table.labels
@@ -191,6 +201,7 @@ def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapp
         n=n, m=study.sketch.m, kind=cast(Any, study.sketch.kind), columns=len(labels) + (others or 0),
         columns_known=others is not None, precision=study.sketch.precision, epsilon=study.privacy.epsilon,
         delta=study.privacy.delta, other_sites=len(study.sites) > 1,
+        folds=study.sketch.folds or 1,
         own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
     )  # fmt: skip
 

@@ -298,6 +298,8 @@ class Site:
         else:
             raise FederationError("An intersecting study needs the server's answer to the alignment first.")
         order, mac = settle(self.name, study, tokens, agreed)
+        if study.sketch.gram:
+            order = gram.by_folds(self, study, order, slice(None) if agreed.keep is None else agreed.keep)
         # One cohort per run, also when the gate refuses it: cohorts of the server's choosing would turn refusals into answers.
         if store.put("cohort", mac.encode()) != mac.encode():
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")

@@ -1,11 +1,10 @@
-"""Messages of a Gram study: a site's own block, masked columns from site to site, shares of the products for the server.
+"""Messages of a Gram study: a site's own block, shares of its columns for the holders, shares of the products for the server.
 
 The columns of a site stand in the order features, responses, covariates; after them `CHECKS` columns that the site makes of
 its own by secret weights, so that the server can tell whether the products were computed rightly. All numbers are modulo 2⁶⁴
-(`wire/ring.py`).
+(`wire/ring.py`); who holds what is said in `wire/gram_sharing.py`.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,48 +15,23 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import MAX_BYTES, pack, unpack
+from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing
 from intarsia.wire.messages import check_labels, check_scales
 from intarsia.wire.ring import Ring, fraction_bits
 from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
 
 BLOCK = "block.number"  # entry of a request that says which block; no site can be called so
-CHECKS = 4  # check columns per site
-PAIRS = ((0, 1), (1, 2), (2, 0))  # sites of the roster whose columns are multiplied
 _ROLES = ("features", "responses", "covariates")
-_ZEROS = memoryview(bytes(1 << 20))
-
-
-def stream(secret: bytes, number: int, shape: tuple[int, int]) -> Ring:
-    """Uniform numbers of the ring: ChaCha20 under a secret, one nonce per message number."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
-    out = np.empty(shape, dtype="<u8")
-    cipher = Cipher(ChaCha20(secret, bytes(4) + number.to_bytes(12, "little")), None).encryptor()
-    view = out.reshape(-1).data.cast("B")
-    for a in range(0, view.nbytes, len(_ZEROS)):
-        piece = view[a : a + len(_ZEROS)]
-        cipher.update_into(_ZEROS[: piece.nbytes], piece)
-    return out.astype(np.uint64, copy=False)
-
-
-def check_weights(seed: bytes, columns: int) -> Ring:
-    """The secret weights (columns × CHECKS) by which a site makes its check columns of its own."""
-    return stream(hashlib.sha256(b"intarsia gram check 1|" + seed).digest(), 0, (columns, CHECKS))
-
-
-def seed_digest(seed: bytes) -> str:
-    """What a site states of its weights before anything is multiplied."""
-    return hashlib.sha256(b"intarsia gram seed 1|" + seed).hexdigest()
 
 
 @dataclass(frozen=True)
 class GramBlock:
-    """A site's own columns: their labels, their products among each other, and what it commits to.
+    """A site's own columns: their labels, their products among each other by fold (fold × column × column), what it commits to.
 
-    `commitments` (messages × 32 bytes) are the digests of the masked columns that it will hand to another site, `check` that
-    of the seed of its check weights. Signed with the site's pinned key.
+    `commitments` (messages + 1, each 32 bytes) are the digests of the numbers that it will hand to holders, the last that of the
+    products with its masks; `seeds` those of the seeds of its other shares, `check` that of the seed of its check weights, `coin`
+    that of its part in the weights by which own blocks are checked. Signed with the site's pinned key.
     """
 
     site: str
@@ -66,10 +40,13 @@ class GramBlock:
     responses: tuple[str, ...]
     covariates: tuple[str, ...]
     n: int
+    folds: tuple[int, ...]
     bits: int
     order_mac: str
     key_fingerprint: str
     check: str
+    coin: str
+    seeds: tuple[str, ...]
     G: Ring = field(repr=False)
     commitments: NDArray[np.uint8] = field(repr=False)
     response_scales: tuple[float, ...] = ()
@@ -84,33 +61,39 @@ class GramBlock:
         return replace(self, signature=b"").to_bytes()
 
     def to_bytes(self) -> bytes:
-        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check")
-        header = {name: getattr(self, name) for name in names} | {role: list(getattr(self, role)) for role in _ROLES}
+        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin")
+        header = {name: getattr(self, name) for name in names}
+        header |= {name: list(getattr(self, name)) for name in (*_ROLES, "folds", "seeds")}
         header |= {"response_scales": list(self.response_scales), "signature": encode(self.signature)}
         return pack("gram", header, {"G": self.G.view(np.int64), "commitments": self.commitments})
 
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "GramBlock":
         header, arrays = unpack(raw, "gram", limit_bytes=limit)
-        entries = ("n", "bits", "order_mac", "key_fingerprint", "check", "response_scales", "signature", *_ROLES)
-        site, study_hash = checked(header, "gram", entries)
-        n, bits = header["n"], header["bits"]
+        plain = ("order_mac", "key_fingerprint", "check", "coin")
+        site, study_hash = checked(
+            header, "gram", (*plain, "n", "folds", "bits", "seeds", "response_scales", "signature", *_ROLES)
+        )
+        n, bits, folds, seeds = header["n"], header["bits"], header["folds"], header["seeds"]
         labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
         c = sum(len(found) for found in labels.values())
-        texts = is_digest(header["order_mac"]) and is_digest(header["check"]) and _hex(header["key_fingerprint"], 32)
-        if type(n) is not int or type(bits) is not int or not 2 <= n < 2**40 or bits != fraction_bits(n) or not texts:
+        listed = isinstance(seeds, list) and 0 < len(seeds) <= 2 and isinstance(folds, list) and 0 < len(folds) <= 20
+        digests = listed and all(is_digest(text) for text in (header["order_mac"], header["check"], header["coin"], *seeds))
+        if type(n) is not int or type(bits) is not int or not 2 <= n < 2**40 or bits != fraction_bits(n) or not digests:
+            raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
+        if not _hex(header["key_fingerprint"], 32) or not all(type(k) is int and k > 0 for k in folds) or sum(folds) != n:
             raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
         if not c or len({label for found in labels.values() for label in found}) != c:
             raise MessageError(f"The Gram block of site {site!r} has no columns, or a column with two roles.")
         if set(arrays) != {"G", "commitments"}:
             raise MessageError(f"The Gram block of site {site!r} lacks its matrix or its commitments.")
         G, commitments = arrays["G"], arrays["commitments"]
-        if G.dtype != np.int64 or G.shape != (c, c) or not np.array_equal(G, G.T):
+        if G.dtype != np.int64 or G.shape != (len(folds), c, c) or not np.array_equal(G, G.transpose(0, 2, 1)):
             raise MessageError(f"The Gram block of site {site!r} is not a symmetric matrix of its {c} columns.")
-        if commitments.dtype != np.uint8 or commitments.ndim != 2 or commitments.shape[1] != 32 or not len(commitments):
+        if commitments.dtype != np.uint8 or commitments.ndim != 2 or commitments.shape[1] != 32 or len(commitments) < 2:
             raise MessageError(f"The Gram block of site {site!r} has no commitments.")
         scales = check_scales(header["response_scales"], len(labels["responses"]))
-        rest: dict[str, Any] = {name: header[name] for name in ("order_mac", "key_fingerprint", "check")}
+        rest: dict[str, Any] = {name: header[name] for name in plain} | {"folds": tuple(folds), "seeds": tuple(seeds)}
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
         return cls(site, study_hash, **labels, n=n, bits=bits, **rest, G=np.ascontiguousarray(G).view(np.uint64),
                    commitments=commitments, response_scales=scales, signature=signature)  # fmt: skip
@@ -118,38 +101,52 @@ class GramBlock:
 
 @dataclass(frozen=True)
 class GramDeal:
-    """Masked columns of some subjects, sealed by one site to another; nobody else can read or make it."""
+    """Shares of a site's columns for some subjects, sealed to each holder (by its place); nobody else can read or make them.
+
+    What goes to the server, where it is a holder, is not sealed. `coin` opens the site's part in the weights by which own blocks
+    are checked.
+    """
 
     site: str
     study_hash: str
-    to: str
     block: int
     order_mac: str
-    sealed: bytes = field(repr=False)
+    coin: bytes
+    sealed: Mapping[int, bytes] = field(repr=False)
+
+    def only(self, holder: int) -> "GramDeal":
+        """What one holder needs of it."""
+        return replace(self, sealed={holder: self.sealed[holder]} if holder in self.sealed else {})
 
     def to_bytes(self) -> bytes:
-        header = {name: getattr(self, name) for name in ("site", "study_hash", "to", "block", "order_mac")}
-        return pack("deal", header, {"sealed": np.frombuffer(self.sealed, dtype=np.uint8)})
+        header: dict[str, Any] = {name: getattr(self, name) for name in ("site", "study_hash", "block", "order_mac")}
+        header["coin"] = encode(self.coin)
+        return pack("deal", header, {f"holder.{h}": np.frombuffer(raw, dtype=np.uint8) for h, raw in self.sealed.items()})
 
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "GramDeal":
         header, arrays = unpack(raw, "deal", limit_bytes=limit)
-        site, study_hash = checked(header, "deal", ("to", "block", "order_mac"))
-        sealed, block = arrays.get("sealed"), header["block"]
-        if set(arrays) != {"sealed"} or sealed is None or sealed.dtype != np.uint8 or sealed.ndim != 1:
-            raise MessageError(f"The masked columns of site {site!r} are not sealed bytes.")
-        if type(block) is not int or not 0 <= block < 2**40 or not isinstance(header["to"], str):
-            raise MessageError(f"The masked columns of site {site!r} have entries of the wrong kind.")
+        site, study_hash = checked(header, "deal", ("block", "order_mac", "coin"))
+        block = header["block"]
+        places = {f"holder.{h}": h for h in range(3)}
+        if set(arrays) - set(places) or any(a.dtype != np.uint8 or a.ndim != 1 for a in arrays.values()):
+            raise MessageError(f"The shares of site {site!r} are not sealed bytes.")
+        if type(block) is not int or not 0 <= block < 2**40:
+            raise MessageError(f"The shares of site {site!r} have entries of the wrong kind.")
         if not is_digest(header["order_mac"]):
-            raise MessageError(f"The masked columns of site {site!r} name no cohort.")
-        return cls(site, study_hash, header["to"], block, header["order_mac"], sealed.tobytes())
+            raise MessageError(f"The shares of site {site!r} name no cohort.")
+        coin = decode(header["coin"], 32, "coin")
+        return cls(site, study_hash, block, header["order_mac"], coin, {places[name]: a.tobytes() for name, a in arrays.items()})
 
 
 @dataclass(frozen=True)
 class GramProduct:
-    """A site's shares of all products between sites, under masks that cancel in the sum of the three sites; after the last block.
+    """What a site computed of a block, signed. After the last one it has `seed`, which opens the site's check weights.
 
-    Before that the message only says which block is done. `products` are by pair of sites, `seed` opens the site's check weights.
+    Arrays are by the sites' places on the roster ("0", of pairs "0-1"). Of a holder: `opened` are its parts of w of the other
+    sites for this block, and after the last block `products` its shares of all products between sites (fold × column × column),
+    under masks that cancel in the sum of the holders, `tails` its shares of what w must amount to (fold × CHECKS × CHECKS) and
+    `coins` what the sites showed it. A site that holds no shares has none of them.
     """
 
     site: str
@@ -157,40 +154,63 @@ class GramProduct:
     order_mac: str
     block: int
     seed: bytes = b""
+    coins: Mapping[str, bytes] = field(default_factory=dict)
+    opened: Mapping[str, Ring] = field(default_factory=dict, repr=False)
     products: Mapping[str, Ring] = field(default_factory=dict, repr=False)
+    tails: Mapping[str, Ring] = field(default_factory=dict, repr=False)
     signature: bytes = b""
 
     @property
     def final(self) -> bool:
-        return bool(self.products)
+        return bool(self.seed)
 
     def body(self) -> bytes:
         """The bytes the signature covers."""
         return replace(self, signature=b"").to_bytes()
 
     def to_bytes(self) -> bytes:
-        header = {name: getattr(self, name) for name in ("site", "study_hash", "order_mac", "block")}
+        header: dict[str, Any] = {name: getattr(self, name) for name in ("site", "study_hash", "order_mac", "block")}
         header |= {"seed": encode(self.seed), "signature": encode(self.signature)}
-        return pack("product", header, {name: product.view(np.int64) for name, product in self.products.items()})
+        header["coins"] = {name: encode(coin) for name, coin in self.coins.items()}
+        parts = {f"{kind}.{name}": a.view(np.int64) for kind in _ARRAYS for name, a in getattr(self, kind).items()}
+        return pack("product", header, parts)
 
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "GramProduct":
         header, arrays = unpack(raw, "product", limit_bytes=limit)
-        site, study_hash = checked(header, "product", ("order_mac", "block", "seed", "signature"))
-        block = header["block"]
-        if type(block) is not int or not 0 <= block < 2**40 or not is_digest(header["order_mac"]):
+        site, study_hash = checked(header, "product", ("order_mac", "block", "seed", "coins", "signature"))
+        block, coins = header["block"], header["coins"]
+        if type(block) is not int or not 0 <= block < 2**40 or not is_digest(header["order_mac"]) or not isinstance(coins, dict):
             raise MessageError(f"The products of site {site!r} have entries of the wrong kind.")
-        whole = set(arrays) == {pair_name(pair) for pair in PAIRS}
-        if arrays and not (whole and all(a.dtype == np.int64 and a.ndim == 2 for a in arrays.values())):
-            raise MessageError(f"The products of site {site!r} are not those of the three pairs of sites.")
-        seed = decode(header["seed"], 32 if arrays else 0, "seed")
+        found: dict[str, dict[str, Ring]] = {kind: {} for kind in _ARRAYS}
+        for label, a in arrays.items():
+            kind, _, name = label.partition(".")
+            if kind not in found or a.dtype != np.int64 or a.ndim != _ARRAYS[kind]:
+                raise MessageError(f"The products of site {site!r} have arrays of the wrong kind.")
+            found[kind][name] = np.ascontiguousarray(a).view(np.uint64)
+        seed = b"" if header["seed"] == "" else decode(header["seed"], 32, "seed")
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
-        products = {name: np.ascontiguousarray(a).view(np.uint64) for name, a in arrays.items()}
-        return cls(site, study_hash, header["order_mac"], block, seed, products, signature)
+        shown = {str(name): decode(coin, 32, "coin") for name, coin in coins.items()}
+        return cls(site, study_hash, header["order_mac"], block, seed, shown, **found, signature=signature)
 
 
-def pair_name(pair: tuple[int, int]) -> str:
-    return f"G{pair[0]}{pair[1]}"
+_ARRAYS = {"opened": 2, "products": 3, "tails": 3}  # their dimensions
+
+
+def check_shapes(product: GramProduct, sharing: Sharing, blocks: Mapping[str, GramBlock], cut: Cut, last: bool) -> None:
+    """The parts a site owes for a block, by name and shape."""
+    holds, folds = product.site in sharing.holders, len(blocks[product.site].folds)
+    opened = [str(sharing.sites.index(name)) for name in sharing.opened_by(product.site)] if holds else []
+    width = {name: block.columns + CHECKS for name, block in blocks.items()}
+    pairs = sharing.pairs if holds and last else {}
+    expected: dict[str, dict[str, tuple[int, ...]]] = {
+        "opened": dict.fromkeys(opened, (cut.rows, CHECKS)),
+        "products": {name: (folds, width[a], width[b]) for name, (a, b) in pairs.items()},
+        "tails": dict.fromkeys(opened if last else [], (folds, CHECKS, CHECKS)),
+    }
+    found = {kind: {name: a.shape for name, a in getattr(product, kind).items()} for kind in expected}
+    if found != expected or product.final != last or (holds and last and set(product.coins) != set(sharing.sites)):
+        raise MessageError(f"the products of site {product.site!r} lack a part, or have one of the wrong shape.")
 
 
 def check_signed(study: Study, name: str, message: GramBlock | GramProduct) -> None:

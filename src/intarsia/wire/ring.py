@@ -1,9 +1,9 @@
 """Whole numbers modulo 2⁶⁴ in place of real ones: how wide, exact products of matrices of them, and the way back.
 
 A standardised column has Σx² = n − 1, so by Cauchy and Schwarz no product of two columns exceeds n in size. With f
-fractional bits and n·2^2f ≤ 2⁶⁰ no product leaves the ring, whatever the columns hold: f depends on n alone and is the same
+fractional bits and n·2^2f < 2⁶³ no product leaves the ring, whatever the columns hold: f depends on n alone and is the same
 at all sites. A value is rounded up or down at random, so that it is right on average. A product is then off by about
-2^-f·√(n/2), which is less than 1e-9 of the diagonal n at every n (`tests/exact/test_gram_ring.py`).
+2^-f·√(n/2) ≤ 2⁻³¹·n/√2, or 4e-10 of the diagonal n at every n (`tests/exact/test_gram_ring.py`).
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from intarsia.errors import InputError
 Ring = NDArray[np.uint64]
 Array = NDArray[np.float64]
 
-TOP_BITS = 60  # products stay below 2⁶⁰ of 2⁶⁴: whatever a cheat adds must leave that range or meet several check columns
+TOP_BITS = 63  # products stay below 2⁶³ in size: signed numbers of the ring
 SLACK = 1.02  # rounding and a divisor of n − 1 make the sum of squares a little larger than n at most
 LIMB_BITS = 22  # bits of a limb; two limbs' products, balanced around 0, have 42
 CHUNK = 1024  # rows summed in float64 at a time: 2 · 1024 · 2⁴² = 2⁵³ is still exact
@@ -38,9 +38,10 @@ def decode(products: Ring, bits: int) -> Array:
     return np.ldexp(products.view(np.int64).astype(np.float64), -2 * bits)
 
 
-def fits(products: Ring) -> bool:
-    """Whether products lie where those of honest columns must."""
-    return bool((np.abs(products.view(np.int64)) < 2**TOP_BITS).all())
+def fits(products: Ring, first: Ring, second: Ring) -> bool:
+    """Whether products lie where those of columns with these squared lengths must (Cauchy and Schwarz)."""
+    a, b = (np.sqrt(np.maximum(squares.view(np.int64), 0).astype(np.float64)) for squares in (first, second))
+    return bool((np.abs(products.view(np.int64).astype(np.float64)) <= np.outer(a, b) * (1 + 1e-9)).all())
 
 
 def _limbs(a: Ring) -> tuple[Array, Array, Array]:
@@ -67,4 +68,18 @@ def product(A: Ring, B: Ring) -> Ring:
         high = a0.T @ b2 + a1.T @ b1 + a2.T @ b0
         for sums, shift in ((low, 0), (middle, LIMB_BITS), (high, 2 * LIMB_BITS)):
             out += sums.astype(np.int64).view(np.uint64) << np.uint64(shift)
+    return out
+
+
+def square(A: Ring) -> Ring:
+    """AᵀA modulo 2⁶⁴, at half the price of `product(A, A)`: what stands above the diagonal of a sum of limbs' products is
+    what stands below it in another."""
+    out = np.zeros((A.shape[1], A.shape[1]), dtype=np.uint64)
+    for start in range(0, len(A), CHUNK):
+        a0, a1, a2 = _limbs(np.ascontiguousarray(A[start : start + CHUNK]))
+        for left, right, shift in ((a0, a1, LIMB_BITS), (a0, a2, 2 * LIMB_BITS)):
+            half = (left.T @ right).astype(np.int64).view(np.uint64) << np.uint64(shift)
+            out += half + half.T
+        for limb, shift in ((a0, 0), (a1, 2 * LIMB_BITS)):
+            out += (limb.T @ limb).astype(np.int64).view(np.uint64) << np.uint64(shift)
     return out

@@ -16,7 +16,7 @@ from typing import Any
 from intarsia.errors import FederationError, StudyError
 from intarsia.wire import study_tables
 from intarsia.wire.schema import Checker
-from intarsia.wire.study_parts import REASONS, Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
+from intarsia.wire.study_parts import REASONS, SERVER, Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
 
 SCHEMA = 1
 
@@ -107,6 +107,11 @@ class Study:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """A Gram study: the three that hold shares of the columns, in a circle; all sites where study.toml names none."""
+        return self.sketch.holders or self.names
 
     @property
     def kinds(self) -> dict[str, Mapping[str, Any]]:
@@ -225,11 +230,25 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
 
 def _gram(study: Study, check: Checker) -> None:
     """What a study of kind "gram" needs, and what it cannot do yet."""
-    if len(study.sites) != 3:
+    names, holders = study.names, study.holders
+    many = len(holders) == 3 and len(set(holders)) == 3
+    if len(names) < 2:
+        check.fail(("site",), f'kind = "gram" multiplies columns between sites, and this study has {len(names)}')
+    elif SERVER in names:
+        check.fail(("site",), f'no site of a study of kind "gram" may be called {SERVER!r}: that is the server among the holders')
+    elif len(names) == 2 and (not many or set(holders) != {*names, SERVER}):
+        listed = ", ".join(f'"{name}"' for name in (*names, SERVER))
         check.fail(
-            ("site",),
-            f'kind = "gram" is computed by three sites, and this study has {len(study.sites)}: use a sketch (kind = '
-            '"orthonormal")',
+            ("sketch", "holders"),
+            f'kind = "gram" with two sites needs the server as the third holder of shares: write holders = [{listed}] under '
+            "[sketch]. The server and one of the sites together then have the other's columns; where that is too much, use a "
+            'sketch (kind = "orthonormal")',
+        )
+    elif len(names) > 2 and (not many or not set(holders) <= set(names)):
+        check.fail(
+            ("sketch", "holders"),
+            f'kind = "gram" with {len(names)} sites needs three of them to hold shares of all columns: name them under [sketch], '
+            "holders = [...]. Any two of these together have every site's columns",
         )
     if not study.agrees:
         check.fail(("site",), 'kind = "gram" seals messages from site to site: pin exchange_key and signing_key of every site')

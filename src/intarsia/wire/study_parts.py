@@ -10,6 +10,7 @@ from intarsia.wire.defaults import CHAINS, DRAWS, ESS, RHAT, RHAT_FOLDED
 SKETCH_KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
 GRAM = "gram"  # no sketch: the exact Gram matrix of all sites' columns, by secure multiplication between the sites
+SERVER = "server"  # among the holders of shares: the server holds the third
 LOCALS = ("row", "element")
 NOISES = ("correlated", "independent", "jeffreys")
 MAX_LIST_RATIO = 10
@@ -20,21 +21,25 @@ REASONS = ("repeat", "join", "leave", "withdrawal", "correction")  # why a run r
 class SketchPlan:
     """How the columns are sketched: m rows, which kind, at which precision the values leave the site.
 
-    A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers.
+    A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers, `holders`
+    are the three that hold shares of the columns (None: the three sites), `folds` into how many parts the subjects are split.
     """
 
     m: int
     kind: str = "orthonormal"
     precision: str = "float64"
     rows: int | None = None
+    holders: tuple[str, ...] | None = None
+    folds: int | None = None
 
     @property
     def gram(self) -> bool:
         return self.kind == GRAM
 
-    def blocks(self, n: int) -> int:
-        """In how many messages n subjects travel between two sites."""
-        return -(-n // (self.rows or n))
+    def fold_sizes(self, n: int) -> tuple[int, ...]:
+        """How many of n subjects each fold has; one fold of all where the study asks for none."""
+        k = self.folds or 1
+        return tuple(len(range(fold, n, k)) for fold in range(k))
 
 
 @dataclass(frozen=True)

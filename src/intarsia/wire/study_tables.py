@@ -24,6 +24,7 @@ from intarsia.wire.study_parts import (
 )
 
 TRANSFORMS = ("rank-normal",)
+_GRAM_ONLY = ("rows", "holders", "folds")
 CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
 
 
@@ -45,14 +46,20 @@ def read_replaces(content: dict[str, Any], check: Checker) -> str | None:
 
 def read_sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
     table, at = check.table(content, "sketch", required=True), ("sketch",)
-    check.known(table, at, ("m", "kind", "precision", "rows"))
+    check.known(table, at, ("m", "kind", "precision", *_GRAM_ONLY))
     if table.get("kind") == GRAM:
         for key, only in (("m", 0), ("precision", "float64")):
             if table.get(key, only) != only:
                 check.fail((*at, key), f'kind = "gram" sends no sketch: leave {key} out')
-        return SketchPlan(0, GRAM, rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20))
-    if "rows" in table:
-        check.fail((*at, "rows"), 'rows is for kind = "gram"; the number of sketch rows is m')
+        return SketchPlan(
+            0, GRAM, rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20),
+            holders=check.strings(table, at, "holders", default=()) or None,
+            folds=check.integer(table, at, "folds", low=2, high=20) if "folds" in table else None,
+        )  # fmt: skip
+    for key in _GRAM_ONLY:
+        if key in table:
+            more = "; the number of sketch rows is m" if key == "rows" else ""
+            check.fail((*at, key), f'{key} is for kind = "gram"{more}')
     return SketchPlan(
         m=check.integer(table, at, "m", low=2, high=10**7),
         kind=check.choice(table, at, "kind", (*SKETCH_KINDS, GRAM), "orthonormal"),

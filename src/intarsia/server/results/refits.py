@@ -80,13 +80,18 @@ def split_half(refit: Refit, rows: Rows, posterior: Posterior, findings: Sequenc
     m = len(rows.Y)
     half = np.random.default_rng([seed, 12]).permutation(m) < m // 2
     fits = [refit(rows.take(half)), refit(rows.take(~half))] if len(findings) else []
+    return found_again(fits, rows.X, posterior, findings)
+
+
+def found_again(fits: Sequence[Posterior], X: Array, posterior: Posterior, findings: Sequence[Index]) -> Replication:
+    """Look for every finding in the fits to two halves; X are rows of the whole, or a root of their Gram matrix."""
     probability = np.zeros((len(findings), 2))
     for i, finding in enumerate(findings):
-        whole = common_effect(posterior, rows.X, finding)
+        whole = common_effect(posterior, X, finding)
         q = int(np.argmax(np.abs(whole.mean(axis=0)) / np.maximum(whole.std(axis=0), np.finfo(float).tiny)))
         sign = np.sign(whole[:, q].mean())
         for h, fit in enumerate(fits):
-            probability[i, h] = float((np.sign(common_effect(fit, rows.X, finding)[:, q]) == sign).mean())
+            probability[i, h] = float((np.sign(common_effect(fit, X, finding)[:, q]) == sign).mean())
     return Replication(tuple(np.asarray(f) for f in findings), probability)
 
 

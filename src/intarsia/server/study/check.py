@@ -14,6 +14,7 @@ from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of, settings_of
+from intarsia.server.study.fold_checks import check_folds, replicate
 from intarsia.server.study.folder import StudyFolder, write_atomic
 
 FILE = "checks.json"
@@ -37,15 +38,27 @@ def check(
     judgement = kept(posterior)
     if judgement is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
+    settings = replace(settings_of(study), workers=workers, progress=progress)
+    found = read(folder)
+    if study.sketch.folds:
+        if folds is not None:
+            parts = check_folds(folder, folds, settings)
+            found["k_fold"] = {
+                "folds": folds, "elpd": float(parts.elpd.sum()), "r2": parts.r2.tolist(), "r2_se": parts.r2_se.tolist(),
+            }  # fmt: skip
+        if halves:
+            found["replication"] = replicate(folder, settings, posterior, judgement.selection.findings).to_dict(
+                posterior.features
+            )
+        return _kept(folder, found)
     if study.sketch.gram and joined.m > MOST_REFITTED:
         raise StudyError(
-            f"Refits of a Gram study make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. The "
-            "leave-one-out figures in the report come without refits."
+            f"Refits of a Gram study without folds make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. "
+            "The leave-one-out figures in the report come without refits; a study with folds under [sketch] has its own parts."
         )
     rows = check_rows(joined, MOST_REFITTED)
     if rows is None:
         raise StudyError("Too few rows of this study have every response to leave some out. This check needs them.")
-    settings = replace(settings_of(study), workers=workers, progress=progress)
 
     def refit(some: Rows) -> Posterior:
         part: dict[str, Any] = {"X": some.X, "Y": some.Y, "m": len(some.Y)}
@@ -53,7 +66,6 @@ def check(
             part["Z"] = some.Z
         return posterior_of(study, replace(joined, **part), settings)[0]
 
-    found = read(folder)
     if folds is not None:
         result = k_fold(refit, rows, folds, study.fit.seed)
         found["k_fold"] = {
@@ -62,6 +74,10 @@ def check(
     if halves:
         replication = split_half(refit, rows, posterior, judgement.selection.findings, study.fit.seed)
         found["replication"] = replication.to_dict(posterior.features)
+    return _kept(folder, found)
+
+
+def _kept(folder: StudyFolder, found: dict[str, Any]) -> dict[str, Any]:
     write_atomic(folder.path / FILE, json.dumps(found, indent=1).encode())
     folder.note("checked", checks=sorted(found))
     return found

@@ -87,6 +87,7 @@ def _delete(folder: StudyFolder, name: str) -> None:
     found += [folder.path / "sketch" / f"{name}.facts", folder.path / f"{name}.cohort", *folder.path.glob(f"progress-*/{name}.*")]
     if folder.study.sketch.gram:
         found += (folder.path / "product").glob("*.product")  # shares are of no use without the third one's
+        found += [*folder.path.glob("opened/*"), *folder.path.glob("holder/*")]
         found += [gram.remaining(folder, count) for count in range(1, len(folder.left))]  # of an earlier departure
     found = [path for path in dict.fromkeys(found) if path.is_file()]
     for path in found:

@@ -5,7 +5,8 @@ Nothing in it but study.toml and what the sites chose to send.
 
     study.toml
     offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
-    deal-N/ progress-N/ product/                a Gram study: masked columns on their way, products between sites
+    deal-N/ progress-N/ product/                a Gram study: shares of columns on their way, products between sites
+    opened/ holder/                             what was opened of them for checks; the server's own sums where it is a holder
     checkpoint/                                 the sampler's own
     posterior.nc  fit.json                      the fit
     coefficients/                               one file per site, only its own rows
@@ -93,9 +94,9 @@ class StudyFolder:
     def missing(self, kind: str) -> tuple[str, ...]:
         return tuple(name for name in self.names if not self.file(kind, name).is_file())
 
-    def require(self, kind: str) -> None:
-        """Fail closed, by name, unless every site of the roster has delivered."""
-        missing = self.missing(kind)
+    def require(self, kind: str, of: tuple[str, ...] | None = None) -> None:
+        """Fail closed, by name, unless every site of the roster (or `of` these) has delivered."""
+        missing = [name for name in self.missing(kind) if of is None or name in of]
         if missing:
             have = ", ".join(self.present(kind)) or "none"
             raise FederationError(
@@ -192,6 +193,10 @@ class StudyFolder:
     def collected(self) -> bool:
         """Whether everything the fit needs is here."""
         return gram.collected(self) if self.study.sketch.gram else not self.missing("sketch")
+
+    def write(self, path: Path, content: bytes) -> None:
+        """A file of the server's own in this folder, whole or not at all."""
+        write_atomic(path, content)
 
     def drop(self, kind: str) -> None:
         """Delete messages that have been handed on and are of no use any more."""

@@ -2,34 +2,40 @@
 
 The sites' own blocks stand on the diagonal as they were sent. The blocks between two sites are the sums of three shares.
 Each is checked: the check columns must be the weighted columns, by weights that were secret while the products were
-computed; every number must lie where products of standardised columns can; the whole must be positive semidefinite.
+computed; what was opened of a site's shared columns must fit its own block; every number must lie where products of
+standardised columns can; the whole must be positive semidefinite.
 """
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intarsia.errors import FederationError, MessageError
+from intarsia.errors import FederationError
+from intarsia.server.study import gram_holder
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, same
-from intarsia.wire.gram_messages import (
-    CHECKS,
-    PAIRS,
-    GramBlock,
-    GramDeal,
-    GramProduct,
-    check_signed,
+from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed
+from intarsia.wire.gram_sharing import (
+    Cut,
+    Sharing,
     check_weights,
-    pair_name,
-    seed_digest,
+    commitment,
+    cuts,
+    expected_opening,
+    opening_weights,
+    times,
 )
 from intarsia.wire.messages import Joined
-from intarsia.wire.ring import Ring, decode, fits
+from intarsia.wire.ring import Ring, decode, fits, square
+from intarsia.wire.study_parts import SERVER
 
 if TYPE_CHECKING:
     from intarsia.server.study.folder import StudyFolder
+
+ENDED = "Nothing is fitted; start a new run of the study."
 
 
 def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
@@ -38,8 +44,14 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
     folder.same_hash("Gram block", sender, block.study_hash, block.site)
     check_signed(study, sender, block)
     check_columns(study, sender, block)
-    if len(block.commitments) != study.sketch.blocks(block.n) or not fits(block.G):
-        raise FederationError(f"The Gram block of site {sender!r} has the wrong number of commitments, or numbers out of range.")
+    seeds = len(Sharing.of(study).seeded(sender))
+    whole = len(block.commitments) == len(cuts(block.folds, study.sketch.rows)) + 1 and len(block.seeds) == seeds
+    if block.folds != study.sketch.fold_sizes(block.n) or not whole:
+        raise FederationError(
+            f"The Gram block of site {sender!r} has other folds or commitments than the study asks for. Refused."
+        )
+    if not all(fits(G, np.diagonal(G).copy(), np.diagonal(G).copy()) for G in block.G):
+        raise FederationError(f"gram: the own block of site {sender!r} has a product larger than its two columns allow. Refused.")
     if not folder.missing("alignment"):
         n = folder.cohorts()[sender].n
         announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
@@ -58,103 +70,179 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
 
 
 def check_deal(folder: "StudyFolder", sender: str, raw: bytes | Path, block: int) -> None:
-    """Masked columns on their way: the server sees from whom to whom, and which block."""
-    dealt = GramDeal.from_bytes(raw)
+    """Shares on their way: the server sees from whom to whom, and which block."""
+    dealt, sharing = GramDeal.from_bytes(raw), Sharing.of(folder.study)
     folder.same_hash("deal", sender, dealt.study_hash, dealt.site)
-    names = folder.study.names
-    if dealt.block != block or dealt.to != names[(names.index(sender) + 2) % 3]:
-        raise FederationError(f"Site {sender!r} dealt another block, or to another site, than it was asked for.")
+    to = {h for h, name in enumerate(sharing.holders) if name != sender}
+    if dealt.block != block or set(dealt.sealed) != to:
+        raise FederationError(f"Site {sender!r} dealt another block, or to other holders, than it was asked for.")
+    own = GramBlock.from_bytes(folder.file("sketch", sender))
+    if commitment(dealt.coin) != own.coin:
+        raise FederationError(f"deal: the coin of site {sender!r} is not the one it committed to. Refused.")
 
 
 def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: int | None = None) -> None:
-    """A site's shares of the products (block None), or its word that a block before the last is done."""
-    product = GramProduct.from_bytes(raw)
+    """A site's shares of the products (block None), or what it opened of a block before the last."""
+    product, blocks = GramProduct.from_bytes(raw), own_blocks(folder)
     folder.same_hash("product", sender, product.study_hash, product.site)
-    blocks = _blocks(folder)
-    if product.order_mac != blocks[0].order_mac:
+    if product.order_mac != blocks[sender].order_mac:
         raise FederationError(f"The products of site {sender!r} are of another cohort. Refused.")
-    last = len(blocks[0].commitments) - 1
-    if product.block != (last if block is None else block) or product.final != (block is None):
+    through, last = all_cuts(folder), block is None
+    number = len(through) - 1 if block is None else block
+    if product.block != number:
         raise FederationError(f"Site {sender!r} answered for another block than it was asked for.")
-    if block is not None:
-        return
+    check_shapes(product, Sharing.of(folder.study), blocks, through[number], last)
     check_signed(folder.study, sender, product)
-    own = blocks[folder.names.index(sender)]
-    if seed_digest(product.seed) != own.check:
+    if not last:
+        return
+    if commitment(product.seed) != blocks[sender].check:
         raise FederationError(f"The check weights of site {sender!r} are not those it committed to. Refused.")
-    for i, j in PAIRS:
-        if product.products[pair_name((i, j))].shape != (blocks[i].columns + CHECKS, blocks[j].columns + CHECKS):
-            raise MessageError(f"the products of sites {blocks[i].site!r} and {blocks[j].site!r} have the wrong shape.")
+    if any(commitment(coin) != blocks[name].coin for name, coin in product.coins.items()):
+        raise FederationError(f"Site {sender!r} used a coin that another site did not commit to. Refused.")
+
+
+def settle_block(folder: "StudyFolder", number: int) -> None:
+    """What the holders opened of a block: w of every site, of which its products with itself are kept, and nothing else."""
+    target, sharing = opened_file(folder, number), Sharing.of(folder.study)
+    if target.is_file():
+        return
+    kind = _kind(folder, number)
+    found = {name: GramProduct.from_bytes(folder.file(kind, name)).opened for name in sharing.holders if name in folder.names}
+    if sharing.server_holds:
+        found[SERVER] = gram_holder.opened(folder, number)
+    squares = []
+    for k in range(len(sharing.sites)):
+        parts = [opened[str(k)] for opened in found.values() if str(k) in opened]
+        squares.append(square(np.asarray(sum(parts[1:], parts[0]))))
+    buffer = io.BytesIO()
+    np.save(buffer, np.stack(squares).view(np.int64), allow_pickle=False)
+    folder.write(target, buffer.getvalue())
+
+
+def opened_file(folder: "StudyFolder", number: int) -> Path:
+    return folder.path / "opened" / f"{number}.npy"
+
+
+def _kind(folder: "StudyFolder", number: int) -> str:
+    return "product" if number == number_of_blocks(folder) - 1 else f"progress-{number}"
 
 
 def joint(folder: "StudyFolder") -> np.ndarray:
-    """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold.
+    """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold."""
+    return decode(_whole(folder).sum(axis=0, dtype=np.uint64), _bits(folder))
 
-    After a site has left it is what was kept of the matrix then: shares of a product are of no use without the third one.
+
+def by_fold(folder: "StudyFolder") -> np.ndarray:
+    """The joint Gram matrices of the folds (fold × column × column); of all subjects where the study has no folds."""
+    return decode(_whole(folder), _bits(folder))
+
+
+def _bits(folder: "StudyFolder") -> int:
+    return next(iter(own_blocks(folder).values())).bits
+
+
+def _whole(folder: "StudyFolder") -> Ring:
+    """The matrices of the folds as numbers of the ring, checked.
+
+    After a site has left it is what was kept of them then: shares of a product are of no use without the third one.
     """
     if folder.left:
-        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False))
+        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False)).view(np.uint64)
     folder.require("product")
-    blocks = _blocks(folder)
-    products = [GramProduct.from_bytes(folder.file("product", name)) for name in folder.names]
-    ends = np.cumsum([0, *(block.columns for block in blocks)])
-    whole = np.zeros((ends[-1], ends[-1]), dtype=np.uint64)
-    for k, block in enumerate(blocks):
-        whole[ends[k] : ends[k + 1], ends[k] : ends[k + 1]] = block.G
-    for i, j in PAIRS:
-        first, second, third = (product.products[pair_name((i, j))] for product in products)
-        total = first + second + third
-        cross = _checked(total, blocks[i], blocks[j], products[i].seed, products[j].seed)
-        whole[ends[i] : ends[i + 1], ends[j] : ends[j + 1]] = cross
-        whole[ends[j] : ends[j + 1], ends[i] : ends[i + 1]] = cross.T
-    return decode(whole, blocks[0].bits)
+    blocks, sharing = own_blocks(folder), Sharing.of(folder.study)
+    found = {name: GramProduct.from_bytes(folder.file("product", name)) for name in folder.names}
+    shares = [found[name].products for name in sharing.holders if name in found]
+    if sharing.server_holds:
+        shares.append(gram_holder.products(folder))
+    ends = np.cumsum([0, *(block.columns for block in blocks.values())])
+    at = {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(blocks)}
+    whole = np.zeros((len(next(iter(blocks.values())).folds), ends[-1], ends[-1]), dtype=np.uint64)
+    for name, block in blocks.items():
+        whole[:, at[name], at[name]] = block.G
+    for pair, (i, j) in sharing.pairs.items():
+        total = np.asarray(sum((share[pair] for share in shares[1:]), shares[0][pair]))
+        for fold, one in enumerate(total):
+            cross = _checked(one, blocks[i], blocks[j], (found[i].seed, found[j].seed), fold)
+            whole[fold, at[i], at[j]], whole[fold, at[j], at[i]] = cross, cross.T
+    _check_own(folder, blocks, found)
+    return whole
 
 
-def _checked(total: Ring, first: GramBlock, second: GramBlock, seed_i: bytes, seed_j: bytes) -> Ring:
+def _checked(total: Ring, first: GramBlock, second: GramBlock, seeds: tuple[bytes, bytes], fold: int) -> Ring:
     """The block between two sites without its check rows and columns, which must be weighted sums of the others."""
     p, q = first.columns, second.columns
-    cross = total[:p, :q]
-    rows, columns = check_weights(seed_i, p), check_weights(seed_j, q)
-    right = np.array_equal(total[p:, :q], rows.T @ cross) and np.array_equal(total[:, q:], total[:, :q] @ columns)
-    if not right:
+    cross = np.ascontiguousarray(total[:p, :q])
+    rows, columns = check_weights(seeds[0], p), check_weights(seeds[1], q)
+    right = np.array_equal(total[p:, :q], times(np.ascontiguousarray(rows.T), cross))
+    if not right or not np.array_equal(total[:, q:], times(total[:, :q], columns)):
         raise FederationError(
             f"multiply: the products between sites {first.site!r} and {second.site!r} were not computed as they should be: the "
-            "check columns do not fit. One of the three sites gave a wrong share. Nothing is fitted; start a new run "
-            "of the study."
+            "check columns do not fit. One of the holders gave a wrong share, or one of the two sites shared wrong check "
+            f"columns. {ENDED}"
         )
-    a, b = (np.diagonal(block.G).astype(np.float64) for block in (first, second))
-    if not fits(cross) or (np.abs(cross.view(np.int64)) > np.sqrt(np.outer(a, b)) * (1 + 1e-9)).any():
+    a, b = (np.diagonal(block.G[fold]).copy() for block in (first, second))
+    if not fits(cross, a, b):
         raise FederationError(
             f"gram: a product between sites {first.site!r} and {second.site!r} is larger than the lengths of its two "
-            "columns allow. "
-            "A site's own block does not belong to the columns it multiplied. Nothing is fitted."
+            f"columns allow. A site's own block does not belong to the columns it multiplied. {ENDED}"
         )
-    return np.asarray(cross)
+    return cross
+
+
+def _check_own(folder: "StudyFolder", blocks: Mapping[str, GramBlock], found: Mapping[str, GramProduct]) -> None:
+    """Every site's own block against what the others opened of the columns it shared."""
+    sharing, through = Sharing.of(folder.study), all_cuts(folder)
+    holding = [product for name, product in found.items() if name in sharing.holders]
+    coins, tails = holding[0].coins, [product.tails for product in holding]
+    if any(product.coins != coins for product in holding):
+        raise FederationError(f"open: the holders were shown different coins. {ENDED}")
+    if sharing.server_holds:
+        tails.append(gram_holder.tails(folder))
+    for number in range(len(through)):
+        settle_block(folder, number)
+    squares = np.stack([np.load(opened_file(folder, number), allow_pickle=False) for number in range(len(through))]).view(
+        np.uint64
+    )
+    of_fold = np.array([cut.fold for cut in through])
+    for k, (name, block) in enumerate(blocks.items()):
+        parts = [tail[str(k)] for tail in tails if str(k) in tail]
+        weights, tail = opening_weights(coins, name, block.columns), np.asarray(sum(parts[1:], parts[0]))
+        for fold, G in enumerate(block.G):
+            opened = squares[of_fold == fold, k].sum(axis=0, dtype=np.uint64)
+            if not np.array_equal(opened, expected_opening(G, weights) + tail[fold]):
+                openers = " or ".join(repr(holder) for holder in sharing.openers(name))
+                raise FederationError(
+                    f"open: the own block of site {name!r} does not belong to the columns it shared: what was opened of them "
+                    f"does not fit. Site {name!r} stated another block, or {openers} opened wrongly. {ENDED}"
+                )
 
 
 def remaining(folder: "StudyFolder", left: int) -> Path:
-    """Where the joint matrix of the sites that stayed is, once so many have left."""
+    """Where the joint matrices of the sites that stayed are, once so many have left."""
     return folder.path / f"gram-after-{left}-left.npy"
 
 
 def without(folder: "StudyFolder", site: str) -> bytes:
-    """The joint matrix less a site's rows and columns, as the content of the file `remaining`."""
-    owners = np.repeat(np.array(folder.names), [block.columns for block in _blocks(folder)])
+    """The joint matrices less a site's rows and columns, as the content of the file `remaining`."""
+    owners = np.repeat(np.array(folder.names), [block.columns for block in own_blocks(folder).values()])
     stays = np.flatnonzero(owners != site)
     buffer = io.BytesIO()
-    np.save(buffer, joint(folder)[np.ix_(stays, stays)], allow_pickle=False)
+    np.save(buffer, np.ascontiguousarray(_whole(folder)[:, stays][:, :, stays]).view(np.int64), allow_pickle=False)
     return buffer.getvalue()
 
 
-def joined(folder: "StudyFolder") -> Joined:
-    """A root of the joint Gram matrix, as the columns of all sites side by side; `m` is the number of rows it stands for."""
+def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joined:
+    """A root of the joint Gram matrix, as the columns of all sites side by side; `m` is the number of rows it stands for.
+
+    `G` and `rows`: another matrix of the same columns, such as that of all folds but one, and how many rows it has.
+    """
     from intarsia.server.pseudo_rows import root  # the fit's, with all its libraries: not for every job that starts
 
-    blocks, names = _blocks(folder), folder.names
-    W = root(joint(folder))
+    blocks = own_blocks(folder)
+    W = root(joint(folder) if G is None else G)
     labels: dict[str, list[tuple[str, str, int]]] = {"features": [], "responses": [], "covariates": []}
     at = 0
-    for block, site in zip(blocks, names, strict=True):
+    for site, block in blocks.items():
         for role, found in labels.items():
             for label in getattr(block, role):
                 found.append((label, site, at))
@@ -168,35 +256,47 @@ def joined(folder: "StudyFolder") -> Joined:
     responses, response_sites, y = part("responses")
     covariates, covariate_sites, z = part("covariates")
     if not features or not responses:
-        raise MessageError(f"No site brings a {'response' if features else 'feature'}: a regression needs at least one.")
+        raise FederationError(f"No site brings a {'response' if features else 'feature'}: a regression needs at least one.")
     # Rows of zeros change no product; covariates are counted against the rows there are.
     W = np.concatenate([W, np.zeros((2 * len(z), W.shape[1]))])
-    first = blocks[0]
+    first = next(iter(blocks.values()))
     return Joined(
         X=W[:, x], Y=W[:, y], Z=W[:, z], features=features, responses=responses, covariates=covariates,
-        feature_sites=feature_sites, response_sites=response_sites, covariate_sites=covariate_sites, n=first.n, m=first.n - 1,
-        kind=folder.study.sketch.kind, study_hash=first.study_hash, key_fingerprint=first.key_fingerprint,
-        order_mac=first.order_mac, feature_noise=(0.0,) * len(x), response_noise=(0.0,) * len(y),
-        response_scales=tuple(scale for block in blocks for scale in block.response_scales),
+        feature_sites=feature_sites, response_sites=response_sites, covariate_sites=covariate_sites, n=first.n,
+        m=first.n - 1 if rows is None else rows, kind=folder.study.sketch.kind, study_hash=first.study_hash,
+        key_fingerprint=first.key_fingerprint, order_mac=first.order_mac, feature_noise=(0.0,) * len(x),
+        response_noise=(0.0,) * len(y),
+        response_scales=tuple(scale for block in blocks.values() for scale in block.response_scales),
     )  # fmt: skip
 
 
-def _blocks(folder: "StudyFolder") -> list[GramBlock]:
+def own_blocks(folder: "StudyFolder") -> dict[str, GramBlock]:
+    """The sites' own blocks, in the order of the roster."""
     folder.require("sketch")
-    return [GramBlock.from_bytes(folder.file("sketch", name)) for name in folder.names]
+    return {name: GramBlock.from_bytes(folder.file("sketch", name)) for name in folder.names}
 
 
 def collected(folder: "StudyFolder") -> bool:
     """Whether every site's shares of the products are here, or what was made of them before a site left."""
-    return not folder.missing("sketch") and (bool(folder.left) or not folder.missing("product"))
+    if folder.missing("sketch"):
+        return False
+    return bool(folder.left) or (not folder.missing("product") and gram_holder.done(folder))
+
+
+def all_cuts(folder: "StudyFolder") -> tuple[Cut, ...]:
+    first = next(iter(own_blocks(folder).values()))
+    return cuts(first.folds, folder.study.sketch.rows)
 
 
 def number_of_blocks(folder: "StudyFolder") -> int:
-    return len(_blocks(folder)[0].commitments)
+    return len(all_cuts(folder))
 
 
 def deals_for(folder: "StudyFolder", name: str, kind: str) -> dict[str, Any]:
-    """What a site multiplies with: the masked columns of the next site of the roster."""
-    names = folder.study.names
-    following = names[(names.index(name) + 1) % 3]
-    return {following: folder.file(kind, following)}
+    """What a holder multiplies with: its part of what the other sites dealt."""
+    sharing = Sharing.of(folder.study)
+    if name not in sharing.holders:
+        return {}
+    h = sharing.holders.index(name)
+    senders = [sender for sender in sharing.sites if sender != name]
+    return {sender: GramDeal.from_bytes(folder.file(kind, sender)).only(h).to_bytes() for sender in senders}

@@ -7,17 +7,18 @@ docs/protocol.md lists every message: who makes it, what it is bound to, what it
 A carrier is a function `ask(step, {site: {name: bytes}}) -> {site: Reply}`; a site that did not answer is left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.errors import FederationError, IntarsiaError
-from intarsia.server.study import gram
+from intarsia.server.study import gram, gram_holder
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.gram_messages import BLOCK
 from intarsia.wire.leave import ENTRY
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 from intarsia.wire.schema import check_name
+from intarsia.wire.study_parts import SERVER
 
 Payload = Mapping[str, bytes | Path]
 
@@ -57,24 +58,49 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
 
 
 def collect_products(folder: StudyFolder, ask: Ask) -> None:
-    """A Gram study, block by block of subjects: masked columns from site to site, then every site's share of the products.
+    """A Gram study, block by block of subjects: shares of columns to the holders, then what each made of them.
 
-    What a site has multiplied is of no use to anybody any more and is deleted.
+    What has been multiplied is of no use to anybody any more and is deleted.
     """
     names, blocks = folder.names, gram.number_of_blocks(folder)
+    holding = tuple(name for name in folder.study.holders if name in names)
     for block in range(blocks):
         last, number = block == blocks - 1, {BLOCK: str(block).encode()}
         deal, product = f"deal-{block}", "product" if last else f"progress-{block}"
-        if not folder.missing(product):
+        if gram.opened_file(folder, block).is_file():
             continue
         _gather(folder, ask, deal, "deal", dict.fromkeys(names, number | (_all(folder, "sketch") if block == 0 else {})))
-        _gather(folder, ask, product, "multiply", {name: number | gram.deals_for(folder, name, deal) for name in names})
-        folder.drop(deal)
+        gram_holder.multiply(folder, block, deal)
+        asked = names if last else holding
+        _gather(folder, ask, product, "multiply", {name: number | gram.deals_for(folder, name, deal) for name in asked})
+        settle_blocks(folder, (block,))
+
+
+def settle_blocks(folder: StudyFolder, numbers: Iterable[int]) -> None:
+    """Keep what is needed of blocks that all holders have multiplied, and delete the rest."""
+    for number in numbers:
+        gram.settle_block(folder, number)
+        folder.drop(f"deal-{number}")
+        folder.drop(f"progress-{number}")
 
 
 def collect_shares(folder: StudyFolder, ask: Ask) -> None:
-    """The products of a Gram study alone: sites that exchange files have multiplied without this server."""
-    _gather(folder, ask, "product", "multiply", {name: {} for name in folder.names})
+    """The products of a Gram study alone: sites that exchange files have multiplied without this server.
+
+    Where the server is a holder, it multiplies what the sites dealt to it.
+    """
+    holding, blocks = [name for name in folder.study.holders if name in folder.names], gram.number_of_blocks(folder)
+    for block in range(blocks):
+        if gram.opened_file(folder, block).is_file():
+            continue
+        if SERVER in folder.study.holders:
+            _gather(folder, ask, f"deal-{block}", "deal", {name: {BLOCK: str(block).encode()} for name in folder.names})
+            gram_holder.multiply(folder, block, f"deal-{block}")
+        if block < blocks - 1:
+            _gather(folder, ask, f"progress-{block}", "multiply", {name: {BLOCK: str(block).encode()} for name in holding})
+            settle_blocks(folder, (block,))
+    _gather(folder, ask, "product", "multiply", {name: {BLOCK: str(blocks - 1).encode()} for name in folder.names})
+    settle_blocks(folder, range(blocks))
 
 
 def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:
@@ -140,7 +166,7 @@ def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
 
 
 def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
-    missing = folder.missing(kind)
+    missing = [name for name in folder.missing(kind) if name in payloads]
     if not missing:
         return
     replies = ask(step, {name: payloads[name] for name in missing})
@@ -162,7 +188,7 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
         silent = f" No answer in time from {', '.join(away)}." if away else ""
         said = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise FederationError(f"No {kind} from {', '.join(refused)}. {said}{silent} What has arrived is kept.")
-    folder.require(kind)
+    folder.require(kind, tuple(payloads))
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:

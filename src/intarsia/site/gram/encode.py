@@ -19,7 +19,7 @@ from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
-from intarsia.wire.ring import TOP_BITS, Ring, encode, fraction_bits, product
+from intarsia.wire.ring import TOP_BITS, Ring, encode, fraction_bits
 
 FILE = "encoded.secret"
 
@@ -31,15 +31,6 @@ class Encoded:
     columns: Ring = field(repr=False)
     units: Units
     bits: int
-
-    def gram(self, rows: int) -> Ring:
-        """The products of the columns among each other, `rows` subjects at a time."""
-        c = self.columns.shape[1]
-        total = np.zeros((c, c), dtype=np.uint64)
-        for start in range(0, len(self.columns), rows):
-            block = np.asarray(self.columns[start : start + rows])
-            total += product(block, block)
-        return total
 
 
 def opened(store: RunStore, n: int, c: int) -> Ring:

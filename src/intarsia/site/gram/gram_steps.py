@@ -1,9 +1,9 @@
-"""A site's three steps of a Gram study: its own block, its masked columns for another site, its share of the products.
+"""A site's three steps of a Gram study: its own block, shares of its columns for the holders, its share of the products.
 
-`own_block` comes after the site's privacy gate, as a sketch does. `deal` hands out masked columns block by block once every
-site's own block is known and fits. `multiply` takes those of the next site, adds to its sums and, after the last block, gives its
-shares to the server. Every step may be repeated: it sends the same bytes. A killed site goes on with the block it had not
-finished.
+`own_block` comes after the site's privacy gate, as a sketch does. `deal` hands out shares block by block once every
+site's own block is known and fits. `multiply` takes those of the other sites, adds to its sums and, after the last block,
+gives its shares to the server. Every step may be repeated: it sends the same bytes. A killed site goes on with the block it had
+not finished.
 """
 
 import hashlib
@@ -17,20 +17,23 @@ import numpy as np
 
 from intarsia.errors import FederationError, MessageError, PrivacyError
 from intarsia.site.data.table import Table
-from intarsia.site.gram.encode import FILE, encode_table, opened
-from intarsia.site.gram.shares import Circle, digest, terms, with_checks
+from intarsia.site.gram.encode import FILE, Encoded, encode_table, opened
+from intarsia.site.gram.shares import Circle, Splitting, fold_places, received
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.gram_messages import BLOCK, CHECKS, GramBlock, GramDeal, GramProduct, check_signed, pair_name, seed_digest
-from intarsia.wire.ring import Ring
+from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed
+from intarsia.wire.gram_packets import Holder
+from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing, commitment, cuts, digest
+from intarsia.wire.ring import Ring, product, square
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
     from intarsia.site.site import Site
 
 COLUMNS_PER_SUBJECT = 1 / 3  # all sites' columns together: beyond, a Gram matrix tells too much of each subject
-_SUMS = "sums.secret"
+_SUMS, _TAIL, _SEED = "sums.secret", "tail.secret", "seed.secret"
+_FIRST = "Make the site's own Gram block first."
 
 
 @dataclass(frozen=True)
@@ -43,77 +46,128 @@ class OwnBlock:
 
 def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) -> OwnBlock:
     """The products of this site's own columns, and what it commits to."""
-    store, rows = site.run_store(study), study.sketch.rows or len(order)
-    seed = store.put("seed.secret", secrets.token_bytes(32))
+    store = site.run_store(study)
+    split = Splitting(Sharing.of(study), site.name, store.put(_SEED, secrets.token_bytes(32)))
     # A signature of fixed words: secret while it stays here, and the same in every run.
     encoded = encode_table(table, order, store, site.own_identity().sign(b"intarsia gram rounding 1"))
-    circle = _circle(site, study, mac)
-    blocks = study.sketch.blocks(len(order))
-    commitments = [digest(_masked(circle, encoded.columns, seed, block, rows)) for block in range(blocks)]
+    folds = study.sketch.fold_sizes(len(order))
+    G, tail, commitments = _pass(split, encoded, cuts(folds, study.sketch.rows), len(folds))
+    sent = split.tail_sent(tail)
+    store.replace(_TAIL, sent.astype("<u8", copy=False).tobytes())
+    commitments.append(digest(sent))
     units = encoded.units
     unsigned = GramBlock(
-        site.name, study.hash, units.features, units.responses, units.covariates, len(order), encoded.bits, mac,
-        site.key(study).study_fingerprint(study.hash), seed_digest(seed), encoded.gram(rows),
-        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(blocks, 32),
+        site.name, study.hash, units.features, units.responses, units.covariates, len(order), folds, encoded.bits, mac,
+        site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
+        tuple(commitment(seed) for seed in split.seeds.values()), G,
+        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32),
         tuple(float(scale) for scale in units.y_scale) if study.deliver.share_scales else (),
     )  # fmt: skip
     return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 
 
+def by_folds(site: "Site", study: Study, order: Any, keep: Any) -> Any:
+    """The agreed order with the subjects of each fold together; `keep` are the places of the cohort among the site's tokens."""
+    if not study.sketch.folds:
+        return order
+    key = site.key(study).derive("folds", study.id, study.run)
+    return order[np.argsort(fold_places(site.tokens(study).tokens[keep], key, study.sketch.folds), kind="stable")]
+
+
+def _pass(split: Splitting, encoded: Encoded, through: tuple[Cut, ...], folds: int) -> tuple[Ring, Ring, list[bytes]]:
+    """One pass over the columns: their products and those with z, by fold, and a commitment to every block."""
+    c = encoded.columns.shape[1]
+    G = np.zeros((folds, c, c), dtype=np.uint64)
+    tail = np.zeros((folds, c + CHECKS, CHECKS), dtype=np.uint64)
+    commitments = []
+    for block, cut in enumerate(through):
+        columns = np.asarray(encoded.columns[cut.start : cut.stop])
+        wide, z = split.wide(columns), split.z(block, cut.rows)
+        G[cut.fold] += square(columns)
+        tail[cut.fold] += product(np.concatenate([columns, z], axis=1), z)
+        commitments.append(digest(split.shares(block, wide)[split.sharing.sent(split.site)]))
+    return G, tail, commitments
+
+
 def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
-    """Masked columns of one block of subjects, sealed to the site before this one in the roster."""
+    """Shares of this site's columns for one block of subjects, sealed to each holder."""
     store = site.run_store(study)
     if any(name != BLOCK for name in payload):
         _hear(site, study, {name: raw for name, raw in payload.items() if name != BLOCK})
-    own, _peers = _heard(site, study)
-    block = _number(payload, len(own.commitments))
-    circle = _circle(site, study, own.order_mac)
-    seed = store.need("seed.secret", "Make the site's own Gram block first.")
-    masked = _masked(circle, opened(store, own.n, own.columns), seed, block, study.sketch.rows or own.n)
-    if digest(masked) != own.commitments[block].tobytes():
+    own = _heard(site, study)[site.name]
+    through = cuts(own.folds, study.sketch.rows)
+    block = _number(payload, len(through))
+    circle, split = _circle(site, study, own.order_mac), _splitting(site, study)
+    wide = split.wide(_rows(opened(store, own.n, own.columns), through[block]))
+    sent = split.shares(block, wide)[split.sharing.sent(site.name)]
+    if digest(sent) != own.commitments[block].tobytes():
         raise FederationError("The columns of this run are not those this site committed to. Start a new run of the study.")
-    message = GramDeal(site.name, study.hash, circle.at(2), block, own.order_mac, circle.seal(block, masked)).to_bytes()
+    tail = None
+    if block == len(through) - 1:
+        tail = np.frombuffer(store.need(_TAIL, _FIRST), "<u8").astype(np.uint64, copy=False)
+    holders = enumerate(split.sharing.holders)
+    sealed = {h: circle.seal(name, block, split.packet(name, sent, tail)) for h, name in holders if name != site.name}
+    message = GramDeal(site.name, study.hash, block, own.order_mac, split.coin, sealed).to_bytes()
     store.sent(f"deal {block}", message)
     return message
 
 
 def multiply(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
-    """Add one block to this site's sums; after the last one, its shares of all products."""
-    store = site.run_store(study)
-    own, peers = _heard(site, study)
-    block = _number(payload, len(own.commitments))
-    done = store.get("product")
-    if done is not None and block == len(own.commitments) - 1:
+    """Add one block to this site's sums; after the last one, its shares of all products.
+
+    A site that holds no shares has nothing to multiply; after the last block it shows the seed of its check weights.
+    """
+    store, blocks = site.run_store(study), _heard(site, study)
+    own = blocks[site.name]
+    through = cuts(own.folds, study.sketch.rows)
+    block = _number(payload, len(through))
+    last = block == len(through) - 1
+    done = store.get("product" if last else f"progress-{block}")
+    if done is not None:
         return _sent(store, block, done)
-    circle = _circle(site, study, own.order_mac)
-    following, before = peers[circle.at(1)], peers[circle.at(2)]
+    split = _splitting(site, study)
+    message = GramProduct(site.name, study.hash, own.order_mac, block)
+    if site.name in split.sharing.holders:
+        message = _multiplied(site, study, message, payload)
+    elif not last:
+        raise FederationError(f"Site {site.name!r} holds no shares in this study; it is asked after the last block only.")
+    if last:
+        message = replace(message, seed=split.check_seed)
+    message = replace(message, signature=site.own_identity().sign(message.body()))
+    # Kept until the next block: a repeated step sends the same bytes.
+    raw = store.put("product" if last else f"progress-{block}", message.to_bytes())
+    store.forget(_SUMS if last else f"progress-{block - 1}")
+    return _sent(store, block, raw)
+
+
+def _multiplied(site: "Site", study: Study, message: GramProduct, payload: Mapping[str, bytes]) -> GramProduct:
+    """A holder's part: what it opens of this block and, after the last one, its shares of the products."""
+    store, blocks, block = site.run_store(study), _heard(site, study), message.block
+    own = blocks[site.name]
+    through = cuts(own.folds, study.sketch.rows)
+    circle, split = _circle(site, study, own.order_mac), _splitting(site, study)
     at, sums = _load(store)
     if block > at:
         raise FederationError(f"Block {block} was sent before block {at} was multiplied. Send block {at} first.")
+    holder, cut = Holder(split.sharing, site.name, blocks), through[block]
+    deals = received(circle, blocks, payload, block)
+    packets = {name: circle.open(holder, blocks[name], deal, cut) for name, deal in deals.items()}
+    coins = {name: deal.coin for name, deal in deals.items()} | {site.name: split.coin}
+    shares = holder.shares(packets, block, cut)
     if block == at:
-        rows = study.sketch.rows or own.n
-        seed = store.need("seed.secret", "Make the site's own Gram block first.")
-        columns = with_checks(_rows(opened(store, own.n, own.columns), block, rows), seed)
-        received = _open(circle, payload, block, (len(columns), following.columns + CHECKS), following)
-        for name, term in terms(circle, block, columns, received, before.columns + CHECKS).items():
-            sums[name] = term if name not in sums else sums[name] + term
+        mine = split.shares(block, split.wide(_rows(opened(store, own.n, own.columns), cut)))
+        holder.add(sums, {**shares, site.name: mine}, cut)
         _save(store, block + 1, sums)
-    message = GramProduct(site.name, study.hash, own.order_mac, block)
-    if block == len(own.commitments) - 1:
-        seed = store.need("seed.secret", "Make the site's own Gram block first.")
-        pairs = {pair_name(pair): pair for pair in ((0, 1), (1, 2), (2, 0))}
-        shares = {name: value + circle.zero(pairs[name], value.shape) for name, value in sums.items()}  # type: ignore[arg-type]
-        unsigned = replace(message, seed=seed, products=shares)
-        message = replace(unsigned, signature=site.own_identity().sign(unsigned.body()))
-        raw = store.put("product", message.to_bytes())
-        store.forget(_SUMS)
-        return _sent(store, block, raw)
-    return _sent(store, block, message.to_bytes())
+    message = replace(message, opened=holder.opened(packets, shares, coins, block))
+    if block < len(through) - 1:
+        return message
+    products = {name: value + circle.zero(k, value.shape) for k, (name, value) in enumerate(sums.items())}
+    return replace(message, coins=coins, products=products, tails=holder.tails(packets, coins))
 
 
 def forget(store: RunStore) -> None:
     """Delete what only the multiplication needed: the coefficients are here."""
-    for name in (FILE, _SUMS, "seed.secret"):
+    for name in (FILE, _SUMS, _SEED, _TAIL):
         store.forget(name)
 
 
@@ -127,25 +181,12 @@ def _circle(site: "Site", study: Study, mac: str) -> Circle:
     return Circle(study, site.name, {name: bytes.fromhex(secret) for name, secret in json.loads(raw).items()}, mac)
 
 
-def _rows(columns: Ring, block: int, rows: int) -> Ring:
-    return np.asarray(columns[block * rows : (block + 1) * rows])
+def _splitting(site: "Site", study: Study) -> Splitting:
+    return Splitting(Sharing.of(study), site.name, site.run_store(study).need(_SEED, _FIRST))
 
 
-def _masked(circle: Circle, columns: Ring, seed: bytes, block: int, rows: int) -> Ring:
-    """M of this site: its columns and check columns less the mask."""
-    wide = with_checks(_rows(columns, block, rows), seed)
-    return wide - circle.own_mask(block, wide.shape)  # type: ignore[arg-type]
-
-
-def _open(circle: Circle, payload: Mapping[str, bytes], block: int, shape: tuple[int, int], sender: GramBlock) -> Ring:
-    raw = payload.get(sender.site)
-    if raw is None:
-        raise MessageError(f"The masked columns of site {sender.site!r} are missing.")
-    dealt = GramDeal.from_bytes(raw)
-    expected = (sender.site, circle.study.hash, circle.name, block, circle.order_mac)
-    if (dealt.site, dealt.study_hash, dealt.to, dealt.block, dealt.order_mac) != expected:
-        raise FederationError(f"These masked columns are not block {block} of site {sender.site!r} for this site. Refused.")
-    return circle.open(block, dealt.sealed, shape, sender.commitments[block].tobytes())
+def _rows(columns: Ring, cut: Cut) -> Ring:
+    return np.asarray(columns[cut.start : cut.stop])
 
 
 def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
@@ -154,24 +195,25 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
     if missing:
         raise FederationError(f"The Gram blocks of {', '.join(missing)} are missing; nothing is shared before all are there.")
     store = site.run_store(study)
-    own = GramBlock.from_bytes(store.need("sketch", "Make the site's own Gram block first."))
+    own = GramBlock.from_bytes(store.need("sketch", _FIRST))
     if blocks[site.name] != own.to_bytes():
         raise FederationError("The relayed Gram block of this site is not the one it made. Start a new run of the study.")
-    total = 0
+    total, sharing = 0, Sharing.of(study)
     for name in study.names:
         found = GramBlock.from_bytes(blocks[name])
         check_signed(study, name, found)
-        same = ("n", "bits", "order_mac", "key_fingerprint")
-        if any(getattr(found, what) != getattr(own, what) for what in same) or len(found.commitments) != len(own.commitments):
+        same = ("n", "folds", "bits", "order_mac", "key_fingerprint")
+        whole = len(found.commitments) == len(own.commitments) and len(found.seeds) == len(sharing.seeded(name))
+        if any(getattr(found, what) != getattr(own, what) for what in same) or not whole:
             raise FederationError(f"Site {name!r} rests on another cohort, order or key than this site. Align again.")
         if study.site(name).foreign(found.features, found.responses, found.covariates) is not None:
             raise FederationError(f"Site {name!r} brings columns that study.toml does not list for it. Refused.")
         total += found.columns
-    if total > COLUMNS_PER_SUBJECT * own.n:
+    if total > COLUMNS_PER_SUBJECT * min(own.folds):
+        of = "subjects" if len(own.folds) == 1 else "subjects of a fold"
         raise PrivacyError(
-            f"The sites bring {total} columns for {own.n} subjects: more than a third. A Gram matrix of so many "
-            "columns tells too "
-            'much of each subject. Use a sketch (kind = "orthonormal") instead.'
+            f"The sites bring {total} columns for {min(own.folds)} {of}: more than a third. A Gram matrix of so many columns "
+            'tells too much of each subject. Use a sketch (kind = "orthonormal") instead.'
         )
     text = json.dumps({name: hashlib.sha256(blocks[name]).hexdigest() for name in study.names}, sort_keys=True).encode()
     if store.put("blocks.json", text) != text:
@@ -180,12 +222,11 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
         store.put(f"block-{name}", blocks[name])
 
 
-def _heard(site: "Site", study: Study) -> tuple[GramBlock, dict[str, GramBlock]]:
+def _heard(site: "Site", study: Study) -> dict[str, GramBlock]:
     store = site.run_store(study)
     remedy = "Show it every site's Gram block first."
     store.need("blocks.json", remedy)
-    peers = {name: GramBlock.from_bytes(store.need(f"block-{name}", remedy)) for name in study.names}
-    return peers[site.name], peers
+    return {name: GramBlock.from_bytes(store.need(f"block-{name}", remedy)) for name in study.names}
 
 
 def _number(payload: Mapping[str, bytes], blocks: int) -> int:
@@ -196,7 +237,7 @@ def _number(payload: Mapping[str, bytes], blocks: int) -> int:
 
 
 def _save(store: RunStore, at: int, sums: Mapping[str, Ring]) -> None:
-    store.replace(_SUMS, pack("sums", {"at": at}, {name: value.view(np.int64) for name, value in sums.items()}))
+    store.replace(_SUMS, pack("sums", {"at": at}, {f"pair.{name}": value.view(np.int64) for name, value in sums.items()}))
 
 
 def _load(store: RunStore) -> tuple[int, dict[str, Ring]]:
@@ -204,4 +245,5 @@ def _load(store: RunStore) -> tuple[int, dict[str, Ring]]:
     if raw is None:
         return 0, {}
     header, arrays = unpack(raw, "sums")
-    return int(header["at"]), {name: np.ascontiguousarray(value).view(np.uint64) for name, value in arrays.items()}
+    found = {name.removeprefix("pair."): np.array(value).view(np.uint64) for name, value in arrays.items()}
+    return int(header["at"]), found

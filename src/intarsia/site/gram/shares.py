@@ -1,18 +1,12 @@
-"""How three sites multiply their columns without showing them: replicated shares, one of them zero.
+"""A site's shares of its columns: what it gives to the holders, sealed to each, and what it opens of the others'.
 
-The sites stand in the order of the roster, in a circle. Site i splits its columns X_i = S_i + M_i modulo 2⁶⁴: S_i is
-uniform, made from a secret that i shares with the next site; M_i, uniform by itself, is sealed to the site before. For the
-pair (i, j = i + 1)
-
-    X_iᵀX_j  =  X_iᵀM_j  +  S_iᵀS_j  +  M_iᵀS_j
-
-where i has X_i and M_j, j has S_i and S_j, and the third site has M_i and S_j. Each computes its term, and adds masks that
-cancel in the sum of the three terms: the server learns the sum and nothing else. One site sees uniform numbers only. Two
-sites together have S_i and M_i, so they have the third one's columns (docs/gram.md).
+Everything secret of a run comes from 32 bytes of the site, by purpose (`gram_sharing.derived`). What a holder gets for a block
+of subjects is a packet: the seeds of the shares it can make itself, the seed of its part of z, and where it needs them, numbers.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -20,95 +14,154 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from intarsia.errors import FederationError, InputError
 from intarsia.site.key import SketchKey
-from intarsia.wire.gram_messages import PAIRS, check_weights, pair_name, stream
-from intarsia.wire.ring import Ring, product
+from intarsia.wire.gram_messages import GramBlock, GramDeal
+from intarsia.wire.gram_packets import Holder, Packet
+from intarsia.wire.gram_sharing import CHECKS, TAIL, Cut, Sharing, check_weights, derived, stream, times
+from intarsia.wire.ring import Ring
 from intarsia.wire.study import Study
+from intarsia.wire.study_parts import SERVER
 
 MOST_SEALED_BYTES = 2**31 - 64  # what the cipher seals at once
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """How a site splits its columns: all of it follows from the site's secret for this run."""
+
+    sharing: Sharing
+    site: str
+    secret: bytes = field(repr=False)
+
+    @property
+    def check_seed(self) -> bytes:
+        return derived(self.secret, "check")
+
+    @property
+    def coin(self) -> bytes:
+        return derived(self.secret, "coin")
+
+    @property
+    def seeds(self) -> dict[int, bytes]:
+        """Of the shares that are not sent as numbers, by the share's place."""
+        return {place: derived(self.secret, f"share {place}") for place in self.sharing.seeded(self.site)}
+
+    def mask_seed(self, holder: str) -> bytes:
+        """Of one holder's part of z."""
+        return derived(self.secret, f"mask for {holder}")
+
+    def wide(self, columns: Ring) -> Ring:
+        """A block of columns and, beside it, the check columns made of them by secret weights."""
+        return np.concatenate([columns, times(columns, check_weights(self.check_seed, columns.shape[1]))], axis=1)
+
+    def shares(self, block: int, wide: Ring) -> dict[int, Ring]:
+        """The shares of a block by place, zero ones left out."""
+        out = {place: stream(seed, block, wide.shape) for place, seed in self.seeds.items()}
+        rest = wide
+        for share in out.values():
+            rest = rest - share
+        return out | {self.sharing.sent(self.site): rest}
+
+    def z(self, block: int, rows: int) -> Ring:
+        """The uniform columns that hide what is opened of this site's columns."""
+        parts = [stream(self.mask_seed(holder), block, (rows, CHECKS)) for holder in self.sharing.openers(self.site)]
+        return np.asarray(sum(parts[1:], parts[0]))
+
+    def tail_sent(self, tail: Ring) -> Ring:
+        """a and b (fold × (columns + CHECKS) × CHECKS) less the parts that holders make from their seeds."""
+        last = self.sharing.tail_to(self.site)
+        for holder in self.sharing.openers(self.site):
+            if holder != last:
+                tail = tail - stream(self.mask_seed(holder), TAIL, tail.shape)
+        return tail
+
+    def packet(self, holder: str, sent: Ring, tail: Ring | None) -> Packet:
+        """What a holder gets of a block; `tail` comes with the last one."""
+        held = self.sharing.held(holder)
+        seeds = {place: seed for place, seed in self.seeds.items() if place in held}
+        mask = self.mask_seed(holder) if holder in self.sharing.openers(self.site) else b""
+        numbers = sent if self.sharing.sent(self.site) in held else None
+        return Packet(seeds, mask, numbers, tail if holder == self.sharing.tail_to(self.site) else None)
+
+
+@dataclass(frozen=True)
 class Circle:
-    """One site's place among the three, and the secrets it shares with the other two for this run and cohort."""
+    """One site among the holders, and the secrets it shares with the other sites for this run and cohort."""
 
     study: Study
     name: str
-    pairs: dict[str, bytes]
-    order_mac: str
+    pairs: dict[str, bytes] = field(repr=False)
+    order_mac: str = ""
 
     @property
-    def place(self) -> int:
-        return self.study.names.index(self.name)
-
-    def at(self, steps: int) -> str:
-        """The site so many places further on."""
-        return self.study.names[(self.place + steps) % 3]
+    def sharing(self) -> Sharing:
+        return Sharing.of(self.study)
 
     def secret(self, peer: str, purpose: str) -> bytes:
         """A sub-key that this site and the peer have alike, for one purpose."""
         key = SketchKey(self.pairs[peer])
         return key.derive("gram", self.study.id, self.study.run, context=f"{purpose}|{self.order_mac}|{self.study.hash}")
 
-    def own_mask(self, block: int, shape: tuple[int, int]) -> Ring:
-        """S of this site."""
-        return stream(self.secret(self.at(1), f"mask of {self.name}"), block, shape)
+    def zero(self, number: int, shape: tuple[int, ...]) -> Ring:
+        """What this site adds to its share of a product: uniform; over the holders the sum is zero.
 
-    def mask_before(self, block: int, shape: tuple[int, int]) -> Ring:
-        """S of the site before."""
-        return stream(self.secret(self.at(2), f"mask of {self.at(2)}"), block, shape)
+        The server, where it is a holder, adds nothing: the sum is its own to make.
+        """
+        holders = self.sharing.holders
+        h, out = holders.index(self.name), np.zeros(shape, dtype=np.uint64)
+        after, before = holders[(h + 1) % 3], holders[(h + 2) % 3]
+        if after != SERVER:
+            out += stream(self.secret(after, f"zero of {self.name}"), number, shape)
+        if before != SERVER:
+            out -= stream(self.secret(before, f"zero of {before}"), number, shape)
+        return out
 
-    def zero(self, pair: tuple[int, int], shape: tuple[int, int]) -> Ring:
-        """What this site adds to its share of a product: uniform; over the three sites the sum is zero."""
-        number = PAIRS.index(pair)
-        mine = stream(self.secret(self.at(1), f"zero of {self.name}"), number, shape)
-        return mine - stream(self.secret(self.at(2), f"zero of {self.at(2)}"), number, shape)
+    def seal(self, holder: str, block: int, packet: Packet) -> bytes:
+        """A packet for one holder and nobody else. The same input gives the same bytes; the server's is not sealed."""
+        raw = packet.raw()
+        if len(raw) > MOST_SEALED_BYTES:
+            raise InputError("A block of shares has over 2 GB. Choose a smaller rows under [sketch] in study.toml.")
+        if holder == SERVER:
+            return raw
+        key, nonce, bound = self._seal(self.name, holder, block)
+        return ChaCha20Poly1305(key).encrypt(nonce, raw, bound)
 
-    def seal(self, block: int, masked: Ring) -> bytes:
-        """M of this site for some subjects, for the site before and nobody else. The same input gives the same bytes."""
-        if masked.nbytes > MOST_SEALED_BYTES:
-            raise InputError("A block of masked columns has over 2 GB. Choose a smaller rows under [sketch] in study.toml.")
-        key, nonce, bound = self._seal(self.name, self.at(2), block)
-        return ChaCha20Poly1305(key).encrypt(nonce, masked.astype("<u8", copy=False).tobytes(), bound)
-
-    def open(self, block: int, sealed: bytes, shape: tuple[int, int], commitment: bytes) -> Ring:
-        """M of the next site, as it committed to it."""
-        key, nonce, bound = self._seal(self.at(1), self.name, block)
+    def open(self, holder: Holder, sender: GramBlock, deal: GramDeal, cut: Cut) -> Packet:
+        """What a site gave this one for a block, as it committed to it."""
+        sealed = deal.sealed.get(self.sharing.holders.index(self.name), b"")
+        key, nonce, bound = self._seal(sender.site, self.name, deal.block)
         try:
             raw = ChaCha20Poly1305(key).decrypt(nonce, sealed, bound)
         except InvalidTag:
             raise FederationError(
-                f"The masked columns of site {self.at(1)!r} (block {block}) were changed on their way, or not made "
-                "for this site, "
+                f"The shares of site {sender.site!r} (block {deal.block}) were changed on their way, or not made for this site, "
                 "run and cohort. Refused."
             ) from None
-        if len(raw) != 8 * shape[0] * shape[1] or hashlib.sha256(raw).digest() != commitment:
-            raise FederationError(f"Block {block} of site {self.at(1)!r} is not the one it committed to. Refused.")
-        return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False).reshape(shape)
+        return Packet.checked(raw, holder, sender, deal, cut)
 
     def _seal(self, sender: str, receiver: str, block: int) -> tuple[bytes, bytes, bytes]:
         peer = receiver if sender == self.name else sender
-        bound = f"intarsia gram deal 1|{self.study.hash}|{self.order_mac}|{sender}|{receiver}|{block}".encode()
+        bound = f"intarsia gram deal 2|{self.study.hash}|{self.order_mac}|{sender}|{receiver}|{block}".encode()
         return self.secret(peer, f"seal of {sender}"), block.to_bytes(12, "little"), bound
 
 
-def with_checks(columns: Ring, seed: bytes) -> Ring:
-    """A block of columns and, beside it, the check columns made of them by secret weights."""
-    return np.concatenate([columns, columns @ check_weights(seed, columns.shape[1])], axis=1)
+def fold_places(tokens: np.ndarray, key: bytes, folds: int) -> np.ndarray:
+    """The fold of each subject, by the rank of a keyed hash of its token: folds as equal as can be, known to the sites alone."""
+    hashes = [hashlib.blake2b(token.tobytes(), key=key, digest_size=16).digest() for token in tokens]
+    rank = np.empty(len(hashes), dtype=np.int64)
+    rank[sorted(range(len(hashes)), key=hashes.__getitem__)] = np.arange(len(hashes))
+    return rank % folds
 
 
-def digest(masked: Ring) -> bytes:
-    """What a site commits to before a block is used. The block is uniform by itself, so its digest tells nothing."""
-    return hashlib.sha256(masked.astype("<u8", copy=False).tobytes()).digest()
-
-
-def terms(circle: Circle, block: int, own: Ring, received: Ring, width_before: int) -> dict[str, Ring]:
-    """This site's terms of the three products over one block of subjects; `received` is M of the next site."""
-    mask = circle.own_mask(block, own.shape)  # type: ignore[arg-type]
-    before = circle.mask_before(block, (len(own), width_before))
-    i = circle.place
-    first, second, third = PAIRS[i], PAIRS[(i + 2) % 3], PAIRS[(i + 1) % 3]
-    return {
-        pair_name(first): product(own, received),  # X_iᵀM_j of the pair (this site, the next)
-        pair_name(second): product(before, mask),  # S_iᵀS_j of the pair (the site before, this site)
-        pair_name(third): product(received, before),  # M_iᵀS_j of the pair of the other two
-    }
+def received(circle: Circle, peers: Mapping[str, GramBlock], payload: Mapping[str, bytes], block: int) -> dict[str, GramDeal]:
+    """Every other site's deal of a block, addressed to this holder."""
+    out = {}
+    for name in circle.sharing.sites:
+        if name == circle.name:
+            continue
+        if name not in payload:
+            raise FederationError(f"The shares of site {name!r} are missing.")
+        deal = GramDeal.from_bytes(payload[name])
+        if (deal.site, deal.study_hash, deal.block, deal.order_mac) != (name, circle.study.hash, block, peers[name].order_mac):
+            raise FederationError(f"These shares are not block {block} of site {name!r} for this run and cohort. Refused.")
+        out[name] = deal
+    return out
