@@ -158,7 +158,8 @@ def test_a_gram_study_at_toy_size() -> None:
     found = gram.measure(300, 4, 2)
     assert found["error"] < 1e-7
     assert found["m"] == 299
-    assert 8 * (4 + 4) < found["sent_bytes_per_subject"] < 100  # 4 columns and 4 check columns, and what every study sends
+    # 4 columns and 16 check columns, 16 opened sums of each of two sites, and what every study sends
+    assert 8 * (4 + 16 + 32) < found["sent_bytes_per_subject"] < 8 * (4 + 16 + 32) + 100
     assert set(found["site_seconds"]["mri"]) >= {"sketch", "deal", "multiply"}
 
 

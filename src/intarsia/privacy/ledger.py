@@ -211,8 +211,8 @@ class Ledger:
         """The smallest group of subjects that this cohort's Gram matrices and those that left before single out together.
 
         Sums and differences of the matrices weigh alike all subjects that are in the same of the cohorts and folds, so these
-        groups are the finest that can be had. None: one matrix, and no earlier one shares a subject. 0: the same people, with
-        other values or columns, or a fold whose file was deleted. The very same matrix again tells nothing new and does not
+        groups are the finest that can be had. None: one matrix, and none of these people in an earlier one. 0: the same people,
+        with other values or columns, or a fold whose file was deleted. The very same matrix again tells nothing new and does not
         count. A cohort whose token file was deleted is taken as the same people.
         """
         earlier = [e for e in self._released(but) if e.kind == "gram"]
