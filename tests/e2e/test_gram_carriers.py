@@ -129,7 +129,7 @@ def in_folders(number: int, where: Path, study: Study) -> list[Path]:
     return folders
 
 
-@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("number", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_other_numbers_of_sites_by_files_and_through_pipes(number, tmp_path, monkeypatch):
     """Two sites and the server, and five sites of which three hold shares, in folds: the matrix of one process, bit for bit."""
     parties, _ = gram_parties(number)
