@@ -42,6 +42,26 @@ def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp
     assert np.abs(more.shrinkage - there.shrinkage).max() < 0.1
 
 
+@pytest.mark.slow
+def test_draws_compiled_beside_the_warm_up_are_those_compiled_when_needed(problem, monkeypatch):
+    asked, compiled = Settings(draws=20, warmup=20, chains=2, thin=1, seed=5, backend="jax"), []
+    get = device.Runner._get
+
+    def noted(runner, kind, *sizes):
+        compiled.append((kind, (kind, *sizes) in runner._compiled))
+        return get(runner, kind, *sizes)
+
+    monkeypatch.setattr(device.Runner, "_get", noted)
+    first = sample(*problem, settings=asked)
+    assert ("draw", True) in compiled
+    compiled.clear()
+    monkeypatch.setattr(device.Runner, "compile_beside", lambda *given: None)
+    second = sample(*problem, settings=asked)
+    assert ("draw", False) in compiled
+    np.testing.assert_array_equal(first.C, second.C)
+    np.testing.assert_array_equal(first.Sigma, second.Sigma)
+
+
 def test_stretches_divide_the_whole_where_they_can():
     assert device.even(1000, 50) == 50
     assert device.even(1000, 37) == 25

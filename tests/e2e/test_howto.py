@@ -55,7 +55,7 @@ def test_epidemiology(run: Any) -> None:
     printed = "\n".join(command.printed for command in done)
     assert {command.code for command in done} == {0}
     assert "smoking; categories current, former, never; one indicator each" in printed
-    assert "1140 subjects are at all sites" in printed
+    assert "1,140 subjects are at all sites" in printed
     assert "complete" in done[-1].printed
     assert Study.load("study.toml").kinds["asthma"]["kind"] == "binary"
     assert Path("exposome.html").stat().st_size > 50_000

@@ -10,7 +10,7 @@ from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.priors import HalfCauchy
 from intarsia.server.sampler.schedule import Sweep, draw_noise, plan
 from intarsia.server.sampler.start import initial_tuning
-from intarsia.server.sampler.state import Border, State, Tuning, prepare
+from intarsia.server.sampler.state import Border, State, Stats, Tuning, prepare
 from intarsia.server.sampler.sweep import sweep
 
 BE = backends.get("numpy")
@@ -190,3 +190,27 @@ def test_the_gram_matrix_that_is_handed_on_belongs_to_the_scales() -> None:
         gram = stats.gram
     assert (before != state.lam).sum() > 50
     np.testing.assert_allclose(np.tril(gram), np.tril((X * state.lam**2) @ X.T), rtol=1e-8)
+
+
+@pytest.mark.parametrize("doubtful", [10, 1000])
+def test_a_feature_is_taken_by_the_probability_of_its_other_state(doubtful: int) -> None:
+    from intarsia.server.sampler import adapt
+
+    X, Y = many_features()
+    made = plan(Model(), X, Y)
+    likely = np.full(2500, 1e-4)
+    likely[:20], likely[20 : 20 + doubtful] = 1.0, 0.3  # clear ones, and those between in and out
+    memory = adapt.start(made)._replace(likely=likely, scored=np.array(40.0))
+    stats = Stats(np.zeros(2500), np.zeros(3))
+    tuned, _ = adapt.adapt(BE, made, initial_tuning(made), memory, adapt.Seen(99, 100, made.kind(1), stats, np.zeros(0)))
+    inside, out = np.exp(tuned.rate), np.exp(tuned.doubt)
+    assert inside[:20] == pytest.approx(0.1)
+    assert (out[:20] >= inside[20:21]).all()
+    expected = (likely * inside + (1 - likely) * out).sum()
+    if doubtful == 10:
+        # Few enough that each may be taken whenever it is in, and twice as often as it changes when it is out.
+        assert inside[20] == 1.0
+        assert out[20] == pytest.approx(2 * (0.3 + 0.1 * likely.mean()))
+    else:
+        assert inside[20] / out[20] == pytest.approx(0.7 / (0.3 + 0.1 * likely.mean()))
+        assert 0.55 * made.borderline < expected < 0.75 * made.borderline

@@ -22,7 +22,7 @@ def standard(X, Y):
 
 @pytest.mark.parametrize("number", range(3))
 def test_twins_are_found_alone_or_as_a_pair(number):
-    X, Y, C = twins(0.995, np.random.default_rng([21, number]))
+    X, Y, C = twins(0.995, 2, np.random.default_rng([21, number]))
     found = select(sample(*standard(X, Y), settings=replace(BRIEF, seed=number)), X=X)
     holding = [finding.tolist() for finding in found.findings if 0 in finding]
     assert holding in ([[0]], [[0, 1]])
