@@ -18,7 +18,7 @@ from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
-MANY_BORDERLINE = 256  # places for them where there are many (`inclusion`),
+MANY_BORDERLINE = 192  # places for them where there are many (`inclusion`),
 MANY_CANDIDATES = 48  # and scales that each chooses among there
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
