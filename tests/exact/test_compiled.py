@@ -58,12 +58,12 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     assert moved or not (kind.collapse or kind.sites)
 
 
-@pytest.mark.parametrize("noise", ["correlated", "independent"])
-def test_with_many_features_the_same_noise_gives_the_same_state(noise, monkeypatch):
+@pytest.mark.parametrize("model", [{}, {"noise": "independent"}, {"rank": 2}], ids=["correlated", "independent", "rank 2 of 3"])
+def test_with_many_features_the_same_noise_gives_the_same_state(model, monkeypatch):
     """Wide and narrow sweeps, with looks before each, that hand on X diag(lam²) Xᵀ, from where the compiled sweep has it."""
     monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 150)
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
-    X, Y, plan = problem(noise=noise, tau_scale=0.01)
+    X, Y, plan = problem(tau_scale=0.01, **model)
     plan = replace(plan, tau_reach=1.0, borderline=60)
     assert plan.searches
     assert [plan.kind(i) for i in range(plan.every)] == [WIDE, NARROW]

@@ -192,7 +192,11 @@ def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch
     assert smallest(Setting(kinds=(NARROW,), many=True), replicates=1000) < 1e-6
 
 
-def stretched_alone(replicates=900, times=12):
+def by_the_readable_sweep(now, state, factor, Yrot, noise):
+    return trade.stretch(without_b.target(now, state, factor, Yrot), now.data, state, noise)
+
+
+def stretched_alone(way, replicates=900, times=12):
     """The joint law before and after the stretch of A against Sigma, and nothing else: the smallest p-value."""
     setting, rng, before, after = Setting(kinds=(NARROW,), many=True), np.random.default_rng(3), [], []
     with np.errstate(all="ignore"):
@@ -204,21 +208,30 @@ def stretched_alone(replicates=900, times=12):
             factor = without_b.factored(now, state, BE.weigh(setting.X, state.lam, np.zeros((setting.plan.P, 0)))[0])
             for _ in range(times):
                 noise = draw_noise(setting.plan, rng, NARROW)
-                state = without_b.stretched(now, state, factor, factor.rotate(data.Y), noise)
+                state = way(now, state, factor, factor.rotate(data.Y), noise)
             after.append(setting.functions(state, Y)[[6, 7, 8, 9, 18, 19]])
     p = [ks_2samp(a, b).pvalue for a, b in zip(np.transpose(before), np.transpose(after), strict=True)]
     return min(p) * len(p)
 
 
+STRETCHES = {
+    "readable": (by_the_readable_sweep, trade, trade.stretch, " + R * step"),
+    "compiled": (compiled.stretched, kernels, kernels.stretch.py_func, " + R * steps[k]"),
+}
+
+
 @pytest.mark.slow
-def test_among_many_features_the_stretch_alone_keeps_the_joint_law(monkeypatch):
-    assert stretched_alone() > FAILURE
-    text = inspect.getsource(trade.stretch)
-    assert " + R * step" in text
-    wrong = dict(vars(trade))
-    exec(text.replace(" + R * step", ""), wrong)  # the planted bug: the volume by which A is stretched is forgotten
-    monkeypatch.setattr(trade, "stretch", wrong["stretch"])
-    assert stretched_alone() < 1e-6
+@pytest.mark.parametrize("which", STRETCHES)
+def test_among_many_features_the_stretch_alone_keeps_the_joint_law(which, monkeypatch):
+    way, where, stretch, volume = STRETCHES[which]
+    assert stretched_alone(way) > FAILURE
+    text = inspect.getsource(stretch)
+    text = text[text.index("def stretch(") :]
+    assert volume in text
+    wrong = dict(vars(where))
+    exec(text.replace(volume, ""), wrong)  # the planted bug: the volume by which A is stretched is forgotten
+    monkeypatch.setattr(where, "stretch", wrong["stretch"])
+    assert stretched_alone(way) < 1e-6
 
 
 @pytest.mark.slow

@@ -105,11 +105,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     steps = np.exp(now.tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     constants, features = _constants(now), border.features
     if plan.stretches(now.kind):
-        small = float(trade.outside(np, data, state, data.noise_scale))
-        moves = noise["stretch.v"], np.array(trade.STRETCHES) * noise["stretch.z"], np.log(noise["stretch.u"])
-        systems = factor.diag, factor.off, np.ascontiguousarray(packed[:, : plan.Q]), data.rss0
-        A, Sigma = kernels.stretch(systems, (state.A, state.Sigma, state.tau), constants, small, moves)
-        state = state._replace(A=A, Sigma=Sigma)
+        state = stretched(now, state, factor, packed[:, : plan.Q], noise)
     U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
@@ -122,6 +118,15 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
             "double precision. Standardise the columns, or fit with noise='correlated'."
         )
     return Walked(state.A, Rotation(U, D), tau, accepted, new, d, Vt, W)
+
+
+def stretched(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise: dict[str, Array]) -> State:
+    """`trade.stretch`."""
+    data, moves = now.data, (noise["stretch.v"], np.array(trade.STRETCHES) * noise["stretch.z"], np.log(noise["stretch.u"]))
+    systems = factor.diag, factor.off, np.ascontiguousarray(Yrot), data.rss0
+    small = float(trade.outside(np, data, state, data.noise_scale))
+    A, Sigma = kernels.stretch(systems, (state.A, state.Sigma, state.tau), _constants(now), small, moves)
+    return state._replace(A=A, Sigma=Sigma)
 
 
 def _constants(now: Sweep) -> Constants:

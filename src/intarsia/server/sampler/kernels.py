@@ -551,7 +551,7 @@ def _stretched(
 ) -> tuple[float, bool]:
     """The density of `trade.stretch` at A and Sigma, and whether Sigma is one that may be proposed."""
     correlated, Q = constants.correlated, Sigma.shape[0]
-    U, D, _, _ = rotated(Sigma, A[:0, :Q], A, correlated)
+    U, D, _, _ = rotated(Sigma, Sigma[:0], A, correlated)
     allowed, log_det, K = True, 0.0, np.empty((Q, Q))
     for i in range(Q):
         allowed = allowed and D[i] > least
