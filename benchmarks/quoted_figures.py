@@ -85,6 +85,16 @@ def outcome_rows() -> Iterator[list[str]]:
         yield [name, *(point(value) for value in numbers), *slopes, point(row["fdr"]), point(row["power"], 2)]
 
 
+def predicted_rows() -> Iterator[list[str]]:
+    for name, row in kept("outcomes")["predicted"].items():
+        auc, brier = row["auc"], row["brier"]
+        yield [
+            name, str(row["sets"]), fixed(row["slope_median"], 2),
+            point(auc["came"], 2), fixed(auc["off"], 2), point(auc["covered"], 2),
+            point(brier["came"]), fixed(brier["off"], 3), point(brier["covered"], 2),
+        ]  # fmt: skip
+
+
 def point(value: float, digits: int = 3) -> str:
     """A share without the nought before its point."""
     return fixed(value, digits).removeprefix("0")
@@ -397,6 +407,7 @@ QUOTES: list[Quote] = [
     Rows("docs/gram.md", "gram-privacy", gram_privacy_rows),
     Rows("docs/gram.md", "gram-noise", gram_noise_rows),
     Rows("docs/outcomes.md", "outcomes", outcome_rows),
+    Rows("docs/outcomes.md", "predicted", predicted_rows),
     Sentence(
         "docs/union.md",
         "intervals covered {} of the true effects on the responses that some lacked and {} of those on the others, were {} times "
