@@ -22,7 +22,7 @@ from intarsia.server.sampler.launch import Launcher, Place, make_room, open_fold
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START
 from intarsia.server.sampler.running import convergence, moments
-from intarsia.server.sampler.schedule import plan
+from intarsia.server.sampler.schedule import SEARCHED, plan
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
@@ -126,7 +126,7 @@ def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
     """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, with its compiler's minute."""
     rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
     if engine == "device" and not backends.on_device().device().startswith("cpu"):
-        return 0.03 + 1.2e-7 * P
+        return 0.1 + 3e-7 * P if P >= SEARCHED else 0.03  # as an H200 took
     size = rows * Q if model.local == "element" else rows
     return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
 
