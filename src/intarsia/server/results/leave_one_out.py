@@ -69,7 +69,7 @@ class LeaveOneOut:
             return ""
         return (
             f"k̂ > {K_LIMIT} in {self.unreliable} of {len(self.elpd)} rows: leave-one-out is not reliable for them. "
-            "Check with k-fold, which refits."
+            "Check with k-fold, which refits: `intarsia check FOLDER --folds 5`."
         )
 
 

@@ -30,6 +30,7 @@ from intarsia.server.sampler.running import Running, together
 from intarsia.server.sampler.settings import Progress, Settings
 from intarsia.server.sampler.stopping import Look, Standing, looks, standing
 
+SETTLED = 10  # sweeps after which their time says what the others will take; loops may be compiled in the first
 SMALL_SECONDS = 3.0  # of estimated work under which starting processes does not pay
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -180,7 +181,7 @@ class Launcher:
         seen = self._seen()
         sweeps = [int(p["sweeps"]) for p in seen] + [0] * (self.chains - len(seen))
         seconds = max((float(p["seconds"]) for p in seen), default=0.0)
-        rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"]]
+        rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"] >= SETTLED]
         if (
             self.standing is not None and self.until is not None and not final
         ):  # no more than the target asks for, as far as one can tell
