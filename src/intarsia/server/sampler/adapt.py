@@ -15,7 +15,7 @@ LEAST = 1e-3  # added to the variance of a feature's strength, so that every fea
 FLOOR = 0.1  # of the mean probability to be in, added to each feature's when it says how often to take it
 SEEN = 0.1  # least probability with which a feature that is in is taken
 SHARE = 0.6  # of the borderline move's places that are filled on average
-OFTEN = 2.0  # how often a feature that is always taken in the rarer of its two states is, at most, in the other
+OFTEN = 2.0  # at most: factor on the probability of the other state, which says how often a feature is taken
 SCORES = 40  # sweeps after which older scores fade
 
 
