@@ -14,9 +14,9 @@ from intarsia.server.sampler.state import Stats, Tuning
 LEAST = 1e-3  # added to the variance of a feature's strength, so that every feature has its chance
 FLOOR = 0.1  # of the mean probability to be in, added to each feature's when it says how often to take it
 SEEN = 0.1  # least probability with which a feature that is in is taken
-SHARE = 0.6  # of the borderline move's places that are filled on average
-OFTEN = 2.0  # at most: factor on the probability of the other state, which says how often a feature is taken
-SCORES = 40  # sweeps after which older scores fade
+SHARE = 0.7  # of the borderline move's places that are filled on average
+OFTEN = 8.0  # at most: factor on the probability of the other state, which says how often a feature is taken
+SCORES = 100  # sweeps after which older scores fade
 
 
 class Memory(NamedTuple):
@@ -75,7 +75,8 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
             likely = memory.likely
-            often = xp.minimum(SHARE * plan.borderline / xp.maximum(2 * (likely * (1 - likely)).sum(), 1e-300), OFTEN)
+            doubtful = xp.maximum((likely * (1 - likely)).sum(), 1e-300)
+            often = xp.clip(SHARE * plan.borderline / doubtful - 1, 0.1, OFTEN)
             out = xp.clip(often * (likely + FLOOR * likely.mean()), 1e-12, 1.0)
             return tuning._replace(doubt=xp.log(out), rate=xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)))
         return tuning._replace(doubt=xp.log(memory.spread + LEAST))

@@ -19,6 +19,7 @@ from intarsia.server.sampler.schedule import Plan
 from intarsia.server.sampler.state import Border, Data, State, Tuning
 
 _GRID, _BELOW, _ABOVE = 0.6, 8, 14  # step of log lam, and steps below and above the limit
+_LEAST, _STEPS = -12.0, 64  # log lam below which the law has nearly no mass, and steps from there to the grid
 
 
 def choose(be: Backend, plan: Plan, data: Data, tuning: Tuning, lam: Array, u: Array) -> Border:
@@ -69,6 +70,8 @@ def inclusion(be: Backend, law: Law, d: Array, norm2: Array, T: Array, level: Ar
     prior = law.log_density(xp, t)
     shape = prior - 0.5 * xp.log1p(x2).sum(axis=0)
     density = xp.exp(xp.minimum(0.5 * ((T**2 / (level * length)) @ (x2 / (1 + x2))) + shape - shape.max(), 600.0))
-    below = xp.exp(prior[0] - shape.max()) / _GRID  # the law's mass below the grid, nearly its density there
+    # Below the grid the data say nothing: the law's mass there, in steps of the grid.
+    width = xp.maximum(t[0] - 0.5 * _GRID - _LEAST, 0.0) / _STEPS
+    below = (xp.exp(law.log_density(xp, _LEAST + width * (xp.arange(_STEPS) + 0.5)) - shape.max()) * width / _GRID).sum()
     out, inside = density[:, :_BELOW].sum(axis=1) + below, density[:, _BELOW:].sum(axis=1)
     return inside / (out + inside)

@@ -26,8 +26,8 @@ RELAX = 0.8  # how far a B that is drawn given all else lies on the other side o
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
-LOOKS = 3  # rounds without B before each sweep, where features are many
-ROUND = 2  # sweeps of which one is wide, there
+LOOKS = 1  # rounds without B before each sweep, where features are many
+ROUND = 1  # sweeps of which one is wide, there
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
