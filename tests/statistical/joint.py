@@ -121,16 +121,15 @@ class Setting:
 
 def sweeps_of(setting, data, state, rng, sweeps):
     """So many sweeps of the setting's kinds in turn, the factored system shared as a chain shares it."""
-    plan, factor, gram = setting.plan, None, None
+    plan, factor = setting.plan, None
     for i in range(sweeps):
         kind = setting.kinds[i % len(setting.kinds)]
         if kind.collapse or plan.element or not setting.shared:
             factor = None
         else:
             factor = factored(BE, plan, data, state, factor)
-        now = Sweep(BE, plan, data, setting.tuning, draw_noise(plan, rng, kind), kind, factor, gram)
-        state, stats = sweep(now, state)
-        gram = stats.gram
+        now = Sweep(BE, plan, data, setting.tuning, draw_noise(plan, rng, kind), kind, factor)
+        state, _ = sweep(now, state)
     return state
 
 

@@ -75,8 +75,9 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
             likely = memory.likely
-            doubtful = xp.maximum((likely * (1 - likely)).sum(), 1e-300)
-            often = xp.clip(SHARE * plan.borderline / doubtful - 1, 0.1, OFTEN)
+            # About `room` times as many places as features that are in without being needed always. Those are taken too.
+            room = SHARE * plan.borderline / xp.maximum((likely * (1 - likely)).sum(), 1e-300)
+            often = xp.minimum(xp.maximum(room - 1, room / 2), OFTEN)
             out = xp.clip(often * (likely + FLOOR * likely.mean()), 1e-12, 1.0)
             return tuning._replace(doubt=xp.log(out), rate=xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)))
         return tuning._replace(doubt=xp.log(memory.spread + LEAST))

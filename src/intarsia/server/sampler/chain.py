@@ -65,7 +65,6 @@ class Chain:
         self.memory, self.tuning = adapt.start(self.plan), initial_tuning(self.plan)
         self.factor: Any = None
         self.top = math.nan  # what a stored chain's factor was made for
-        self.gram: Any = None  # X diag(lam²) Xᵀ at the present local scales, where the last sweep knew it
 
     def advance(self, total: int) -> None:
         """One sweep."""
@@ -76,10 +75,10 @@ class Chain:
             self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
         factor = self._factor(kind)
-        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, factor, self.gram), self.state)
+        state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, factor), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(f"Chain {self.chains.start + 1}, sweep {self.sweeps + 1}: it {LEFT_RANGE}")
-        self.state, self.gram = state, stats.gram
+        self.state = state
         if self.sweeps < warmup:
             seen = adapt.Seen(self.sweeps, warmup, kind, stats, strength(self.be, self.plan, self.data, state))
             self.tuning, self.memory = adapt.adapt(self.be, self.plan, self.tuning, self.memory, seen)
@@ -109,7 +108,6 @@ class Chain:
         for part in ("state", "tuning", "memory"):
             out |= {f"{part}.{name}": value for name, value in getattr(self, part)._asdict().items()}
         held = self.factor is not None and self.factor.lam is self.state.lam
-        out["gram"] = np.zeros((0, 0)) if self.gram is None else self.gram
         return out | {"top": np.array(self.factor.top if held else math.nan)}
 
     def restore(self, stored: dict[str, Any]) -> None:
@@ -118,5 +116,4 @@ class Chain:
 
         self.state, self.tuning, self.memory = part(State, "state"), part(Tuning, "tuning"), part(adapt.Memory, "memory")
         self.top = float(stored["top"])
-        self.gram = stored["gram"] if stored["gram"].size else None
         from_words(self.rng, stored["generator"])

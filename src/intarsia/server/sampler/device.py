@@ -175,18 +175,17 @@ class Runner:
             data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
         cycle = [plan.kind(i, 0 if warmup is None else None) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
-        uses = [plan.searches or (not plan.element and plan.mixing and not kind.collapse) for kind in cycle]
+        uses = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
 
         def one_sweep(kind: Kind, chains: Chains, G: Array, number: Array) -> tuple[Chains, Array]:
             state, tuning, memory, words = chains
             words, noise = be.draw_noise(plan, words, kind)
             factor = be.factor(G, data.X, state.lam, None) if any(uses) and not kind.collapse else None
-            gram = G if plan.searches else None
-            state, stats = sweep(Sweep(be, plan, data, tuning, noise, kind, factor, gram), state)
+            state, stats = sweep(Sweep(be, plan, data, tuning, noise, kind, factor), state)
             if warmup is not None:
                 seen = adapt.Seen(number, warmup, kind, stats, strength(be, plan, data, state))
                 tuning, memory = adapt.adapt(be, plan, tuning, memory, seen)
-            return Chains(state, tuning, memory, words), G if stats.gram is None else stats.gram
+            return Chains(state, tuning, memory, words), G
 
         which = xp.asarray([kinds.index(kind) for kind in cycle])
         branches = [partial(one_sweep, kind) for kind in kinds]

@@ -27,7 +27,6 @@ TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
 LOOKS = 1  # rounds without B before each sweep, where features are many
-ROUND = 1  # sweeps of which one is wide, there
 SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
 PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
@@ -43,7 +42,7 @@ class Kind(NamedTuple):
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
-WIDE, NARROW = Kind(True, True, True, trade=True, score=True), Kind(True, False, False)
+WIDE = Kind(True, True, True, trade=True, score=True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -118,7 +117,7 @@ class Plan:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return ROUND if self.searches else 7
+        return 1 if self.searches else 7
 
     def kind(self, sweep: int, warmup: int | None = None) -> Kind:
         """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
@@ -131,8 +130,8 @@ class Plan:
             return PLAIN if place % 2 else FULL
         if self.hold == 1:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
-        if self.searches:  # B is integrated out in all; all features' scales, which cost a product over X, move in one
-            return WIDE if place == 0 else NARROW
+        if self.searches:
+            return WIDE
         if place == 0:
             return FULL._replace(trade=self.trades)
         return LIGHT if place % self.hold == 0 else SHORT
@@ -260,7 +259,6 @@ class Sweep(NamedTuple):
     noise: dict[str, Array]
     kind: Kind = FULL  # which moves are made; `Plan.kind` has the schedule
     factor: Any = None  # of B's system, where it is known
-    gram: Any = None  # X diag(lam²) Xᵀ, where it is known
 
 
 def draw_noise(plan: Plan, rng: np.random.Generator, kind: Kind = FULL) -> dict[str, Array]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from intarsia.errors import InputError
 from intarsia.server.sampler.stopping import Standing, Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_DRAWS, MANY_WARMUP, MEMORY, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, MANY_WARMUP, MEMORY, THIN, WARMUP
 
 CHECKPOINT_SECONDS = 20.0
 
@@ -58,12 +58,9 @@ class Settings:
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
 
-    def filled(self, round_: int = 0) -> "Settings":
-        """The same with a length for warm-up and thinning where none was given; checked.
-
-        With many features sweeps come in rounds: of so many.
-        """
-        warmup, thin = (MANY_WARMUP * round_, round_ // MANY_DRAWS) if round_ else (WARMUP, THIN)
+    def filled(self, many: bool = False) -> "Settings":
+        """The same with a length for warm-up and thinning where none was given, with many features or few; checked."""
+        warmup, thin = (MANY_WARMUP, 1) if many else (WARMUP, THIN)
         found = replace(
             self, warmup=warmup if self.warmup is None else self.warmup, thin=thin if self.thin is None else self.thin
         )

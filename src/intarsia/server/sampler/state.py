@@ -66,12 +66,11 @@ class Border(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What the moves accepted; of many features their scores (`inclusion.Scored`) and X diag(lam²) Xᵀ where known."""
+    """What the moves accepted; of many features their scores (`inclusion.Scored`)."""
 
     single: Array
     steps: Array
     scored: Any = None
-    gram: Any = None
 
 
 def check(X: Any, Y: Any) -> None:

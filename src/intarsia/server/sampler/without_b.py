@@ -59,10 +59,8 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     """Looks, the trade of `trade`, a walk; then B and XB."""
     be, plan, data, noise, kind = now.be, now.plan, now.data, now.noise, now.kind
     xp, X, Z = be.xp, data.X, noise["Z"]
-    if now.gram is None and not plan.looks:
-        G, XZ = be.weigh(X, state.lam, Z)
-    else:
-        G = be.weigh(X, state.lam, Z[:, :0])[0] if now.gram is None else now.gram
+    G, XZ = be.weigh(X, state.lam, Z[:, :0] if plan.looks else Z)
+    if plan.looks:
         state, G = looks(now, state, G, walk)
         XZ = be.times(X, state.lam[:, None] * Z)
     if kind.trade:
@@ -78,8 +76,6 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
     new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
     lam, size = be.put(lam, chosen, new), (there.d**2).max() * factor.trace()
-    if plan.searches and not kind.scales:
-        stats = stats._replace(gram=integrated.grown(be, X, lam, G, (columns, change), size))
     W = factor.unrotate(there.W)
     B = (Z + lam[:, None] * be.cross(X, W)) @ Vt * lam[:, None] * tau
 
@@ -115,7 +111,7 @@ def looks(now: Sweep, state: State, G: Array, walk: Walk) -> tuple[State, Array]
     def one(carry: tuple[State, Array], numbers: tuple[Array, ...]) -> tuple[tuple[State, Array], None]:
         return look(now, *carry, dict(zip(noise, numbers, strict=True)), walk), None
 
-    return now.be.scan(one, (state, G), tuple(noise.values()))[0] if now.plan.looks else (state, G)
+    return now.be.scan(one, (state, G), tuple(noise.values()))[0]
 
 
 def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk) -> tuple[State, Array]:
