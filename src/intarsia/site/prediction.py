@@ -106,7 +106,7 @@ class SiteModel:
         one, c = self.own[response], self.coefficients
         if one.back.kind != "binary" or one.expected is None:
             return dict.fromkeys(SCORES)
-        found = expected_scores(one.s_y, *one.expected, c.interval)
+        found = expected_scores(one.s_y, one.expected, one.subjects, c.interval)
         return {name: found[name] for name in SCORES}
 
     def cautions(self) -> list[str]:

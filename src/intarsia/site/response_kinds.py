@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
 from intarsia.site.prepared_table import PreparedTable, response_labels
@@ -57,7 +59,8 @@ def leaving(table: Table, kinds: Kinds) -> list[str]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """How this site's coefficients are to be read: the way back by response, notes, and the skewness of its features.
+    """How this site's coefficients are to be read: the way back by response, notes, the skewness of its features, and how many
+    subjects have each response.
 
     `planned` is the way back of all responses as study.toml tells it, for effects on other sites' responses whose scale is
     shared.
@@ -67,6 +70,7 @@ class Meaning:
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skewness: Mapping[str, float] = field(default_factory=dict)
     planned: Mapping[str, Back] = field(default_factory=dict)
+    subjects: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table, skewness: Mapping[str, float], kinds: Kinds | None = None) -> "Meaning":
@@ -75,11 +79,12 @@ class Meaning:
         backs = {} if own is None else own.backs
         notes = {} if own is None else {name: found.notes for name, found in own.prepared.items() if found.notes}
         rough = any(back.kind == "binary" for back in (*backs.values(), *ways.values()))
-        return cls(backs, notes, dict(skewness) if rough else {}, ways)
+        counts = {} if own is None else {name: int(np.isfinite(found.values).sum()) for name, found in own.prepared.items()}
+        return cls(backs, notes, dict(skewness) if rough else {}, ways, counts)
 
     def to_bytes(self) -> bytes:
         backs, ways = ({name: back.as_dict() for name, back in some.items()} for some in (self.backs, self.planned))
-        content = {"backs": backs, "notes": self.notes, "skewness": self.skewness, "planned": ways}
+        content = {"backs": backs, "notes": self.notes, "skewness": self.skewness, "planned": ways, "subjects": self.subjects}
         return json.dumps(content, indent=1).encode()
 
     @classmethod
@@ -90,6 +95,7 @@ class Meaning:
             found = json.loads(raw)
             backs, ways = ({name: Back.from_dict(back) for name, back in found[key].items()} for key in ("backs", "planned"))
             notes = {name: tuple(texts) for name, texts in found["notes"].items()}
-            return cls(backs, notes, {name: float(value) for name, value in found["skewness"].items()}, ways)
+            skewness = {name: float(value) for name, value in found["skewness"].items()}
+            return cls(backs, notes, skewness, ways, {name: int(count) for name, count in found["subjects"].items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise MessageError("The file of this site's kinds of responses is damaged. Sketch again to make it.") from None
