@@ -22,7 +22,7 @@ from intarsia.site.gram.shares import Circle, Splitting, fold_places, received
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed
+from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed, check_standardised
 from intarsia.wire.gram_packets import Holder
 from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing, commitment, cuts, digest
 from intarsia.wire.ring import Ring, product, square
@@ -208,6 +208,7 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
             raise FederationError(f"Site {name!r} rests on another cohort, order or key than this site. Align again.")
         if study.site(name).foreign(found.features, found.responses, found.covariates) is not None:
             raise FederationError(f"Site {name!r} brings columns that study.toml does not list for it. Refused.")
+        check_standardised(found)
         total += found.columns
     if total > COLUMNS_PER_SUBJECT * min(own.folds):
         of = "subjects" if len(own.folds) == 1 else "subjects of a fold"
