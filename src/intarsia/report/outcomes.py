@@ -26,7 +26,6 @@ def outcomes(m: Material) -> Html | None:
         words = in_words(kinds[m.responses[q]])
         rows.append([el("bdi", m.responses[q]), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:], _mind(m, q)])
     known = [q for q in at if m.languages[q].scale is not None]
-    unread = [m.responses[q] for q in at if q not in known]
     where = (
         "The owners share the responses' scales, so this page tells effects in each response's own language, for one standard "
         "deviation of the feature."
@@ -34,8 +33,6 @@ def outcomes(m: Material) -> Html | None:
         else "Effects on this page are in standard deviations of that. The owner reads them in the response's own language, with "
         "intervals, because it alone knows the response's spread ([deliver] share_scales in study.toml lets everybody)."
     )
-    if known and unread:
-        where += f" Standard deviations stay for {', '.join(unread)}: only the owner knows more than the spread."
     return join([
         el("p", "These responses were prepared at the site that owns them, and the linear model was fitted to what they became. ",
            where, " Selection needs no such reading."),

@@ -150,14 +150,11 @@ def own_responses(c: Coefficients, u: Units, meaning: "Meaning") -> dict[str, Re
 
 
 def shared_responses(c: Coefficients, meaning: "Meaning") -> dict[str, Response]:
-    """Other sites' responses that study.toml calls no plain measurements, where their scale is shared and says enough.
-
-    A count's root and martingale residuals need more than the scale (`Back.centre`): these stay in standard deviations.
-    """
+    """Other sites' responses that study.toml calls no plain measurements, where their scale is shared and says enough."""
     out = {}
     for label, scale in zip(c.responses, c.response_scales, strict=False):
         back, noise = meaning.planned.get(label), c.noise_variances.get(label)
-        if back is None or back.owner_only or (back.kind == "binary" and noise is None):
+        if back is None or (back.kind == "binary" and noise is None):
             continue
         out[label] = Response(nan, scale, back, 1.0 if noise is None else noise)
     return out

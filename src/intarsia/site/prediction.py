@@ -43,7 +43,7 @@ class SiteModel:
             )
         if c.response_scales:
             told = dict(zip(c.responses, c.response_scales, strict=True))
-            if any(told[label] != scale for label, scale in zip(u.responses, u.y_scale, strict=True)):
+            if any(told[label] != scale for label, scale in zip(u.responses, self.meaning.shared(u), strict=True)):
                 raise MessageError(f"The coefficients give other scales to responses of site {c.site!r} than it sent. Refused.")
 
     @property

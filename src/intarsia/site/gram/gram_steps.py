@@ -19,6 +19,7 @@ from intarsia.errors import FederationError, MessageError, PrivacyError
 from intarsia.site.data.table import Table
 from intarsia.site.gram.encode import FILE, Encoded, encode_table, opened
 from intarsia.site.gram.shares import Circle, Splitting, fold_places, received
+from intarsia.site.response_kinds import backs_of, published_scales
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.container import pack, unpack
@@ -61,7 +62,7 @@ def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) ->
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), G,
         np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32),
-        tuple(float(scale) for scale in units.y_scale) if study.deliver.share_scales else (),
+        published_scales(backs_of(table), units) if study.deliver.share_scales else (),
     )  # fmt: skip
     return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 
