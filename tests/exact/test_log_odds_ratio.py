@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from intarsia.errors import InputError
@@ -104,6 +105,20 @@ def test_where_nothing_is_predicted_a_coin_is_expected() -> None:
     found = expected_scores(0.4, (0.0, 0.0, 0.0), 10**6, 0.95)
     assert found["auc"] == pytest.approx(0.5, abs=1e-9)
     assert found["brier"] == pytest.approx(0.16, rel=1e-4)
+
+
+@pytest.mark.parametrize(("told", "true"), [(0.2, 0.05), (0.05, 0.2)])
+def test_the_brier_scores_interval_is_that_of_probabilities_that_prove_too_extreme_or_too_timid(told: float, true: float) -> None:
+    """Probabilities as far apart as `told` says, of subjects in whom the prediction explains `true`."""
+    share, rng = 0.2, np.random.default_rng(6)
+    spread = {}
+    for explained in (told, true):
+        spread[explained] = brentq(lambda sd, of=explained: 1 - linear(share, 0.0, sd)[2] - of, 0.01, 3.0)
+    z = rng.standard_normal(400_000)
+    y = rng.random(len(z)) < expit(centred(share, spread[true]) + spread[true] * z)
+    came = brier(y * 1.0, expit(centred(share, spread[told]) + spread[told] * z))
+    found = expected_scores(0.4, (told, min(told, true), max(told, true)), 10**9, 0.95)
+    assert found["brier_upper" if true < told else "brier_lower"] == pytest.approx(came, abs=0.0015)
 
 
 def test_how_common_the_answers_are_is_part_of_the_brier_scores_interval() -> None:
