@@ -91,7 +91,7 @@ def main() -> None:
     for P in (20, 60):
         truth = law(P)
         for epsilon in (1.0, 3.0, 10.0):
-            for n in (10_000, 100_000):
+            for n in (1_000, 10_000, 100_000):
                 found = [measured(n, P, epsilon, truth, seed) for seed in range(args.sets)]
                 row: dict[str, Any] = {"columns": P + 1, "epsilon": epsilon, "n": n}
                 for way in ("drawn", "taken"):

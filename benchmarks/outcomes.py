@@ -36,7 +36,7 @@ from scipy.stats import skew  # noqa: E402
 
 from intarsia.server.prediction_weights import refit_settings  # noqa: E402
 from intarsia.server.results.selection import select  # noqa: E402
-from intarsia.server.results.stacking import Refit, from_all_rows, stack  # noqa: E402
+from intarsia.server.results.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
 from intarsia.server.results.unshrunk import unshrunk  # noqa: E402
 from intarsia.server.sampler.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
@@ -194,12 +194,20 @@ def predicted(task: Task) -> dict[str, Any]:
 
     stacked = stack(rows[:, :P], rows[:, P:], C, again, stretched=np.array([True]))
     assert stacked is not None
-    expected = (float(np.clip(from_all_rows(stacked.r2, noise), 0.0, 1.0)[0]), float(stacked.r2_se[0]))
-    owner = Response(mean, s_y, Back("binary"), float(noise[0]), expected=expected)
-    p = owner.probabilities(1.96, (X[N:] @ (C + stacked.change))[:, 0], None)["mean"]
+    found = from_all_rows(stacked.alike, noise)
+    explained, low, high = (float(values[0]) for values in (found, *interval_of_explained(found, stacked.rows, 0.95)))
+    owner = Response(mean, s_y, Back("binary"), float(noise[0]), expected=(explained, low, high))
+    line = (X[N:] @ (C + stacked.change))[:, 0]
+    p = owner.probabilities(1.96, line, None)["mean"]
     intercept, slope = calibration(y[N:], p)
-    came = {"auc": auc(y[N:], p), "brier": brier(y[N:], p)}
-    return {"intercept": intercept, "slope": slope, "came": came, "expected": expected_scores(s_y, *expected, 0.95)}
+    came = {"auc": auc(y[N:], p), "brier": brier(y[N:], p), "explained": float(np.corrcoef(line, y[N:])[0, 1] ** 2)}
+    return {
+        "intercept": intercept, "slope": slope, "came": came, "expected": expected_scores(s_y, (explained, low, high), N, 0.95),
+        # What it rests on.
+        "noise": float(noise[0]), "s_y": s_y, "weight": stacked.weight, "factor": float(stacked.factor[0]),
+        "alike": float(stacked.alike[0]), "explained": [explained, low, high],
+        "slope_of_line": calibration(y[N:], expit(line))[1],
+    }  # fmt: skip
 
 
 MEASURE = {"predicted": predicted, "binary": binary, "weak": binary, "time": months, "union": union}
@@ -271,8 +279,12 @@ SUMMED = {"union": summed_union, "predicted": summed_predicted}
 
 
 def kept(path: Path) -> dict[Task, dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
+    """The rows that are whole; a last line that a killed run left half-written is dropped from the file."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    whole, _, torn = text.rpartition("\n")
+    if torn:
+        path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+    rows = [json.loads(line) for line in whole.splitlines()]
     return {Task(row["part"], row["setting"], row["number"]): row for row in rows}
 
 

@@ -1,6 +1,7 @@
 """Three small sites for the tests of the federation."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pandas as pd
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from intarsia.carriers.files import fit_files
+from intarsia.cli import main
+from intarsia.server.study.folder import StudyFolder
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
+from intarsia.wire.study_parts import SERVER
 
 NAMES = ("clinic", "mri", "lab")
 RUN = "0123456789abcdef0123456789abcdef"
@@ -136,3 +141,28 @@ def pooled_columns(parties: list[Site], tables: dict[str, pd.DataFrame]) -> pd.D
         parts.append(frame[[c for c in frame if c not in last] + last])
     whole = pd.concat(parts, axis=1)
     return (whole - whole.mean()) / whole.std(ddof=1)
+
+
+def gram_by_files(folders: Sequence[Path], study: Study, where: Path, monkeypatch: Any) -> StudyFolder:
+    """The steps of docs/gram.md in the current folder `where`, by sites that have accepted the study: the folder at the server,
+    with nothing fitted."""
+
+    def each(step: str, *files: Path, out: str = "", more: tuple[str, ...] = ()) -> None:
+        for folder in folders:
+            to = ("-o", f"{folder.name}.{out}") if out else ()
+            assert main(["site", step, str(folder), *map(str, files), *more, *to]) == 0
+
+    def all_of(kind: str) -> list[Path]:
+        return sorted(where.glob(f"*.{kind}"))
+
+    each("offer", out="offer")
+    each("share", *all_of("offer"), out="share")
+    each("combine", *all_of("share"), out="confirmation")
+    each("seal", *all_of("confirmation"))
+    each("sketch", out="gram", more=("--yes",))
+    each("deal", *all_of("gram"), out="deal")
+    each("multiply", *all_of("deal"), out="product")
+    monkeypatch.setattr("intarsia.carriers.files.fit", lambda *_args, **_more: {"verdict": "not asked for"})
+    held_by_server = SERVER in study.sketch.holders
+    fit_files([*all_of("gram"), *all_of("product"), *(all_of("deal") if held_by_server else ())], study, where / "out")
+    return StudyFolder.open(where / "out")

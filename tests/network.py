@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import psutil
-from tests.federation import KEY, NAMES, RESPONSES
+from tests.federation import KEY, RESPONSES
 
 from intarsia.carriers.flare.engine import server_command
 from intarsia.cli import main
@@ -44,19 +44,26 @@ def free_ports(count: int) -> list[int]:
 class Network:
     """Provisioned once; processes are started, killed and started again by the tests."""
 
-    def __init__(self, root: Path, tables: dict[str, pd.DataFrame], *, preshared: bool = True):
+    def __init__(
+        self,
+        root: Path,
+        tables: dict[str, pd.DataFrame],
+        responses: Mapping[str, Sequence[str]] = RESPONSES,
+        *,
+        preshared: bool = True,
+    ):
         root.mkdir(parents=True, exist_ok=True)
-        self.root = root
+        self.root, self.names = root, tuple(tables)
         self.server = root / "server"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         port, admin = free_ports(2)
         self.here("server", "init", self.server, "--port", port, "--admin-port", admin)
         KEY.save(root / "study.key")
-        for name in NAMES:
+        for name in self.names:
             where = root / name
             tables[name].to_csv(root / f"{name}.csv", index=False)
             words = ("--name", name, "--table", root / f"{name}.csv", "--id", "id")
-            self.here("site", "init", where, *words, "--responses", ",".join(RESPONSES[name]))
+            self.here("site", "init", where, *words, "--responses", ",".join(responses[name]))
             if preshared:
                 toml = (where / "site.toml").read_text().replace('# key = "', 'key = "../')
                 (where / "site.toml").write_text(toml.replace('one_column = "refuse"', 'one_column = "allow"'))
@@ -97,7 +104,7 @@ class Network:
         )
 
     def start(self, *names: str) -> None:
-        for name in names or ("server", *NAMES):
+        for name in names or ("server", *self.names):
             words = ("server", "start", self.server) if name == "server" else ("site", "serve", self.root / name)
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "intarsia", *map(str, words)],
@@ -139,7 +146,7 @@ class Network:
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[None]:
         """For a while without the key that the sites had before: a study that pins keys agrees on one of its own."""
-        files = {name: self.root / name / "site.toml" for name in NAMES}
+        files = {name: self.root / name / "site.toml" for name in self.names}
         before = {name: file.read_text() for name, file in files.items()}
         try:
             for name, file in files.items():

@@ -327,8 +327,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if weighed is not None:
             if data is not None:
                 change, follow = data.mean_units(weighed.coefficients, weighed.effects)
-                r2, r2_se = data.y.of_all(weighed.r2), data.y.of_all(weighed.r2_se)
-                weighed = Weighed(change, follow, data.y.of_all(weighed.spread, 1.0), r2, r2_se, weighed.weight)
+                told: dict[str, Any] = {name: data.y.of_all(getattr(weighed, name)) for name in ("r2", "r2_se", "alike", "rows")}
+                spread = data.y.of_all(weighed.spread, 1.0)
+                weighed = replace(weighed, coefficients=change, effects=follow, spread=spread, **told)
                 level = level - data.x.mean @ change - data.z.mean @ follow
             coef, effects, spread = coef + weighed.coefficients, effects + weighed.effects, weighed.spread
             self.stacking_weight_, self.r2_loo_ = weighed.weight, weighed.r2

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, gram, growth, mixing, resumed, storage
+from benchmarks import child, gram, growth, mixing, outcomes, resumed, storage
 from benchmarks.one_chain import OneChain
 from tests import children
 
@@ -68,6 +68,17 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     rows = resumed.gather([("a", 1), ("a", 3)], key, children.numbered, path, 1)
     assert [row["square"] for row in rows] == ["as it was kept", 9]
     assert resumed.gather([("a", 3)], key, children.numbered, path, 1) == rows == json.loads(path.read_text())
+
+
+def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path: Path) -> None:
+    row = {"part": "time", "setting": outcomes.TIME, "number": 3, "seconds": 1.0}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row)[:20])
+    assert outcomes.kept(path) == {outcomes.Task("time", outcomes.TIME, 3): row}
+    assert path.read_text() == json.dumps(row) + "\n"
+    path.write_text('{"part"')
+    assert outcomes.kept(path) == {}
+    assert path.read_text() == ""
 
 
 @pytest.mark.parametrize("what", ["row", "element"])

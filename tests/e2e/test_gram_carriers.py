@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import FIT, NAMES, RESPONSES, fingerprints, frames, gram_parties, gram_study_of
+from tests.federation import FIT, NAMES, RESPONSES, fingerprints, frames, gram_by_files, gram_parties, gram_study_of
 
-from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import carrier
 from intarsia.carriers.pipes import Hospital
 from intarsia.cli import main
@@ -159,23 +158,4 @@ def test_other_numbers_of_sites_by_files_and_through_pipes(number, tmp_path, mon
     where.mkdir()
     folders = in_folders(number, where, study)
     monkeypatch.chdir(where)
-
-    def each(step, *files, out):  # type: ignore[no-untyped-def]
-        for folder in folders:
-            run("site", step, folder, *files, *(("-o", f"{folder.name}.{out}") if out else ()))
-
-    def all_of(kind: str) -> list[Path]:
-        return sorted(where.glob(f"*.{kind}"))
-
-    each("offer", out="offer")
-    each("share", *all_of("offer"), out="share")
-    each("combine", *all_of("share"), out="confirmation")
-    each("seal", *all_of("confirmation"), out="")
-    for folder in folders:
-        run("site", "sketch", folder, "--yes", "-o", f"{folder.name}.gram")
-    each("deal", *all_of("gram"), out="deal")
-    each("multiply", *all_of("deal"), out="product")
-    monkeypatch.setattr("intarsia.carriers.files.fit", lambda *_args, **_more: {"verdict": "not asked for"})
-    files = [*all_of("gram"), *all_of("product"), *(all_of("deal") if number == 2 else ())]
-    fit_files(files, study, where / "out")
-    assert np.array_equal(gram.joint(StudyFolder.open(where / "out")), expected)
+    assert np.array_equal(gram.joint(gram_by_files(folders, study, where, monkeypatch)), expected)

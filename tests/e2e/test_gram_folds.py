@@ -14,10 +14,10 @@ from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
-from intarsia.server.study import protocol
+from intarsia.server.study import gram, protocol
 from intarsia.server.study.check import check
-from intarsia.server.study.fit import fit
-from intarsia.server.study.fold_checks import check_folds
+from intarsia.server.study.fit import fit, posterior_of
+from intarsia.server.study.fold_checks import check_folds, replicate
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.gram.shares import fold_places
 from intarsia.wire.study import Study
@@ -64,6 +64,29 @@ def test_checks_from_folds_are_those_from_pooled_rows_split_the_same_way(collect
     np.testing.assert_allclose(found.elpd, elpd, rtol=1e-6)
     assert (found.r2 > 0.5).all()
     assert (found.r2_se < 0.1).all()
+
+
+def test_replication_from_folds_is_that_from_pooled_rows_split_the_same_way(collected):
+    """The first of three folds against the other two: a feature that acts, one that does not, and a set of two."""
+    folder = collected[0]
+    joined = gram.joined(folder)
+    posterior, _ = posterior_of(folder.study, joined, SHORT)
+    acting, idle = joined.features.index("site2_0"), joined.features.index("site1_1")
+    findings = [np.array([acting]), np.array([idle]), np.array([acting, idle])]
+    found = replicate(folder, SHORT, posterior, findings)
+
+    rows, part = split_rows(*collected)
+    X, Y = rows[:, :-2], rows[:, -2:]
+    whole, *halves = (sample(X[of], Y[of], settings=SHORT).C for of in (part >= 0, part < 1, part >= 1))
+    expected = np.empty((3, 2))
+    for i, members in enumerate(findings):
+        signs = np.where(X[:, members].T @ X[:, members[0]] < 0, -1.0, 1.0)
+        effect, *again = ((C[:, :, members] * signs[:, None]).sum(axis=2).reshape(-1, 2) for C in (whole, *halves))
+        q = np.argmax(np.abs(effect.mean(axis=0)) / effect.std(axis=0))
+        expected[i] = [(np.sign(one[:, q]) == np.sign(effect[:, q].mean())).mean() for one in again]
+    np.testing.assert_array_equal(found.probability, expected)
+    assert found.replicates[0]
+    assert 0 < found.probability[1].min() < 1  # the halves were fitted, and say something of their own
 
 
 def test_the_command_uses_the_folds_and_refuses_another_number(collected):

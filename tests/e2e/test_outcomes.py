@@ -117,13 +117,13 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
         site.folder.mkdir()
     told = fit(sites, study(deliver={"share_scales": True}), folder=tmp_path / "server")
     lab, clinic = told.models["lab"], told.models["clinic"]
-    found = rows(lab)
+    found, here = rows(lab), told.table().set_index(["feature", "response"])
     asthma = found["g1", "asthma"]
     # The noise variance is at its mean here, where the owner has its draws.
     c, j, k = lab.coefficients, lab.coefficients.features.index("g1"), lab.coefficients.responses.index("asthma")
     plain = log_odds_ratio(c.mean[j, k], c.response_scales[k], c.noise_variances["asthma"]) / lab.units.x_scale[j]
     assert asthma["effect"] == pytest.approx(plain, rel=1e-9)
-    whole = told.table().set_index(["feature", "response"]).loc[("g1", "asthma")]
+    whole = here.loc[("g1", "asthma")]
     assert abs(asthma["effect"] - whole["effect"]) < whole["sd"] / 5
     assert asthma["odds_ratio"] == pytest.approx(np.exp(asthma["unshrunk"]))
     assert asthma["unit"] == "log odds ratio per unit of the feature"
@@ -131,11 +131,14 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert found["g1", "months"]["unit"] == "months per unit of the feature"
     assert found["g1", "stage"]["unit"] == "score per unit of the feature"
     assert found["g1", "fev1"]["unit"] == "units of the response per unit of the feature"
-    assert found["g1", "visits"]["unit"] == "sd of the response per unit of the feature"  # a count needs its mean too
+    # A count needs its mean too: what its owner shares is both in one number, and others read the ratios that it reads itself.
+    visits = here.loc[("g1", "visits")]
+    assert found["g1", "visits"]["unit"] == visits["unit"] == "log ratio per unit of the feature"
+    assert found["g1", "visits"]["ratio"] == pytest.approx(visits["ratio"], rel=1e-9)
+    assert found["g1", "visits"]["ratio_is"] == "ratio at the mean count"
     # The report tells each response in its own language: here the odds ratio of the sparse posterior and the unshrunk one.
     material = from_folder(tmp_path / "server")
     page = render(material)
-    here = told.table().set_index(["feature", "response"])
     p, at = material.features.index("x0"), material.responses.index("asthma")
     sparse = material.languages[at].told(float(material.mean[p, at]))
     assert f"{sparse} odds ratio" in page
@@ -144,7 +147,7 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert re.search(r"−\d\.\d+ months", page)
     assert "log odds ratio per sd" in page  # the forest's axis
     assert "months per sd" in page
-    assert "Standard deviations stay for visits" in page
+    assert "ratio at the mean count, unshrunk [95 %]" in page
     assert re.search(r"0\.\d\d \[0\.\d\d, 0\.\d\d\]</td>", page)  # the AUC to be expected
     # So does the server, per standard deviation of the features, whose scales it does not know.
     run("report", tmp_path / "server", "--table", tmp_path / "results.csv")
@@ -155,7 +158,7 @@ def test_other_sites_read_odds_ratios_where_the_scale_is_shared(result: StudyRes
     assert row["odds_ratio"] == pytest.approx(np.exp(row["unshrunk"]))
     assert row["unshrunk"] == pytest.approx(asthma["unshrunk"] * lab.units.x_scale[j])
     assert table.loc[("g1", "months"), "unit"] == "months per sd of the feature"
-    assert table.loc[("g1", "visits"), "unit"] == "sd of the response per sd of the feature"
+    assert table.loc[("g1", "visits"), "unit"] == "log ratio per sd of the feature"
     assert set(lab.coefficients.noise_variances) == {"asthma"}
     q = clinic.coefficients.own_responses.index("asthma")
     assert lab.coefficients.noise_variances["asthma"] == pytest.approx(clinic.coefficients.sigma2_mean[q])

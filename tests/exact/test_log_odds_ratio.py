@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from intarsia.errors import InputError
@@ -92,7 +93,8 @@ def test_expected_scores_are_those_of_calibrated_probabilities(share: float, sd:
     p = expit(centred(share, sd) + sd * rng.standard_normal(200_000))
     y = (rng.random(len(p)) < p) * 1.0
     _, s_y, sigma2 = linear(share, 0.0, sd)
-    found = expected_scores(s_y, 1 - sigma2, 0.02, 0.95)
+    explained = 1 - sigma2
+    found = expected_scores(s_y, (explained, 0.8 * explained, 1.2 * explained), 10**6, 0.95)
     assert found["auc"] == pytest.approx(auc(y, p), abs=0.006)
     assert found["brier"] == pytest.approx(brier(y, p), abs=0.002)
     assert found["auc_lower"] < found["auc"] < found["auc_upper"]
@@ -100,14 +102,39 @@ def test_expected_scores_are_those_of_calibrated_probabilities(share: float, sd:
 
 
 def test_where_nothing_is_predicted_a_coin_is_expected() -> None:
-    found = expected_scores(0.4, -0.05, 0.0, 0.95)
+    found = expected_scores(0.4, (0.0, 0.0, 0.0), 10**6, 0.95)
     assert found["auc"] == pytest.approx(0.5, abs=1e-9)
     assert found["brier"] == pytest.approx(0.16, rel=1e-4)
+
+
+@pytest.mark.parametrize(("told", "true"), [(0.2, 0.05), (0.05, 0.2)])
+def test_the_brier_scores_interval_is_that_of_probabilities_that_prove_too_extreme_or_too_timid(told: float, true: float) -> None:
+    """Probabilities as far apart as `told` says, of subjects in whom the prediction explains `true`."""
+    share, rng = 0.2, np.random.default_rng(6)
+    spread = {}
+    for explained in (told, true):
+        spread[explained] = brentq(lambda sd, of=explained: 1 - linear(share, 0.0, sd)[2] - of, 0.01, 3.0)
+    z = rng.standard_normal(400_000)
+    y = rng.random(len(z)) < expit(centred(share, spread[true]) + spread[true] * z)
+    came = brier(y * 1.0, expit(centred(share, spread[told]) + spread[told] * z))
+    found = expected_scores(0.4, (told, min(told, true), max(told, true)), 10**9, 0.95)
+    assert found["brier_upper" if true < told else "brier_lower"] == pytest.approx(came, abs=0.0015)
+
+
+def test_how_common_the_answers_are_is_part_of_the_brier_scores_interval() -> None:
+    """Nothing is predicted, 400 subjects: the score of new subjects is p(1 − p), and p is known to ±.03 only."""
+    share = 0.07
+    found = expected_scores(np.sqrt(share * (1 - share)), (0.0, 0.0, 0.0), 400, 0.95)
+    drawn = np.random.default_rng(5).binomial(400, share, 4000) / 400  # what a cohort's share may be of where the truth is .07
+    low, high = np.quantile(drawn * (1 - drawn), [0.025, 0.975])
+    assert found["brier_lower"] == pytest.approx(low, abs=0.003)
+    assert found["brier_upper"] == pytest.approx(high, abs=0.003)
+    assert found["auc_lower"] == found["auc_upper"]
 
 
 def test_probabilities_are_as_far_apart_as_rows_left_out_allow() -> None:
     """Not as the whole model could explain: of two subjects, the same linear prediction means less where less is predicted."""
     line = np.array([-0.5, 0.5])
     whole = Response(0.3, 0.458, Back("binary"), 0.5).probabilities(1.96, line, None)["mean"]
-    less = Response(0.3, 0.458, Back("binary"), 0.5, expected=(0.1, 0.03)).probabilities(1.96, line, None)["mean"]
+    less = Response(0.3, 0.458, Back("binary"), 0.5, expected=(0.1, 0.03, 0.2)).probabilities(1.96, line, None)["mean"]
     assert np.ptp(less) < 0.9 * np.ptp(whole)

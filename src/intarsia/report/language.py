@@ -78,7 +78,7 @@ def languages(m: Material) -> list[Language]:
     out = []
     for q, response in enumerate(m.responses):
         back = planned(kinds[response]) if response in kinds else Back("continuous")
-        out.append(Language(back, None if back.owner_only else m.scales.get(response), float(noise[q])))
+        out.append(Language(back, m.scales.get(response), float(noise[q])))
     return out
 
 

@@ -26,7 +26,6 @@ def outcomes(m: Material) -> Html | None:
         words = in_words(kinds[m.responses[q]])
         rows.append([el("bdi", m.responses[q]), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:], _mind(m, q)])
     known = [q for q in at if m.languages[q].scale is not None]
-    unread = [m.responses[q] for q in at if q not in known]
     where = (
         "The owners share the responses' scales, so this page tells effects in each response's own language, for one standard "
         "deviation of the feature."
@@ -34,8 +33,6 @@ def outcomes(m: Material) -> Html | None:
         else "Effects on this page are in standard deviations of that. The owner reads them in the response's own language, with "
         "intervals, because it alone knows the response's spread ([deliver] share_scales in study.toml lets everybody)."
     )
-    if known and unread:
-        where += f" Standard deviations stay for {', '.join(unread)}: only the owner knows more than the spread."
     return join([
         el("p", "These responses were prepared at the site that owns them, and the linear model was fitted to what they became. ",
            where, " Selection needs no such reading."),
@@ -94,19 +91,19 @@ def _which(m: Material) -> Html:
 
 def _expected(m: Material, at: list[int]) -> Html | None:
     """AUC and Brier score to be expected of yes/no predictions, from rows left out."""
-    found = m.judgement.expected_r2(np.diagonal(m.posterior.noise_covariance().values))
+    found = m.judgement.expected_r2(np.diagonal(m.posterior.noise_covariance().values), m.probability)
     yes = [q for q in at if m.study.kinds[m.responses[q]]["kind"] == "binary"]
     if found is None or not yes:
         return None
     rows: list[list[Any]] = []
     for q in yes:
-        r2, se = float(found[0][q]), float(found[1][q])
-        row: list[Any] = [el("bdi", m.responses[q]), f"{fixed(r2)} ± {fixed(se)}"]
+        r2, low, high = (float(values[q]) for values in found)
+        row: list[Any] = [el("bdi", m.responses[q]), f"{fixed(r2)} [{fixed(low)}, {fixed(high)}]"]
         scale = m.scales.get(m.responses[q])
         if scale is None:
             rows.append([*row, "its owner reads it", "its owner reads it"])
             continue
-        s = expected_scores(scale, r2, se, m.probability)
+        s = expected_scores(scale, (r2, low, high), int(m.posterior.tree.attrs["n"]), m.probability)
         rows.append([
             *row, f"{fixed(s['auc'])} [{fixed(s['auc_lower'])}, {fixed(s['auc_upper'])}]",
             f"{fixed(s['brier'], 3)} [{fixed(s['brier_lower'], 3)}, {fixed(s['brier_upper'], 3)}]; {fixed(scale**2, 3)} without "
@@ -118,7 +115,7 @@ def _expected(m: Material, at: list[int]) -> Html | None:
         el("p", "From rows of the sketch that were left out: what new subjects like those of the study would show. An AUC of 0.5 "
            "is a coin, 1 is certain; a Brier score of 0 is perfect. How probabilities are calibrated shows only where outcomes "
            "are known: intarsia predict finish --observed."),
-        table(["response", "variance explained in new subjects", f"AUC [{level}]", f"Brier score [{level}]"], rows),
+        table(["response", f"variance explained in new subjects [{level}]", f"AUC [{level}]", f"Brier score [{level}]"], rows),
     ])  # fmt: skip
 
 

@@ -60,22 +60,18 @@ class Fitted:
     Gamma: Array | None
     X: Array
     Y: Array
-    adjusted: "Adjusted | None" = None
+    adjusted: "Adjusted | AdjustedInParts | None" = None
 
     def share_left(self) -> Array:
         """(Q) the part of each response's mean square that the covariates do not explain."""
         if self.adjusted is None:
             return np.ones(self.Y.shape[1])
-        left, taken = np.square(self.Y).sum(axis=0), np.square(self.adjusted.Y_taken).sum(axis=0)
-        rows = len(self.Y) + self.adjusted.c
-        whole = (left + taken) / rows
-        return np.asarray(np.where(whole > 0, left / len(self.Y) / np.where(whole > 0, whole, 1.0), 1.0))
+        left, whole = np.nanmean(np.square(self.Y), axis=0), self.adjusted.mean_squares(len(self.Y))
+        return np.asarray(np.where(whole > 0, left / np.where(whole > 0, whole, 1.0), 1.0))
 
     def effects_follow(self, change: Array) -> Array:
         """How the mean of Γ (c, Q) changes when C is changed by so much: −(ZᵀZ)⁻¹ZᵀX times it."""
-        if self.adjusted is None:
-            return np.zeros((0, change.shape[1]))
-        return np.asarray(-linalg.solve_triangular(self.adjusted.R, self.adjusted.X_taken @ change))
+        return np.zeros((0, change.shape[1])) if self.adjusted is None else self.adjusted.effects_follow(change)
 
 
 @dataclass(frozen=True)
@@ -94,6 +90,14 @@ class Adjusted:
     @property
     def c(self) -> int:
         return len(self.R)
+
+    def mean_squares(self, rows: int) -> Array:
+        """(Q) of the responses before Z was projected out; what is left stands for so many rows."""
+        total = np.square(self.Y_left).sum(axis=0) + np.square(self.Y_taken).sum(axis=0)
+        return np.asarray(total / (rows + self.c))
+
+    def effects_follow(self, change: Array) -> Array:
+        return np.asarray(-linalg.solve_triangular(self.R, self.X_taken @ change))
 
     def draw_effects(self, draws: Draws, rng: np.random.Generator, power: float = 1.0) -> Array:
         """One draw of Γ (chain, draw, c, Q) for every draw of Σ and all of C; `power` is the likelihood's."""
@@ -185,6 +189,14 @@ class AdjustedInParts:
     X_left: Array
     Y_left: Array
 
+    def mean_squares(self, rows: int) -> Array:
+        """(Q) of the responses before Z was projected out."""
+        return np.asarray(np.nanmean(np.square(self.Y), axis=0))
+
+    def effects_follow(self, change: Array) -> Array:
+        each = zip((~np.isnan(self.Y)).T, change.T, strict=True)
+        return np.stack([-np.linalg.pinv(self.Z[rows]) @ (self.X[rows] @ of) for rows, of in each], axis=1)
+
     def draw_effects(self, draws: Draws, rng: np.random.Generator) -> Array:
         """One draw of Γ (chain, draw, c, Q) for every draw of C and Σ: for each response least squares of Y − XC, with noise of
         covariance Σ added to the rows, over the rows that have it.
@@ -230,7 +242,7 @@ def sample_adjusted(
         parts = adjust_in_parts(covariates.Z, X, Y, covariates.names)
         draws = run(parts.X_left, parts.Y_left)
         effects = parts.draw_effects(draws, np.random.default_rng([seed, _STREAM]))
-        return Fitted(draws, effects, parts.X_left, parts.Y_left)
+        return Fitted(draws, effects, parts.X_left, parts.Y_left, parts)
     adjusted = adjust(covariates.Z, X, Y, covariates.names)
     draws = run(adjusted.X_left, adjusted.Y_left)
     Gamma = adjusted.draw_effects(draws, np.random.default_rng([seed, _STREAM]), power)

@@ -43,4 +43,5 @@ def weigh(
         return None
     left = fitted.share_left()
     effects = fitted.effects_follow(stacked.change)
-    return Weighed(stacked.change, effects, stacked.spread, 1 - (1 - stacked.r2) * left, stacked.r2_se * left, stacked.weight)
+    r2, alike = (1 - (1 - values) * left for values in (stacked.r2, stacked.alike))
+    return Weighed(stacked.change, effects, stacked.spread, r2, stacked.r2_se * left, alike, stacked.rows, stacked.weight)

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan, sqrt
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.kinds import Back
 from intarsia.wire.log_odds import effect_caution, normal_draws, response_caution
 from intarsia.wire.result_table import UNSHRUNK, Told, flat_interval
+
+if TYPE_CHECKING:  # its libraries of tables are not needed to read an effect
+    from intarsia.site.response_kinds import Meaning
 
 Array = NDArray[np.float64]
 _ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not worth a word
@@ -31,8 +33,9 @@ _SUMMARY = ("mean", "sd", "lower", "upper")
 @dataclass(frozen=True)
 class Response:
     """What its owner knows of a response: mean, standard deviation, the way back, its noise variance, how much wider the
-    predictions are than the draws say (`spread`), and what share of variance they will explain in new subjects with its standard
-    error (`expected`; None where no row was left out). Who reads a response whose scale is shared does not know its mean: NaN."""
+    predictions are than the draws say (`spread`), what share of variance they will explain in new subjects with the ends of its
+    interval (`expected`; None where no row was left out), and how many `subjects` have it. Who reads a response whose scale is
+    shared does not know its mean: NaN."""
 
     y_mean: float
     s_y: float
@@ -40,7 +43,8 @@ class Response:
     sigma2_mean: float
     sigma2: Array | None = field(default=None, repr=False)
     spread: float = 1.0
-    expected: tuple[float, float] | None = None
+    expected: tuple[float, float, float] | None = None
+    subjects: int = 0
 
     def features(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Any]:
         """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
@@ -131,29 +135,26 @@ class Response:
         return {"mean": p, "sd": slope * spread * p * (1 - p), "lower": low, "upper": high}
 
 
-def own_responses(c: Coefficients, u: Units, meaning: Meaning) -> dict[str, Response]:
+def own_responses(c: Coefficients, u: Units, meaning: "Meaning") -> dict[str, Response]:
     """The site's own responses by label, a plain measurement among them as such."""
     out = {}
     for k, label in enumerate(u.responses):
         back = meaning.backs.get(label, Back("continuous"))
         sigma2 = None if c.sigma2 is None else c.sigma2[:, k]
-        expected = (c.r2_expected[k], c.r2_expected_se[k]) if c.r2_expected else None
+        expected = (c.r2_expected[k], c.r2_expected_lower[k], c.r2_expected_upper[k]) if c.r2_expected else None
         out[label] = Response(
             float(u.y_mean[k]), float(u.y_scale[k]), back, float(c.sigma2_mean[k]), sigma2,
-            1.0 if c.spread is None else float(c.spread[k]), expected,
+            1.0 if c.spread is None else float(c.spread[k]), expected, meaning.subjects.get(label, 0),
         )  # fmt: skip
     return out
 
 
-def shared_responses(c: Coefficients, meaning: Meaning) -> dict[str, Response]:
-    """Other sites' responses that study.toml calls no plain measurements, where their scale is shared and says enough.
-
-    A count's root and martingale residuals need more than the scale (`Back.centre`): these stay in standard deviations.
-    """
+def shared_responses(c: Coefficients, meaning: "Meaning") -> dict[str, Response]:
+    """Other sites' responses that study.toml calls no plain measurements, where their scale is shared and says enough."""
     out = {}
     for label, scale in zip(c.responses, c.response_scales, strict=False):
         back, noise = meaning.planned.get(label), c.noise_variances.get(label)
-        if back is None or back.owner_only or (back.kind == "binary" and noise is None):
+        if back is None or (back.kind == "binary" and noise is None):
             continue
         out[label] = Response(nan, scale, back, 1.0 if noise is None else noise)
     return out

@@ -43,7 +43,7 @@ class SiteModel:
             )
         if c.response_scales:
             told = dict(zip(c.responses, c.response_scales, strict=True))
-            if any(told[label] != scale for label, scale in zip(u.responses, u.y_scale, strict=True)):
+            if any(told[label] != scale for label, scale in zip(u.responses, self.meaning.shared(u), strict=True)):
                 raise MessageError(f"The coefficients give other scales to responses of site {c.site!r} than it sent. Refused.")
 
     @property
@@ -106,7 +106,7 @@ class SiteModel:
         one, c = self.own[response], self.coefficients
         if one.back.kind != "binary" or one.expected is None:
             return dict.fromkeys(SCORES)
-        found = expected_scores(one.s_y, *one.expected, c.interval)
+        found = expected_scores(one.s_y, one.expected, one.subjects, c.interval)
         return {name: found[name] for name in SCORES}
 
     def cautions(self) -> list[str]:

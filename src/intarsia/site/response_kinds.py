@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
 from intarsia.site.prepared_table import PreparedTable, response_labels
+from intarsia.site.units import Units
 from intarsia.wire.kinds import Back, check_kind, planned
 from intarsia.wire.study import Study
 
@@ -55,9 +58,21 @@ def leaving(table: Table, kinds: Kinds) -> list[str]:
     return response_labels(table, kinds)
 
 
+def published_scales(backs: Mapping[str, Back], units: Units) -> tuple[float, ...]:
+    """One number per response of the site, by which others read effects on it; `backs` are those of its own responses."""
+    plain = Back("continuous")
+    return tuple(backs.get(k, plain).shared_scale(float(s)) for k, s in zip(units.responses, units.y_scale, strict=True))
+
+
+def backs_of(table: Table) -> Mapping[str, Back]:
+    """How the responses of a table that is about to be sketched are to be read."""
+    return table.backs if isinstance(table, PreparedTable) else {}
+
+
 @dataclass(frozen=True)
 class Meaning:
-    """How this site's coefficients are to be read: the way back by response, notes, and the skewness of its features.
+    """How this site's coefficients are to be read: the way back by response, notes, the skewness of its features, and how many
+    subjects have each response.
 
     `planned` is the way back of all responses as study.toml tells it, for effects on other sites' responses whose scale is
     shared.
@@ -67,19 +82,25 @@ class Meaning:
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     skewness: Mapping[str, float] = field(default_factory=dict)
     planned: Mapping[str, Back] = field(default_factory=dict)
+    subjects: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table, skewness: Mapping[str, float], kinds: Kinds | None = None) -> "Meaning":
         own = table if isinstance(table, PreparedTable) else None
         ways = {name: planned(said) for name, said in (kinds or {}).items()}
-        backs = {} if own is None else own.backs
+        backs = backs_of(table)
         notes = {} if own is None else {name: found.notes for name, found in own.prepared.items() if found.notes}
         rough = any(back.kind == "binary" for back in (*backs.values(), *ways.values()))
-        return cls(backs, notes, dict(skewness) if rough else {}, ways)
+        counts = {} if own is None else {name: int(np.isfinite(found.values).sum()) for name, found in own.prepared.items()}
+        return cls(backs, notes, dict(skewness) if rough else {}, ways, counts)
+
+    def shared(self, units: Units) -> tuple[float, ...]:
+        """What a study that shares scales is told of the site's own responses."""
+        return published_scales(self.backs, units)
 
     def to_bytes(self) -> bytes:
         backs, ways = ({name: back.as_dict() for name, back in some.items()} for some in (self.backs, self.planned))
-        content = {"backs": backs, "notes": self.notes, "skewness": self.skewness, "planned": ways}
+        content = {"backs": backs, "notes": self.notes, "skewness": self.skewness, "planned": ways, "subjects": self.subjects}
         return json.dumps(content, indent=1).encode()
 
     @classmethod
@@ -90,6 +111,7 @@ class Meaning:
             found = json.loads(raw)
             backs, ways = ({name: Back.from_dict(back) for name, back in found[key].items()} for key in ("backs", "planned"))
             notes = {name: tuple(texts) for name, texts in found["notes"].items()}
-            return cls(backs, notes, {name: float(value) for name, value in found["skewness"].items()}, ways)
+            skewness = {name: float(value) for name, value in found["skewness"].items()}
+            return cls(backs, notes, skewness, ways, {name: int(count) for name, count in found["subjects"].items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise MessageError("The file of this site's kinds of responses is damaged. Sketch again to make it.") from None

@@ -27,7 +27,7 @@ from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
-from intarsia.site.response_kinds import Meaning, kinds_of, leaving, prepared, read_kinds
+from intarsia.site.response_kinds import Meaning, backs_of, kinds_of, leaving, prepared, published_scales, read_kinds
 from intarsia.site.run_store import RunStore, alone
 from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
@@ -323,7 +323,7 @@ class Site:
         pending = store.get(waiting)
         if pending is None:
             result = self.make(study, key, table, order, mac, check)
-            shared = tuple(float(scale) for scale in result.units.y_scale) if study.deliver.share_scales else ()
+            shared = published_scales(backs_of(table), result.units) if study.deliver.share_scales else ()
             message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())

@@ -19,7 +19,7 @@ from intarsia.site.align import Tokens
 from intarsia.site.data.table import Table
 from intarsia.site.part_table import PartTable
 from intarsia.site.response_kinds import FILE as KINDS_FILE
-from intarsia.site.response_kinds import Meaning, kinds_of, prepared
+from intarsia.site.response_kinds import Meaning, backs_of, kinds_of, prepared, published_scales
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.announcement import check_adjustable
@@ -144,7 +144,8 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
             for portion, part, check in zip(portions, tables, checks, strict=True)
         ]
         units = common_units([one.units for one in made], [len(p.order) for p in portions], table.responses)
-        parts = {p.number: _final(site, study, one, units) for p, one in zip(portions, made, strict=True)}
+        scales = published_scales(backs_of(table), units) if study.deliver.share_scales else ()
+        parts = {p.number: _final(site, study, one, units, scales) for p, one in zip(portions, made, strict=True)}
         pending = GroupedSketch(site.name, study.hash, tuple(units.responses), parts).to_bytes()
         skewness = {c.name: c.skewness for check in checks for c in check.facts.own_columns}
         store.replace("units.secret", units.to_bytes())
@@ -226,11 +227,11 @@ def _pooled(means: Sequence[Any], scales: Sequence[Any], n: NDArray[np.float64])
     return mean, np.sqrt(scatter / (n.sum() - 1))
 
 
-def _final(site: "Site", study: Study, made: Any, units: Units) -> Sketch:
+def _final(site: "Site", study: Study, made: Any, units: Units, scales: tuple[float, ...]) -> Sketch:
     """A group's sketch in the scales of all groups, for the study as everybody knows it."""
     own, message = made.units, made.message
     at = [units.responses.index(label) for label in own.responses]
-    shared = tuple(float(scale) for scale in units.y_scale[at]) if study.deliver.share_scales else ()
+    shared = tuple(scales[k] for k in at) if scales else ()
     return replace(
         message,
         X=message.X * (own.x_scale / units.x_scale), Y=message.Y * (own.y_scale / units.y_scale[at]),

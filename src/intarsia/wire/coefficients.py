@@ -25,10 +25,11 @@ _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
 _ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
 _UNSHRUNK = ("unshrunk", "unshrunk_sd")
+_EXPECTED = ("r2_expected", "r2_expected_lower", "r2_expected_upper")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread", "unshrunk_sd")
 _ENTRIES = (
     "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
-    "selected_count", "r2_loo", "r2_expected", "r2_expected_se", "response_scales", "noise_variances",
+    "selected_count", "r2_loo", *_EXPECTED, "response_scales", "noise_variances",
 )  # fmt: skip
 
 
@@ -67,8 +68,8 @@ class Coefficients:
     effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
     `local_fdr` (own feature, response) is the probability that selecting a coefficient is wrong. `selected_count` and `r2_loo`
     say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
-    variance explained (none where it was not worked out); `r2_expected` and its standard error what predictions for new subjects
-    will explain. `response_scales` are all responses' standard deviations where the
+    variance explained (none where it was not worked out); `r2_expected` and the ends of its interval what predictions for new
+    subjects will explain. `response_scales` are all responses' standard deviations where the
     study shares them, and then `noise_variances` has the noise variance of every yes/no response: an odds ratio needs both.
     `unshrunk` and `unshrunk_sd` (own feature, response) are the effects under a flat prior of their own.
     Unless `converged`, all of it is provisional. `fit_parts` has the digest of every site's message of this fit: sites that
@@ -108,7 +109,8 @@ class Coefficients:
     selected_count: tuple[int, ...] = ()
     r2_loo: tuple[float, ...] = ()
     r2_expected: tuple[float, ...] = ()
-    r2_expected_se: tuple[float, ...] = ()
+    r2_expected_lower: tuple[float, ...] = ()
+    r2_expected_upper: tuple[float, ...] = ()
     response_scales: tuple[float, ...] = ()
     noise_variances: Mapping[str, float] = field(default_factory=dict)
     fit_parts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -160,7 +162,8 @@ class Coefficients:
             "selected_count": list(self.selected_count),
             "r2_loo": list(self.r2_loo),
             "r2_expected": list(self.r2_expected),
-            "r2_expected_se": list(self.r2_expected_se),
+            "r2_expected_lower": list(self.r2_expected_lower),
+            "r2_expected_upper": list(self.r2_expected_upper),
             "response_scales": list(self.response_scales),
             "noise_variances": dict(self.noise_variances),
             "fit_parts": dict(self.fit_parts),
@@ -203,7 +206,8 @@ class Coefficients:
             selected_count=tuple(header["selected_count"]),
             r2_loo=tuple(header["r2_loo"]),
             r2_expected=tuple(header["r2_expected"]),
-            r2_expected_se=tuple(header["r2_expected_se"]),
+            r2_expected_lower=tuple(header["r2_expected_lower"]),
+            r2_expected_upper=tuple(header["r2_expected_upper"]),
             response_scales=check_scales(header["response_scales"], len(responses)),
             noise_variances=header["noise_variances"],
             fit_parts=header["fit_parts"],
@@ -227,10 +231,10 @@ def _check_entries(header: Mapping[str, Any], site: str, responses: int) -> int:
         raise MessageError("The coefficients message has noise variances that cannot be.")
     own, counts = sum(s == site for s in sites), header["selected_count"]
     fits = isinstance(counts, list) and len(counts) in (0, own) and all(type(v) is int and v >= 0 for v in counts)
-    for name, low in (("r2_loo", -math.inf), ("r2_expected", 0.0), ("r2_expected_se", 0.0)):
+    for name, low in (("r2_loo", -math.inf), *((name, 0.0) for name in _EXPECTED)):
         r2 = header[name]
-        fits = fits and isinstance(r2, list) and len(r2) in (0, own) and all(type(v) is float and v >= low for v in r2)
-    if not fits or len(header["r2_expected"]) != len(header["r2_expected_se"]):
+        fits = fits and isinstance(r2, list) and len(r2) in (0, own) and all(type(v) is float and low <= v <= 1 for v in r2)
+    if not fits or len({len(header[name]) for name in _EXPECTED}) > 1:
         raise MessageError("The coefficients message says of the site's responses what cannot be.")
     return own
 

@@ -22,6 +22,7 @@ from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
 
 BLOCK = "block.number"  # entry of a request that says which block; no site can be called so
+ROUNDING = 1e-6  # of n: a sum of squares is off by less than a hundredth of it
 _ROLES = ("features", "responses", "covariates")
 
 
@@ -221,6 +222,16 @@ def check_signed(study: Study, name: str, message: GramBlock | GramProduct) -> N
     key = study.site(name).signing_key
     if key is None or not verify(key, message.signature, message.body()):
         raise FederationError(f"The {what} of site {name!r} is not signed with its key in study.toml. Refused.")
+
+
+def check_standardised(block: GramBlock) -> None:
+    """Every column has Σx² = n − 1 but for rounding: one of another length would be shrunk otherwise than the others."""
+    lengths = np.ldexp(np.diagonal(block.G, axis1=1, axis2=2).view(np.int64).astype(np.float64).sum(axis=0), -2 * block.bits)
+    if (np.abs(lengths - (block.n - 1)) > ROUNDING * block.n).any():
+        raise FederationError(
+            f"gram: the columns of site {block.site!r} are not standardised: each must have a sum of squares of n − 1. Refused; "
+            "nothing was shared with it. Ask the site which version of intarsia made its block."
+        )
 
 
 def _hex(value: Any, length: int) -> bool:

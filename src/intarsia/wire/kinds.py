@@ -68,7 +68,8 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def planned(said: Mapping[str, Any]) -> "Back":
-    """The way back as the study file alone tells it: words and units, without what only the owner knows (`centre`)."""
+    """The way back as the study file alone tells it: words and units, without what only the owner knows (`centre`; it is
+    in the scale that the owner shares)."""
     kind = said["kind"]
     how = {"time": said.get("method", RMST), "count": "anscombe", "skewed": "log"}.get(kind, "")
     return Back(kind, said.get("transform", how), said.get("unit", ""))
@@ -155,10 +156,10 @@ class Back:
         language = self.language
         return language.unit or ("units of the response" if language.effect == "difference" else language.effect)
 
-    @property
-    def owner_only(self) -> bool:
-        """Does reading an effect need more than the response's standard deviation: `centre`, which only the owner knows?"""
-        return self.transform in ("anscombe", MARTINGALE)
+    def shared_scale(self, s_y: float) -> float:
+        """What the owner publishes where the study shares scales: the standard deviation or, where reading an effect needs
+        `centre` too, the two in one number, by which others read it with a `centre` of 1."""
+        return float(self.effect(1.0, s_y=s_y)) if self.transform in ("anscombe", MARTINGALE) else s_y
 
     @property
     def predicts(self) -> str:
@@ -182,7 +183,7 @@ class Back:
         C = np.asarray(C, dtype=np.float64)
         if self.kind == "binary":
             return log_odds_ratio(C, s_y, sigma2, skewness, share)
-        if self.owner_only:
+        if self.transform in ("anscombe", MARTINGALE):
             # 2√(μ + 3/8) changes by dμ/√μ; a martingale residual by log HR × (share of subjects with an event).
             return C * s_y / (np.sqrt(self.centre) if self.transform == "anscombe" else self.centre)
         return C * s_y

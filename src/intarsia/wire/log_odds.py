@@ -7,7 +7,7 @@ skewed feature adds γ β² E[p(1 − p)(1 − 2p)] / 2, γ its skewness: the eq
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import log
+from math import hypot, log
 from statistics import NormalDist
 from typing import Any
 
@@ -33,12 +33,22 @@ _FLATTEST = 0.01  # of 1 + 2kβ, below which a skewed feature's equation has no 
 @dataclass(frozen=True)
 class _Curve:
     """For one share of yes, over growing spread of η: explained share of variance, E[p(1 − p)], E[p(1 − p)(1 − 2p)] over that,
-    and the probability that η is higher for a yes than for a no."""
+    the probability that η is higher for a yes than for a no, and the constant a."""
 
     explained: Array = field(repr=False)
     slope: Array = field(repr=False)
     bend: Array = field(repr=False)
     auc: Array = field(repr=False)
+    constant: Array = field(repr=False)
+
+    def brier(self, told: float, true: float) -> float:
+        """The mean squared distance from what comes of probabilities made for a prediction that explains so much (`told`), where
+        it explains `true`: overconfident or timid where the two differ."""
+        z, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        sd = np.interp([told, true], self.explained, np.linspace(0.0, WIDEST, _STEPS))
+        constant = np.interp(sd, np.linspace(0.0, WIDEST, _STEPS), self.constant)
+        p, q = _expit(constant[:, None] + sd[:, None] * z)
+        return float((weights * ((1 - p) ** 2 * q + p**2 * (1 - q))).sum() / weights.sum())
 
 
 def share_of_rarer(s_y: float) -> float:
@@ -74,18 +84,22 @@ def effect_caution(effect: float) -> str:
     return "rough: beyond an odds ratio of 5 per standard deviation" if abs(effect) > STRONG else ""
 
 
-def expected_scores(s_y: float, r2: float, se: float, interval: float) -> dict[str, float]:
-    """AUC and Brier score to be expected of probabilities for new subjects, with intervals, from the share of variance r2 that
-    the linear prediction explains on rows left out, and its standard error.
+def expected_scores(s_y: float, explained: tuple[float, float, float], subjects: int, interval: float) -> dict[str, float]:
+    """AUC and Brier score to be expected of probabilities for new subjects, with intervals, from the share of variance that the
+    linear prediction will explain and the ends of its interval. The Brier score's is that of the same probabilities where they
+    prove too extreme or too timid; it hangs also on how common the answers are, which so many subjects tell.
 
-    For a normally distributed prediction: then the share of yes and r2 say how widely calibrated log odds vary. The mean squared
-    distance of calibrated probabilities from what comes is E[p(1 − p)]. Both are the same for the rarer and the other answer.
+    For a normally distributed prediction: then the share of yes and what is explained say how widely calibrated log odds vary.
+    The mean squared distance of calibrated probabilities from what comes is E[p(1 − p)]. Both are the same for the rarer and the
+    other answer.
     """
-    curve, reach = _curve(round(share_of_rarer(s_y), 6)), NormalDist().inv_cdf((1 + interval) / 2)
-    at = np.maximum([r2, r2 - reach * se, r2 + reach * se], 0.0)
-    auc, brier = (np.interp(at, curve.explained, values).tolist() for values in (curve.auc, curve.slope))
+    curve = _curve(round(share_of_rarer(s_y), 6))
+    auc, brier = np.interp(explained, curve.explained, curve.auc).tolist(), [curve.brier(explained[0], one) for one in explained]
+    # p(1 − p) changes by 1 − 2p with p, and the score in proportion.
+    of_share = NormalDist().inv_cdf((1 + interval) / 2) * brier[0] / s_y**2 * (1 - 2 * share_of_rarer(s_y)) * s_y / subjects**0.5
+    low, high = brier[0] - hypot(brier[0] - brier[2], of_share), brier[0] + hypot(brier[1] - brier[0], of_share)
     out = dict(zip(("auc", "auc_lower", "auc_upper"), auc, strict=True))
-    return out | dict(zip(("brier", "brier_upper", "brier_lower"), brier, strict=True))
+    return out | {"brier": brier[0], "brier_lower": max(low, 0.0), "brier_upper": high}
 
 
 def log_odds_ratio(C: Any, s_y: float, sigma2: Any, skewness: Any = 0.0, share: float | None = None) -> Array:
@@ -125,7 +139,7 @@ def _curve(share: float) -> _Curve:
     p = _expit(low[:, None] + sd * nodes)
     slope = p * (1 - p) @ weights
     bend = p * (1 - p) * (1 - 2 * p) @ weights / slope
-    return _Curve(np.square(sd[:, 0] * slope) / (share * (1 - share)), slope, bend, _auc(low[:, None], sd))
+    return _Curve(np.square(sd[:, 0] * slope) / (share * (1 - share)), slope, bend, _auc(low[:, None], sd), low)
 
 
 def _auc(constant: Array, sd: Array) -> Array:

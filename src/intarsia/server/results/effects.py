@@ -22,8 +22,8 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
     """
     lower, upper = posterior.interval(interval)
     ways = {response: planned(said) for response, said in (kinds or {}).items()}
-    known = {response: scale for response, scale in posterior.response_scales.items() if not _owner_only(ways, response)}
-    common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": Scales(known)}
+    scales = Scales(posterior.response_scales)
+    common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": scales}
     features = Effects(
         posterior.features,
         _sites(posterior.columns, "site", len(posterior.features)),
@@ -41,10 +41,6 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
     adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
     of_covariates = Effects(covariates, sites, **adjusted, **common)
     return [features, replace(of_covariates, told=_told(of_covariates, ways, posterior))]
-
-
-def _owner_only(ways: Mapping[str, Back], response: str) -> bool:
-    return response in ways and ways[response].owner_only
 
 
 def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict[str, Told]:

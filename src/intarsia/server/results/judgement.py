@@ -17,7 +17,7 @@ from intarsia.server.results.groups import Group
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows, leave_one_out
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.selection import Selection, select
-from intarsia.server.results.stacking import Weighed, from_all_rows
+from intarsia.server.results.stacking import Weighed, from_all_rows, interval_of_explained
 from intarsia.server.results.verdict import Diagnosis
 
 Array = NDArray[np.float64]
@@ -33,7 +33,7 @@ _NUMBERS = ("expected_fdr", "fdr")
 _UNSHRUNK = ("unshrunk_mean", "unshrunk_sd")
 _WEIGHED = {
     "coefficients": ("feature", "response"), "effects": ("covariate", "response"), "spread": ("response",), "r2": ("response",),
-    "r2_se": ("response",),
+    "r2_se": ("response",), "alike": ("response",), "rows": ("response",),
 }  # fmt: skip
 
 
@@ -57,14 +57,18 @@ class Judgement:
         loo = None if self.loo is None else replace(self.loo, r2=weighed.r2, r2_se=weighed.r2_se)
         return replace(self, loo=loo, weighed=weighed)
 
-    def expected_r2(self, noise: Array) -> tuple[Array, Array] | None:
-        """The share of variance (Q) that predictions for new subjects explain, with its standard error; None where no row was
-        left out. `noise` (Q) are the noise variances, of standardised responses.
+    def expected_r2(self, noise: Array, probability: float) -> tuple[Array, Array, Array] | None:
+        """The share of variance (Q) that predictions for new subjects explain, and the ends of its interval; None where no row
+        was left out, or only by weighting the draws where there are more features than rows. `noise` (Q) are the noise
+        variances, of standardised responses.
         """
-        if self.loo is None:
+        if self.weighed is not None:
+            found, rows = from_all_rows(self.weighed.alike, noise), self.weighed.rows
+        elif self.loo is not None and len(self.loo.elpd) >= len(self.selection.selected):
+            found, rows = np.clip(self.loo.r2, 0.0, 1.0), np.full(len(noise), len(self.loo.elpd))
+        else:
             return None
-        r2 = self.loo.r2 if self.weighed is None else from_all_rows(self.loo.r2, noise)
-        return np.clip(r2, 0.0, 1.0), self.loo.r2_se
+        return found, *interval_of_explained(found, rows, probability)
 
     def summary(self, features: list[str], responses: list[str]) -> dict[str, Any]:
         """For fit.json and `--json`: the verdict first, then what was found, called provisional unless converged."""

@@ -11,10 +11,13 @@ intervals stay with the sparse model: the weighing serves prediction alone.
 
 A mean of two predictions varies less than what it predicts calls for. For responses in `stretched` (yes or no, whose predictions
 become probabilities) it is multiplied by the slope of the rows left out on their prediction, drawn towards 1 by a prior as above.
+
+Rows may lack responses (NaN in Y): each response is judged by the rows that have it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,7 @@ Array = NDArray[np.float64]
 FOLDS = 5
 SHRINK = 0.03  # prior variance of the weight of the sparse fit, and of the factor of a prediction
 MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
+WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 
 
@@ -52,6 +56,9 @@ class Stacked:
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out, of the weighed prediction
     r2_se: Array  # its standard error
     spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
+    alike: Array  # (Q) squared correlation of rows left out with their prediction; 0 where that goes the wrong way
+    rows: Array  # (Q) how many there are
+    factor: Array  # (Q) by which the weighed prediction was stretched
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Weighed:
     spread: Array  # (Q) mean squared error on rows left out, over the variance that the sparse model had foretold
     r2: Array  # (Q) share of variance explained on rows left out
     r2_se: Array
+    alike: Array  # (Q) squared correlation of rows left out with their prediction
+    rows: Array  # (Q) how many there are
     weight: float  # of the sparse coefficients
 
 
@@ -83,49 +92,87 @@ def stack(
 
     `fit(X, Y)` fits the sparse model to the rows that are not left out.
     """
-    m = len(X)
-    if m < max(FEWEST_ROWS, 2 * folds):
+    if len(X) < max(FEWEST_ROWS, 2 * folds):
         return None
-    part = fold_of_rows(m, folds)
+    from_sparse, variance, from_ridge = left_out(X, Y, fit, folds)
+    weight = best_weight(Y, from_sparse, from_ridge)
+    predicted = weight * from_sparse + (1 - weight) * from_ridge
+    factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
+    predicted, there = factor * predicted, ~np.isnan(Y)
+    each = [out_of_sample(Y[rows, q], predicted[rows, q]) for q, rows in enumerate(there.T)]
+    return Stacked(
+        change=factor * (sparse + (1 - weight) * (ridge_of_known(X, Y) - sparse)) - sparse,
+        weight=weight,
+        r2=np.array([r2 for r2, _ in each]),
+        r2_se=np.array([se for _, se in each]),
+        spread=np.nansum(np.square(Y - predicted), axis=0) / np.maximum(np.where(there, variance, 0.0).sum(axis=0), 1e-300),
+        alike=squared_correlation(np.where(there, Y, 0.0), np.where(there, predicted, 0.0)),
+        rows=there.sum(axis=0).astype(np.float64),
+        factor=factor,
+    )
+
+
+def left_out(X: Array, Y: Array, fit: Callable[[Array, Array], Refit], folds: int = FOLDS) -> tuple[Array, Array, Array]:
+    """Every row predicted from the rows of the other parts: the sparse fit's mean and variance, and the ridge's mean (m×Q)."""
+    part = fold_of_rows(len(X), folds)
     from_sparse, variance, from_ridge = np.empty_like(Y), np.empty_like(Y), np.empty_like(Y)
     for k in range(folds):
         out = part == k
         from_sparse[out], variance[out] = fit(X[~out], Y[~out]).predict(X[out])
-        from_ridge[out] = X[out] @ ridge(X[~out], Y[~out])
-    weight = best_weight(Y, from_sparse, from_ridge)
-    predicted = weight * from_sparse + (1 - weight) * from_ridge
-    factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
-    predicted = factor * predicted
-    r2, r2_se = out_of_sample(Y, predicted)
-    return Stacked(
-        change=factor * (sparse + (1 - weight) * (ridge(X, Y) - sparse)) - sparse,
-        weight=weight,
-        r2=r2,
-        r2_se=r2_se,
-        spread=np.square(Y - predicted).mean(axis=0) / np.maximum(variance.mean(axis=0), 1e-300),
-    )
+        from_ridge[out] = X[out] @ ridge_of_known(X[~out], Y[~out])
+    return from_sparse, variance, from_ridge
+
+
+def ridge_of_known(X: Array, Y: Array) -> Array:
+    """`ridge` of each response over the rows that have it."""
+    there = ~np.isnan(Y)
+    if there.all():
+        return ridge(X, Y)
+    return np.hstack([ridge(X[rows], Y[rows, q : q + 1]) for q, rows in enumerate(there.T)])
+
+
+def squared_correlation(Y: Array, predicted: Array) -> Array:
+    """(Q) Of responses with their prediction, both with mean zero as a sketch's rows are; 0 where they go against each other."""
+    both = np.square(Y).sum(axis=0) * np.square(predicted).sum(axis=0)
+    return np.asarray(np.square(np.maximum((Y * predicted).sum(axis=0), 0.0)) / np.where(both > 0, both, 1.0))
 
 
 def best_weight(Y: Array, from_sparse: Array, from_ridge: Array) -> float:
     """The posterior mode of the weight, given both predictions (m×Q) of rows neither fit has seen."""
-    variance = np.square(Y - (from_sparse + from_ridge) / 2).mean(axis=0)
-    variance = np.maximum(variance, 1e-12 * np.square(Y).mean() + 1e-300)
-    apart = from_sparse - from_ridge
-    pull = ((Y - from_ridge) * apart / variance).sum()
+    variance = np.nanmean(np.square(Y - (from_sparse + from_ridge) / 2), axis=0)
+    variance = np.maximum(variance, 1e-12 * np.nanmean(np.square(Y)) + 1e-300)
+    apart = np.where(np.isnan(Y), 0.0, from_sparse - from_ridge)
+    pull = np.nansum((Y - from_ridge) * apart / variance)
     return float(np.clip(pull / (np.square(apart / np.sqrt(variance)).sum() + 1 / SHRINK), 0.0, 1.0))
 
 
 def best_factor(Y: Array, predicted: Array) -> Array:
     """(Q) The slope of rows on their prediction from the others, drawn towards 1: above 1 where predictions are too timid."""
-    variance = np.square(Y - predicted).mean(axis=0) + 1e-300
-    told = np.square(predicted).sum(axis=0) / variance
-    return np.asarray(((Y * predicted).sum(axis=0) / variance + 1 / SHRINK) / (told + 1 / SHRINK))
+    variance = np.nanmean(np.square(Y - predicted), axis=0) + 1e-300
+    told = np.square(np.where(np.isnan(Y), 0.0, predicted)).sum(axis=0) / variance
+    return np.asarray((np.nansum(Y * predicted, axis=0) / variance + 1 / SHRINK) / (told + 1 / SHRINK))
 
 
-def from_all_rows(r2: Array, noise: Array, folds: int = FOLDS) -> Array:
-    """The share of variance that the fit to all rows explains in new ones, where refits without one part in turn explained r2.
+def from_all_rows(alike: Array, noise: Array, folds: int = FOLDS) -> Array:
+    """The share of variance that the fit to all rows explains in new ones, where refits without one part explained `alike`.
 
-    What a fit lacks of 1 − σ², which could be explained, goes about like one over its number of rows: the rows that the refits
-    did not have make up 1/folds of it.
+    Of 1 − σ², which could be explained, a fit explains x/(1 + x), with x in proportion to its number of rows: in the beginning
+    each row adds as much as the one before, and near the end hardly any. So whatever σ² is, a fit to all rows explains at most
+    folds/(folds − 1) times as much.
     """
-    return np.asarray(r2 + np.maximum(1.0 - noise - r2, 0.0) / folds)
+    more = folds / (folds - 1)
+    could = np.maximum(1.0 - noise, alike)
+    share = np.divide(alike, could, out=np.zeros_like(alike), where=could > 0)
+    return np.asarray(more * alike / (1.0 + (more - 1.0) * share))
+
+
+def interval_of_explained(explained: Array, rows: Array | int, probability: float) -> tuple[Array, Array]:
+    """Where the share of variance explained in new subjects lies, by Fisher's transformation of the correlation on so many rows.
+
+    The prediction of a row left out rests on most of the same rows as that of the next one, and the fit to all rows on still
+    others: together they make the estimate WIDER times as uncertain as so many independent rows would.
+    """
+    reach = NormalDist().inv_cdf((1 + probability) / 2) * WIDER / np.sqrt(np.maximum(np.asarray(rows) - 3.0, 1.0))
+    z = np.arctanh(np.sqrt(np.clip(explained, 0.0, 1 - 1e-12)))
+    low, high = (np.square(np.tanh(np.maximum(z + side * reach, 0.0))) for side in (-1, 1))
+    return low, high

@@ -78,7 +78,7 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
     noisy = any(joined.feature_noise) or any(joined.response_noise)
     if not noisy:  # privacy noise on the features would draw these effects towards zero
         judgement = replace(judgement, unshrunk=unshrunk_of(posterior, fitted.X, fitted.Y))
-    if not noisy and not np.isnan(fitted.Y).any():  # the ridge knows neither of privacy noise nor of missing responses
+    if not noisy:  # the ridge does not know of privacy noise
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         short = refit_settings(settings)
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
@@ -188,7 +188,7 @@ def coefficients(
             unshrunk_sd=None if flat is None else flat[1][at],
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
             r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
-            **_expected(judgement, np.diagonal(Sigma), own),
+            **_expected(judgement, np.diagonal(Sigma), own, study.deliver.interval),
             response_scales=tuple(posterior.response_scales.values()),
             noise_variances=shared_noise,
         )
@@ -211,12 +211,13 @@ def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
     return np.asarray(C[at], dtype=np.float64), np.diagonal(Sigma, axis1=2, axis2=3)[at]
 
 
-def _expected(judgement: Judgement, noise: Any, own: list[int]) -> dict[str, Any]:
+def _expected(judgement: Judgement, noise: Any, own: list[int], interval: float) -> dict[str, Any]:
     """What new subjects of its own responses will show of the predictions."""
-    found = judgement.expected_r2(noise)
+    found = judgement.expected_r2(noise, interval)
     if found is None:
         return {}
-    return {"r2_expected": tuple(float(v) for v in found[0][own]), "r2_expected_se": tuple(float(v) for v in found[1][own])}
+    names = ("r2_expected", "r2_expected_lower", "r2_expected_upper")
+    return {name: tuple(float(v) for v in values[own]) for name, values in zip(names, found, strict=True)}
 
 
 def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from intarsia.errors import FederationError
 from intarsia.server.study import gram_holder
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, same
-from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed
+from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed, check_standardised
 from intarsia.wire.gram_sharing import (
     Cut,
     Sharing,
@@ -52,6 +52,7 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
         )
     if not all(fits(G, np.diagonal(G).copy(), np.diagonal(G).copy()) for G in block.G):
         raise FederationError(f"gram: the own block of site {sender!r} has a product larger than its two columns allow. Refused.")
+    check_standardised(block)
     if not folder.missing("alignment"):
         n = folder.cohorts()[sender].n
         announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac

@@ -19,10 +19,11 @@ from intarsia.errors import FederationError, MessageError, PrivacyError
 from intarsia.site.data.table import Table
 from intarsia.site.gram.encode import FILE, Encoded, encode_table, opened
 from intarsia.site.gram.shares import Circle, Splitting, fold_places, received
+from intarsia.site.response_kinds import backs_of, published_scales
 from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed
+from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed, check_standardised
 from intarsia.wire.gram_packets import Holder
 from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing, commitment, cuts, digest
 from intarsia.wire.ring import Ring, product, square
@@ -61,7 +62,7 @@ def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) ->
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), G,
         np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32),
-        tuple(float(scale) for scale in units.y_scale) if study.deliver.share_scales else (),
+        published_scales(backs_of(table), units) if study.deliver.share_scales else (),
     )  # fmt: skip
     return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 
@@ -208,6 +209,7 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
             raise FederationError(f"Site {name!r} rests on another cohort, order or key than this site. Align again.")
         if study.site(name).foreign(found.features, found.responses, found.covariates) is not None:
             raise FederationError(f"Site {name!r} brings columns that study.toml does not list for it. Refused.")
+        check_standardised(found)
         total += found.columns
     if total > COLUMNS_PER_SUBJECT * min(own.folds):
         of = "subjects" if len(own.folds) == 1 else "subjects of a fold"
