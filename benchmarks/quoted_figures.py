@@ -56,8 +56,8 @@ def findings_rows() -> Iterator[list[str]]:
             yield [row["case"], *(str(row[key]) for key in ("data_sets", "found", "alone", "findings", "false"))]
 
 
-def choosing_m_rows() -> Iterator[list[str]]:
-    for row in kept("choosing_m"):
+def choosing_m_rows(design: str) -> Iterator[list[str]]:
+    for row in (row for row in kept("choosing_m") if row["design"] == design):
         power = [f"{row[f'power_{e}']:.0%} / {row[f'expected_{e}']:.0%}" for e in ("0.15", "0.25", "0.35")]
         width = f"{fixed(row['width'], 2)} / {fixed(row['width_expected'], 2)}"
         yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
@@ -484,7 +484,8 @@ QUOTES: list[Quote] = [
         lambda: [bare(kept("bounded")["diagnostics"][name]["median_ratio"], 2) for name in ("ess_bulk", "ess_tail")],
     ),
     Rows("docs/selection.md", "findings", findings_rows),
-    Rows("docs/choosing-m.md", "choosing-m", choosing_m_rows),
+    Rows("docs/choosing-m.md", "choosing-m", lambda: choosing_m_rows("independent")),
+    Rows("docs/choosing-m.md", "choosing-m correlated", lambda: choosing_m_rows("correlated")),
     Sentence(
         "docs/covariates.md", "is found in {} of {} data sets without adjusting and in {} of {} adjusted.",
         lambda: [str(confounded()[key]) for key in ("found_without_adjusting", "data_sets", "found_adjusted", "data_sets")],

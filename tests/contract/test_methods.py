@@ -10,10 +10,12 @@ import pytest
 from tests.reports import made_up
 
 from intarsia.cli import main
+from intarsia.report.evidence import convergence
 from intarsia.report.gather import Beside, Material, gather
 from intarsia.report.methods_paragraph import REFERENCES, methods
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.results.stacking import Weighed
 from intarsia.wire.study import Study
 
 SITES: list[dict[str, Any]] = [
@@ -165,9 +167,13 @@ def test_a_fit_that_has_not_converged_is_not_called_converged() -> None:
 def test_missing_values_are_said_where_the_sites_cards_are_at_hand() -> None:
     found = material(study())
     assert "[How missing values were handled" in methods(found)
-    card = {"sites": [{"imputed": {"a": 3, "b": 2}}, {"imputed": {}}]}
-    assert "5 missing values in 2 columns were filled in" in methods(replace(found, card=card))
-    assert "There were no missing values." in methods(replace(found, card={"sites": [{"imputed": {}}]}))
+    one, *others = ({"site": f"site {name}", "imputed": {}} for name in found.sites)
+    text = methods(replace(found, card={"sites": [one | {"imputed": {"a": 3, "b": 2}}, *others]}))
+    assert "5 missing values in 2 columns were filled in at the institutions." in text
+    assert "say it here" not in text
+    assert "There were no missing values." in methods(replace(found, card={"sites": [one, *others]}))
+    part = methods(replace(found, card={"sites": others}))
+    assert "At clinic and laboratory there were no missing values. [How imaging handled missing values" in part
 
 
 def test_data_in_one_place_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,3 +186,33 @@ def test_data_in_one_place_and_the_command(tmp_path: Path, capsys: pytest.Captur
     assert main(["report", str(tmp_path / "posterior.nc"), "--methods", str(tmp_path / "methods.md")]) == 0
     assert (tmp_path / "methods.md").read_text(encoding="utf-8").strip() == text.strip()
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_text_says_by_which_refits_rows_were_predicted_and_findings_looked_for_again() -> None:
+    found = material(study())
+    assert "leave-one-out" in methods(found)
+    zeros = np.zeros(found.Q)
+    weighed = Weighed(np.zeros((found.P, found.Q)), np.zeros((0, found.Q)), zeros, zeros, zeros, 0.7)
+    found.judgement = found.judgement.with_weights(weighed)
+    found.refits = {
+        "k_fold": {"folds": 4, "r2": [0.5] * found.Q},
+        "replication": [{"features": ["f1"], "probability": [1.0, 1.0], "replicates": True},
+                        {"features": ["f2"], "probability": [1.0, 0.4], "replicates": False}],
+    }  # fmt: skip
+    text = methods(found)
+    assert "left out a fifth of the rows in turn. Predictions weigh the sparse fit (0.70) with a ridge (0.30)" in text
+    assert "leave-one-out" not in text
+    assert "a second time by 4-fold cross-validation" in text
+    assert "1 of 2 findings had the same sign" in text
+    assert "Vehtari et al., 2017" not in cited(text)
+
+
+def test_effective_samples_are_whole_ones_as_in_the_verdict() -> None:
+    found = material(study())
+    d = found.diagnosis
+    low = np.full_like(d.ess_bulk, 626.7)  # rounding would tell 627
+    found.judgement = replace(found.judgement, diagnosis=replace(d, ess_bulk=low, ess_tail=low, noise=None))
+    assert "at least 626 effective samples" in str(found.diagnosis.verdict)
+    assert "smallest effective sample size 626 (" in methods(found)
+    assert "<td>626</td>" in convergence(found)
+    assert "627" not in convergence(found)

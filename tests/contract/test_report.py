@@ -434,7 +434,7 @@ def test_doubts_are_said_in_words():
     m = collect(posterior, joined=replace(joined, Y=Y))
     m.refits = {"replication": [{"features": ["f001"], "probability": [0.99, 0.55], "replicates": False}]}
     section = render(m).split('id="against"')[1].split("</section>")[0]
-    assert "y2 is not predicted at all: out-of-sample R²" in section
+    assert "y2 is not predicted beyond chance: out-of-sample R²" in section
     assert "The residuals of y0 and y1 correlate at 0." in section
     assert "noise = &quot;correlated&quot;" in section
     assert "f001 does not replicate" in section

@@ -83,6 +83,18 @@ def test_page_opens_clean(browser, page, size, scheme):
     assert (sum(shade) < 200) == (scheme == "dark")
 
 
+def test_tables_fit_half_a_desktop(browser, page):
+    """At 500 px no table needs to be pushed sideways, and none at 1280."""
+    for width in (500, 1280):
+        look(browser, page)
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        script = """return [...document.querySelectorAll('table')]
+            .filter(t => t.offsetParent && t.scrollWidth > t.parentElement.clientWidth + 1)
+            .map(t => t.closest('section')?.querySelector('h2')?.textContent + ' ' + t.className + ' ' + t.scrollWidth)"""
+        assert browser.execute_script(script) == []
+
+
 def test_text_has_contrast(browser, page):
     """Every piece of plain text has at least 4.5 : 1 against what is behind it, in both lights."""
     script = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

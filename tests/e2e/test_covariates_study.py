@@ -101,3 +101,10 @@ def test_checks_on_request_are_kept_and_reported(study, tmp_path, capsys):
     assert "out-of-sample R² (2-fold)" in page
     assert "Replication in two halves" in page
     assert "Sets of interchangeable features" in page
+    assert "out-of-sample R² (rows left out)" in page  # of the refits that weigh predictions, not leave-one-out
+    assert "for each of the 10 columns" in page  # seven features, a response, two covariates: as the sites' gates count them
+    assert main(["report", str(where), "--methods"]) == 0
+    text = capsys.readouterr().out
+    assert "left out a fifth of the rows in turn" in text
+    assert "2-fold cross-validation" in text
+    assert "1 of 1 finding had the same sign" in text

@@ -46,7 +46,7 @@ def test_a_good_fit_has_only_its_unpredicted_response_to_confess():
     np.testing.assert_allclose(found.correlation[0, 1], 0.6, atol=0.15)
     said = objections(judgement, RESPONSES, found)
     assert len(said) == 1
-    assert said[0].startswith("age is not predicted at all: out-of-sample R²")
+    assert said[0].startswith("age is not predicted beyond chance: out-of-sample R²")
 
 
 def test_correlated_residuals_of_an_independent_fit_are_named_with_the_remedy():

@@ -1,12 +1,13 @@
 """What m rows buy: the formulas, and the kept fits they are compared with."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.choosing_m import measure, rotation
+from benchmarks.choosing_m import DESIGNS, measure, rotation
 
 from intarsia.errors import InputError
 from intarsia.privacy.plan import Problem, plan
@@ -47,8 +48,8 @@ def test_power_and_the_smallest_effect_are_each_others_inverse() -> None:
 
 
 def test_the_kept_fits_agree_with_the_theory() -> None:
-    """Widths from five times s·ln P rows on; power everywhere within a fifth."""
-    assert [row["m"] for row in KEPT] == [50, 125, 250, 499]
+    """Both designs: widths from four times s·ln P rows on; power everywhere within a fifth."""
+    assert [(row["design"], row["m"]) for row in KEPT] == [(design.name, m) for design in DESIGNS for m in design.sizes]
     for row in KEPT:
         if row["m"] >= 125:
             assert row["width"] == pytest.approx(row["width_expected"], rel=0.1)
@@ -58,9 +59,24 @@ def test_the_kept_fits_agree_with_the_theory() -> None:
 
 
 def test_the_benchmark_runs_at_a_small_size() -> None:
-    rows = measure(1, (30, 99), 100)
-    assert [row["m"] for row in rows] == [30, 99]
-    assert rows[1]["width"] == 1.0
+    for design in DESIGNS:
+        rows = measure(replace(design, n=100, sizes=(30, 99), data_sets=1))
+        assert [row["m"] for row in rows] == [30, 99]
+        assert rows[1]["width"] == 1.0
+
+
+def test_the_correlated_design_is_what_its_name_says() -> None:
+    """Unit variances, blocks that correlate by .5, noise too; and the part of a feature that the others do not explain."""
+    design = replace(DESIGNS[1], n=20_000)
+    columns = design.draw(np.random.default_rng(3))
+    found = np.corrcoef(columns, rowvar=False)
+    assert found[0, 1:10].mean() == pytest.approx(0.5, abs=0.02)
+    assert abs(found[0, 10:200].mean()) < 0.01
+    assert found[[0, 10, 20], [200, 201, 202]] == pytest.approx([0.15, 0.15, 0.25], abs=0.02)
+    left = columns[:, 200:] - columns[:, :200] @ design.truth()
+    assert np.corrcoef(left, rowvar=False)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0.5] * 3, abs=0.03)
+    others = np.linalg.lstsq(columns[:, 1:10], columns[:, 0], rcond=None)[0]
+    assert np.std(columns[:, 0] - columns[:, 1:10] @ others) == pytest.approx(design.own_share(), abs=0.01)
 
 
 def test_the_plan_reaches_from_a_hundredth_to_all_rows() -> None:

@@ -42,7 +42,7 @@ def found(summary: dict[str, Any]) -> list[str]:
             f"no group that is large enough: {each} (if too many: how are the ids written? see [alignment] canonical)"
         )
     if summary.get("not_predicted"):
-        lines.append(f"not predicted at all: {', '.join(summary['not_predicted'][:12])}")
+        lines.append(f"not predicted beyond chance: {', '.join(summary['not_predicted'][:12])}")
     return lines
 
 

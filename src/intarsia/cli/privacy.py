@@ -206,8 +206,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
     if joined.study_hash != study.hash:
         raise InputError("The sketches belong to another study file or run than --study.")
     cards = [card_of(_read(path), study) for path in args.site_card]
-    columns = len(joined.features) + len(joined.responses)
-    card = study_card(study, n=joined.n, columns=columns, key_fingerprint=joined.key_fingerprint, site_cards=cards)
+    card = study_card(study, n=joined.n, columns=joined.columns, key_fingerprint=joined.key_fingerprint, site_cards=cards)
     if args.out:
         Path(args.out).write_text(json.dumps(card, indent=1, ensure_ascii=False), encoding="utf-8")
     return card

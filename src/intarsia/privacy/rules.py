@@ -141,7 +141,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         return out
     few = _names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
     if few:
-        text = f"few-values: {_list(few)} has at most {policy.few_values} values: decodable if the key leaks and m/n is large."
+        has = "has" if len(few) == 1 else "have"
+        text = f"few-values: {_list(few)} {has} at most {policy.few_values} values: decodable if the key leaks and m/n is large."
         out.append(Finding("few-values", WARN, text, columns=few))
     return out
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from intarsia.report import charts
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.report.html import Html, el, fixed, join, table, with_code
 from intarsia.server.results.criticism import objections
 
 MOST_PAIRS = 12  # residual correlations listed
@@ -21,7 +21,7 @@ def against(m: Material) -> Html:
     if not said:
         return el("p", "Nothing that these checks can see: the chains agree, every response is predicted better than by its "
                   "mean, and the residuals look as the model says.")  # fmt: skip
-    return el("ul", *(el("li", line) for line in said))
+    return el("ul", *(el("li", with_code(line)) for line in said))
 
 
 def _not_replicated(m: Material) -> list[str]:
@@ -44,7 +44,8 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
     if loo is None:
         return None
     folds = m.refits.get("k_fold")
-    head = ["response", "in-sample R²", "out-of-sample R² (leave-one-out)"]
+    refitted = m.judgement.weighed is not None
+    head = ["response", "in-sample R²", f"out-of-sample R² ({'rows left out' if refitted else 'leave-one-out'})"]
     head += [f"out-of-sample R² ({folds['folds']}-fold)"] if folds else []
     rows: list[list[Any]] = []
     for q in range(m.Q):
@@ -52,14 +53,17 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
             el("bdi", m.responses[q]),
             "–" if in_sample is None else fixed(float(in_sample[q]), 2),
             join([f"{fixed(loo.r2[q], 2)} ± {fixed(loo.r2_se[q], 2)} ",
-                  el("span", "not predicted", class_="tag no") if loo.unpredicted[q] else ""]),
+                  el("span", "not beyond chance", class_="tag no") if loo.unpredicted[q] else ""]),
         ]  # fmt: skip
         rows.append([*row, fixed(folds["r2"][q], 2)] if folds else row)
-    words = (
-        "The rows of a sketch are exchangeable, so leaving one out says how well the fit predicts what it has not seen. "
-        "In-sample figures flatter: believe the out-of-sample ones."
+    how = (
+        "The model was fitted again without a fifth of the rows in turn and predicted these, as the study's predictions do: the "
+        "sparse fit weighed with a ridge."
+        if refitted
+        else "Leaving one out says how well the fit predicts what it has not seen."
     )
-    warning = el("p", loo.warning(), class_="note") if loo.warning() else None
+    words = f"The rows of a sketch are exchangeable. {how} In-sample figures flatter: believe the out-of-sample ones."
+    warning = el("p", with_code(loo.warning()), class_="note") if loo.warning() and not refitted else None
     return join([el("h3", "How well are responses predicted?"), el("p", words), table(head, rows), warning])
 
 

@@ -9,6 +9,7 @@ from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
+from intarsia.server.results.verdict import whole
 
 TRACES = 6  # pictures of chains: of the worst coefficients, and one of a noise level
 
@@ -26,7 +27,7 @@ def convergence(m: Material) -> Html:
     limits = {"rhat": "≤ 1.01", "rhat_folded": "≤ 1.02", "ess_bulk": "≥ 400", "ess_tail": "≥ 400", "mcse": ""}
     for key, row in d.summary().items():
         if key in names:
-            show = (lambda v: fixed(v, 3)) if key.startswith("rhat") else number
+            show = (lambda v: fixed(v, 3)) if key.startswith("rhat") else (lambda v: f"{whole(v):,}") if "ess" in key else number
             rows.append([names[key], show(row["worst"]), show(row["poor"]), show(row["median"]), limits[key]])
     seconds = m.attrs.get("seconds")
     took = f" in {number(float(seconds), 3)} s" if isinstance(seconds, int | float) else ""

@@ -224,8 +224,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     cards = options.pop("cards", ())
     if where.collected:
         joined = where.joined()
-        columns = len(joined.features) + len(joined.responses)
-        sizes: dict[str, Any] = {"n": joined.n, "columns": columns, "key_fingerprint": joined.key_fingerprint}
+        sizes: dict[str, Any] = {"n": joined.n, "columns": joined.columns, "key_fingerprint": joined.key_fingerprint}
         card = beside.card or study_card(where.study, **sizes, site_cards=read_cards(cards, where.study))
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():

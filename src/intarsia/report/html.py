@@ -40,6 +40,11 @@ def join(items: Any, separator: str = "") -> Html:
     return Html(separator.join(text(item) for item in items if item is not None))
 
 
+def with_code(words: str) -> Html:
+    """A sentence with what stands between `backticks` as code."""
+    return join(el("code", part) if i % 2 else part for i, part in enumerate(words.split("`")))
+
+
 def small(value: float) -> str:
     """A probability with three places."""
     return "< 0.001" if value < 0.001 else fixed(value, 3)

@@ -11,7 +11,7 @@ import numpy as np
 import intarsia
 from intarsia.report.gather import Material
 from intarsia.report.html import plural
-from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED
+from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED, whole
 from intarsia.wire.kinds import in_words
 
 REFERENCES = {
@@ -44,7 +44,7 @@ class _Text:
     cited: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
-        self.sentences.append(sentence)
+        self.sentences += [sentence] if sentence else []
 
     def cite(self, *keys: str) -> str:
         """ "(A; B)", and remember them."""
@@ -164,11 +164,14 @@ def _filled(m: Material) -> str:
     if not cards:
         return "[How missing values were handled is on each institution's own privacy card; say it here.]"
     counts = {name: count for card in cards for name, count in (card.get("imputed") or {}).items()}
+    told = {str(card["site"]).removeprefix("site ") for card in cards}
+    others = [site for site in m.sites if site not in told]
+    more = f" [How {_list(others)} handled missing values is on the privacy card there; say it here.]" if others else ""
+    where = f"At {_list(sorted(told))} there" if others else "There"
     if not counts:
-        return "There were no missing values."
-    return (
-        f"{plural(sum(counts.values()), 'missing value')} in {plural(len(counts), 'column')} were filled in at the institutions."
-    )
+        return f"{where} were no missing values.{more}"
+    filled = f"{plural(sum(counts.values()), 'missing value')} in {plural(len(counts), 'column')} were filled in"
+    return f"{filled} at {_list(sorted(told)) if others else 'the institutions'}.{more}"
 
 
 _LAWS = {
@@ -249,14 +252,43 @@ def _computation(m: Material, t: _Text) -> None:
         + (", in standard deviations of feature and response unless a unit is given." if m.study is not None else ".")
     )
     t.add(_selection(m, t))
-    if m.loo is not None:
-        t.add(
-            "Out-of-sample shares of variance explained come from leave-one-out over the rows with Pareto-smoothed importance "
-            f"sampling {t.cite('Vehtari et al., 2017')}."
-        )
+    t.add(_unseen(m, t))
+    t.add(_again(m))
     versions = m.attrs.get("versions")
     used = versions if isinstance(versions, dict) else {"intarsia": intarsia.__version__}
     t.add(f"Computations were done with {_list([f'{name} {version}' for name, version in used.items()])}.")
+
+
+def _unseen(m: Material, t: _Text) -> str:
+    """Where the out-of-sample figures come from."""
+    if m.loo is None:
+        return ""
+    if m.judgement.weighed is None:
+        return (
+            "Out-of-sample shares of variance explained come from leave-one-out over the rows with Pareto-smoothed importance "
+            f"sampling {t.cite('Vehtari et al., 2017')}."
+        )
+    return (
+        "Out-of-sample shares of variance explained come from fits that left out a fifth of the rows in turn. Predictions weigh "
+        f"the sparse fit ({m.judgement.weighed.weight:.2f}) with a ridge ({1 - m.judgement.weighed.weight:.2f}), by the error on "
+        "the rows left out."
+    )
+
+
+def _again(m: Material) -> str:
+    """What `intarsia check` found by fitting parts of the rows again."""
+    said = []
+    folds = m.refits.get("k_fold")
+    if folds:
+        said.append(f"They were computed a second time by {folds['folds']}-fold cross-validation of the whole fit over the rows.")
+    found = m.refits.get("replication")
+    if found:
+        both = sum(bool(row["replicates"]) for row in found)
+        said.append(
+            f"The rows were split at random into halves, each fitted alone: {both} of {plural(len(found), 'finding')} had the "
+            "same sign with a probability of at least 0.9 in both."
+        )
+    return " ".join(said)
 
 
 def _convergence(m: Material, t: _Text) -> str:
@@ -268,7 +300,7 @@ def _convergence(m: Material, t: _Text) -> str:
     what = "coefficient and noise variance" if d.noise is not None else "coefficient"
     found = (
         f"the largest rank-normalised split R̂ over every {what} was {worst:.3f} and the smallest effective sample size "
-        f"{least:,.0f} {t.cite('Vehtari et al., 2021')}"
+        f"{whole(least):,} {t.cite('Vehtari et al., 2021')}"
     )
     if d.converged:
         return f"The chains converged: {found}."

@@ -24,7 +24,7 @@ def outcomes(m: Material) -> Html | None:
     rows: list[list[Any]] = []
     for q in at:
         words = in_words(kinds[m.responses[q]])
-        rows.append([el("bdi", m.responses[q]), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:], _mind(m, q)])
+        rows.append([el("bdi", m.responses[q]), el("bdi", m.response_sites[q]), words[:1].upper() + words[1:]])
     known = [q for q in at if m.languages[q].scale is not None]
     where = (
         "The owners share the responses' scales, so this page tells effects in each response's own language, for one standard "
@@ -36,7 +36,9 @@ def outcomes(m: Material) -> Html | None:
     return join([
         el("p", "These responses were prepared at the site that owns them, and the linear model was fitted to what they became. ",
            where, " Selection needs no such reading."),
-        table(["response", "site", "what it is, and how it is read", "mind"], rows),
+        table(["response", "site", "what it is, and how it is read"], rows),
+        el("p", "To mind:", class_="note"),
+        el("ul", *(el("li", el("bdi", m.responses[q]), ": ", _mind(m, q)) for q in at)),
         *(_effects(m, q) for q in known),
         _which(m) if known else None,
         _expected(m, at),
@@ -114,7 +116,8 @@ def _expected(m: Material, at: list[int]) -> Html | None:
         el("h3", "How well yes and no will be predicted"),
         el("p", "From rows of the sketch that were left out: what new subjects like those of the study would show. An AUC of 0.5 "
            "is a coin, 1 is certain; a Brier score of 0 is perfect. How probabilities are calibrated shows only where outcomes "
-           "are known: intarsia predict finish --observed."),
+           "are known: intarsia predict finish --observed."
+           + ("" if m.judgement.weighed is None else " Those rows were predicted by fits to four fifths of the rows.")),
         table(["response", f"variance explained in new subjects [{level}]", f"AUC [{level}]", f"Brier score [{level}]"], rows),
     ])  # fmt: skip
 

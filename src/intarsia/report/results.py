@@ -107,7 +107,7 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         if m.truth is not None:
             cells.append(el("td", fixed(iv.truth or 0.0, 3), data_v=f"{iv.truth:.6g}", class_="num"))
         cells += [
-            el("td", f"{hits} of {m.Q}", data_v=hits, class_="num"),
+            el("td", f"{hits} of {m.Q}", data_v=hits, class_="num count"),
             el("td", small(fdr), data_v=f"{fdr:.6g}", class_="num"),
         ]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
@@ -120,8 +120,9 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         "responses": "at how many responses the coefficient itself is selected",
         "local fdr": "probability that selecting this feature is wrong",
     }
+    shown = {"responses": "num count"}  # a narrow window has no room for it
     header = el("tr", *(
-        el("th", h, scope="col", data_sort=k or None, class_="num" if k == "num" else None, title=titles.get(h))
+        el("th", h, scope="col", data_sort=k or None, class_=shown.get(h, "num" if k == "num" else None), title=titles.get(h))
         for h, k in zip(head, kinds)
     ))  # fmt: skip
     return el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features"), records

@@ -178,6 +178,11 @@ class Joined:
         if self.Z is None:
             object.__setattr__(self, "Z", np.empty((self.m, 0)))
 
+    @property
+    def columns(self) -> int:
+        """How many columns of the sites the server has, whatever their role."""
+        return len(self.features) + len(self.responses) + len(self.covariates)
+
 
 _SAME = {
     "study_hash": "come from different studies: let every site use the same study.toml",

@@ -82,10 +82,10 @@ def objections(judgement: Judgement, responses: list[str], found: Residuals | No
     if loo is not None:
         for q in np.flatnonzero(loo.unpredicted):
             said.append(
-                f"{responses[q]} is not predicted at all: out-of-sample R² {loo.r2[q]:.2f} ± {loo.r2_se[q]:.2f}. "
-                "Effects on it are weak at best."
+                f"{responses[q]} is not predicted beyond chance: out-of-sample R² {loo.r2[q]:.2f} ± {loo.r2_se[q]:.2f}. "
+                "What the features explain of it is little or nothing."
             )
-        if loo.warning():
+        if loo.warning() and judgement.weighed is None:  # else R² comes from refits
             said.append(loo.warning())
     if found is not None:
         if found.correlated:

@@ -60,7 +60,7 @@ class LeaveOneOut:
 
     @property
     def unpredicted(self) -> NDArray[np.bool_]:
-        """Responses (Q,) that the fit does not predict at all: R² below its own standard error."""
+        """Responses (Q,) that the fit does not predict beyond chance: R² below its own standard error."""
         return np.asarray(self.r2 < self.r2_se)
 
     def warning(self) -> str:

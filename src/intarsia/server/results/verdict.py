@@ -126,7 +126,7 @@ class Diagnosis:
         else:
             text = (
                 f"all {total:,} {things} have R̂ ≤ {self.most_rhat}, folded R̂ ≤ {self.most_folded} and at least "
-                f"{_floor(min(_min(self.ess_bulk), _min(self.ess_tail))):,} effective samples"
+                f"{whole(min(_min(self.ess_bulk), _min(self.ess_tail))):,} effective samples"
             )
         still = int(self.constant.sum())
         if still:
@@ -217,7 +217,8 @@ def _min(values: Array) -> float:
     return float(np.nanmin(values)) if np.isfinite(values).any() else math.inf
 
 
-def _floor(value: float) -> int:
+def whole(value: float) -> int:
+    """An effective sample size as it is told: whole samples, never rounded up to a limit."""
     return int(value) if math.isfinite(value) else 0
 
 
