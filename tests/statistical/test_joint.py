@@ -190,6 +190,7 @@ def test_among_many_features_a_choice_without_its_correction_is_caught(monkeypat
 def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch):
     right = without_b.fitted
     monkeypatch.setattr(without_b, "fitted", lambda factor, d, Yr, z, e: right(factor, d, Yr, z, 0 * e))
+    monkeypatch.setattr("intarsia.server.sampler.schedule.LOOKS", 3)  # more of them show it sooner
     assert smallest(Setting(kinds=(NARROW,), many=True), replicates=1000) < 1e-6
 
 
