@@ -58,7 +58,7 @@ LEFT_OUT = {
     "without borderline features": "border.pick",
     "without noise and scale, B integrated out": "steps.u",
     "without (A/c, cB, c tau)": "columns.u",
-    "without the trade": "trade.u",
+    "without A, B integrated out": "shape.u",
 }
 
 

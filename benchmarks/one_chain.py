@@ -33,7 +33,7 @@ class OneChain:
         noise = draw_noise(plan, self.rng, kind)
         if self.left_out in noise:
             noise[self.left_out] = np.full_like(noise[self.left_out], NEVER)
-        if kind.collapse or plan.element or plan.hold == 1:
+        if plan.element or plan.hold == 1 or (kind.collapse and plan.searches):
             factor = None
         else:
             factor = self.factor = factored(be, plan, self.data, self.state, self.factor)

@@ -130,7 +130,7 @@ def test_nuts_at_toy_size() -> None:
 @pytest.mark.parametrize("left_out", list(mixing.LEFT_OUT))
 def test_every_move_can_be_left_out(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaving a move out changes the sweep that users run, and what the move alone changes stays as it was."""
-    if left_out == "without the trade":
+    if left_out == "without A, B integrated out":
         monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0.0)  # as in a large problem
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((20, 60)), rng.standard_normal((20, 3))

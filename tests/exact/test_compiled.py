@@ -37,6 +37,17 @@ def test_a_switch_runs_the_readable_sweep(monkeypatch):
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0 if kind == SHORT else 2e7)  # short sweeps share a factor
+    hold_together(name, lambda plan, number: kind)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_in_large_problems_too(name, monkeypatch):
+    """All sweeps of a round share a factor there, and the full ones move A with B integrated out."""
+    monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
+    hold_together(name, lambda plan, number: plan.kind(number))
+
+
+def hold_together(name, kind_of):
     X, Y, plan = problem(**CASES[name])
     readable = replace(plan, compiled=False)
     data, rng, warmup = prepare(BE, X, Y, block=plan.block), np.random.default_rng(1), 30
@@ -44,8 +55,9 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     moved = 0
     with np.errstate(all="ignore"):
         for number in range(warmup):
+            kind = kind_of(plan, number)
             noise = draw_noise(plan, rng, kind)
-            factor = factored(BE, plan, data, state) if kind == SHORT else None
+            factor = factored(BE, plan, data, state) if plan.hold > 1 else None
             other, others = sweep(Sweep(BE, readable, data, tuning, noise, kind, factor), state)
             new, stats = sweep(Sweep(BE, plan, data, tuning, noise, kind, factor), state)
             close(other, new)

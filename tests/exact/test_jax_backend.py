@@ -72,7 +72,7 @@ def test_the_same_noise_gives_the_same_state(name, kind, monkeypatch):
     assert moved or not (plan.mixing and (kind.collapse or kind.sites))
 
 
-LARGE, SMALL = (FULL._replace(trade=True), LIGHT, SHORT), (DEEP, LIGHT, PLAIN)
+LARGE, SMALL = (SHORT, FULL), (DEEP, LIGHT, PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def sweeps_of(setting, data, state, rng, sweeps):
     plan, factor = setting.plan, None
     for i in range(sweeps):
         kind = setting.kinds[i % len(setting.kinds)]
-        if kind.collapse or plan.element or not setting.shared:
+        own = plan.hold == 1 or plan.searches  # full sweeps factor for themselves
+        if plan.element or not setting.shared or (kind.collapse and own):
             factor = None
         else:
             factor = factored(BE, plan, data, state, factor)

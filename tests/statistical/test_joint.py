@@ -13,14 +13,14 @@ import pytest
 from joint import BE, Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import compiled, inclusion, kernels, priors, trade, without_b
+from intarsia.server.sampler import compiled, inclusion, integrated, kernels, priors, trade, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
 from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, WIDE, Kind, Sweep, draw_noise
 
 FAILURE = 1e-4
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
-TRADE = (FULL._replace(trade=True),)
+LARGE, TRADE = (SHORT, SHORT, FULL), (FULL._replace(trade=True),)
 NARROW = Kind(True, False, False)  # the moves without B and the draw of B alone: a bug in them shows soonest
 MANY = {"kinds": (WIDE, NARROW), "many": True}
 SETTINGS = {
@@ -36,6 +36,9 @@ SETTINGS = {
     "row, many features": MANY, "row, many features, reach": MANY | {"reach": 1.0},
     "row, many features, readable": MANY | {"reach": 1.0, "compiled": False},
     "row, many features, independent noise": MANY | {"noise": "independent"},
+    "row, large problem's kinds of sweep": {"kinds": LARGE},
+    "row, large problem's kinds of sweep, readable": {"kinds": LARGE, "compiled": False, "Q": 3, "R": 2},
+    "row, large problem's kinds of sweep, independent noise": {"kinds": LARGE, "noise": "independent"},
     "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
@@ -50,6 +53,7 @@ def smallest(setting, replicates=1500, sweeps=4, seed=1):
 
 # The others are in the slow test below alone.
 QUICK = ("row", "row, readable", "row, small problem's kinds of sweep", "row, every kind of sweep", "row, independent noise",
+         "row, large problem's kinds of sweep",
          "row, more rows than features", "row, many features, reach", "element", "element, lasso")  # fmt: skip
 
 
@@ -59,6 +63,8 @@ def few_count_as_many(request, monkeypatch):
     if "many" in request.node.name:
         monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 6)
         monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
+    if "large" in request.node.name:
+        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -67,7 +73,8 @@ def test_the_sweep_keeps_the_joint_law(name):
     readable = ("readable", "plain", "element", "lasso", "student")
     assert setting.plan.compiled is not any(word in name for word in readable)
     # The readable sweep takes ten times as long, and so does the trade; what it shares with the compiled one is tested there too.
-    heavy = "trade" in name or "many" in name
+    heavy = any(word in name for word in ("trade", "many", "large"))
+    assert bool(setting.plan.reshapes) is ("large" in name)
     replicates, sweeps = (1500, 4) if setting.plan.compiled and not heavy else (400, 3)
     assert smallest(setting, replicates, sweeps) > FAILURE
 
@@ -198,18 +205,18 @@ def by_the_readable_sweep(now, state, factor, Yrot, noise):
     return trade.stretch(without_b.target(now, state, factor, Yrot), now.data, state, noise)
 
 
-def stretched_alone(way, replicates=900, times=12):
-    """The joint law before and after the stretch of A against Sigma, and nothing else: the smallest p-value."""
-    setting, rng, before, after = Setting(kinds=(NARROW,), many=True), np.random.default_rng(3), [], []
+def alone(way, setting, kind, replicates=900, times=12):
+    """The joint law before and after one move of A and Sigma, and nothing else: the smallest p-value."""
+    rng, before, after = np.random.default_rng(3), [], []
     with np.errstate(all="ignore"):
         for _ in range(replicates):
             state = setting.prior(rng)
             Y, data = setting.data(state, rng)
             before.append(setting.functions(state, Y)[[6, 7, 8, 9, 18, 19]])  # of Sigma and A, which alone move
-            now = Sweep(BE, setting.plan, data, setting.tuning, {}, NARROW)
+            now = Sweep(BE, setting.plan, data, setting.tuning, {}, kind)
             factor = without_b.factored(now, state, BE.weigh(setting.X, state.lam, np.zeros((setting.plan.P, 0)))[0])
             for _ in range(times):
-                noise = draw_noise(setting.plan, rng, NARROW)
+                noise = draw_noise(setting.plan, rng, kind)
                 state = way(now, state, factor, factor.rotate(data.Y), noise)
             after.append(setting.functions(state, Y)[[6, 7, 8, 9, 18, 19]])
     p = [ks_2samp(a, b).pvalue for a, b in zip(np.transpose(before), np.transpose(after), strict=True)]
@@ -226,14 +233,41 @@ STRETCHES = {
 @pytest.mark.parametrize("which", STRETCHES)
 def test_among_many_features_the_stretch_alone_keeps_the_joint_law(which, monkeypatch):
     way, where, stretch, volume = STRETCHES[which]
-    assert stretched_alone(way) > FAILURE
-    text = inspect.getsource(stretch)
-    text = text[text.index("def stretch(") :]
+    setting = Setting(kinds=(NARROW,), many=True)
+    assert alone(way, setting, NARROW) > FAILURE
+    without_volume(monkeypatch, where, "stretch", stretch, volume)
+    assert alone(way, setting, NARROW) < 1e-6
+
+
+def without_volume(monkeypatch, where, name, step, volume):
+    """Plant a bug: the volume by which A is stretched is forgotten."""
+    text = inspect.getsource(step)
+    text = text[text.index(f"def {name}(") :]
     assert volume in text
     wrong = dict(vars(where))
-    exec(text.replace(volume, ""), wrong)  # the planted bug: the volume by which A is stretched is forgotten
-    monkeypatch.setattr(where, "stretch", wrong["stretch"])
-    assert stretched_alone(way) < 1e-6
+    exec(text.replace(volume, ""), wrong)
+    monkeypatch.setattr(where, name, wrong[name])
+
+
+def reshaped_by_the_readable_sweep(now, state, factor, Yrot, noise):
+    root = now.plan.covariance(now.data.noise_scale).rotation(BE, state.Sigma).root()
+    return state._replace(A=integrated.collapsed_A(without_b.target(now, state, factor, Yrot), root, noise))
+
+
+RESHAPED = {
+    "readable": (reshaped_by_the_readable_sweep, integrated, integrated.collapsed_A, " + Q * step"),
+    "compiled": (compiled.reshaped, kernels, kernels.collapsed_A.py_func, " + Q * steps[k]"),
+}
+
+
+@pytest.mark.parametrize("which", ["compiled", pytest.param("readable", marks=pytest.mark.slow)])
+def test_in_large_problems_steps_of_A_alone_keep_the_joint_law(which, monkeypatch):
+    way, where, step, volume = RESHAPED[which]
+    setting = Setting(Q=3, R=2)
+    assert setting.plan.reshapes
+    assert alone(way, setting, FULL, 600, 2) > FAILURE
+    without_volume(monkeypatch, where, "collapsed_A", step, volume)
+    assert alone(way, setting, FULL, 400, 2) < 1e-6
 
 
 @pytest.mark.slow

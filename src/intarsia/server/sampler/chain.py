@@ -88,8 +88,8 @@ class Chain:
             self._keep(past // self.asked.thin - 1)
 
     def _factor(self, kind: Kind) -> Any:
-        """The system of B for a light sweep, made anew when the local scales have moved."""
-        if kind.collapse or self.plan.element or self.plan.hold == 1:
+        """The system of B, made anew when the local scales have moved; None where a sweep makes its own."""
+        if self.plan.element or self.plan.hold == 1 or (kind.collapse and self.plan.searches):
             return None
         self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan

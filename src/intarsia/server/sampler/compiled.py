@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, kernels, trade, without_b
+from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, trade, without_b
 from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -106,6 +106,8 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     constants, features = _constants(now), border.features
     if plan.stretches(now.kind):
         state = stretched(now, state, factor, packed[:, : plan.Q], noise)
+    if plan.reshapes:
+        state = reshaped(now, state, factor, packed[:, : plan.Q], noise)
     U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
     U, D, tau, accepted, new, W, Vt, d = kernels.integrated(
         (factor.diag, factor.off, packed, data.rss0), (U, D, state.A, state.tau), constants,
@@ -127,6 +129,15 @@ def stretched(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise:
     small = float(trade.outside(np, data, state, data.noise_scale))
     A, Sigma = kernels.stretch(systems, (state.A, state.Sigma, state.tau), _constants(now), small, moves)
     return state._replace(A=A, Sigma=Sigma)
+
+
+def reshaped(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise: dict[str, Array]) -> State:
+    """`integrated.collapsed_A`."""
+    data, constants = now.data, _constants(now)
+    U, D = kernels.rotated(state.Sigma, data.Y[:0], state.A, constants.correlated)[:2]
+    moves = noise["shape.w"], np.resize(integrated.SHAPES, now.plan.reshapes) * noise["shape.z"], np.log(noise["shape.u"])
+    systems = factor.diag, factor.off, np.ascontiguousarray(Yrot), data.rss0
+    return state._replace(A=kernels.collapsed_A(systems, (U, D, state.A, state.tau), constants, moves))
 
 
 def _constants(now: Sweep) -> Constants:

@@ -12,6 +12,7 @@ from intarsia.server.sampler.priors import HalfCauchy, Law
 from intarsia.server.sampler.state import EXACT, Border
 
 _PRIOR = HalfCauchy()
+SHAPES = 0.15, 0.3, 0.6  # standard deviations of the logarithms by which A is stretched, in turn
 LOG_HALF_PI = math.log(math.pi / 2)
 
 
@@ -69,6 +70,34 @@ def collapsed_scales(
     begin = at, zero, target(at, zero)
     (at, log_t, _), accepted = be.scan(one, begin, (v, xp.where(last, 0.0, steps), xp.where(last, steps, 0.0), xp.log(u)))
     return at, target.tau * xp.exp(log_t), accepted
+
+
+def collapsed_A(target: Collapsed, at: Root, noise: dict[str, Array]) -> Array:
+    """A, by Metropolis steps given Sigma, lam and tau, B integrated out.
+
+    A and B together are pinned by the data, and given B so is A: alternating between them, the covariance V = A T² Aᵀ of a
+    feature's coefficients, T = diag(tau), moves slowly. Here A T is stretched from the right along one direction w after the
+    other, A T (I + (eˣ-1) w wᵀ) T⁻¹: in V's own units, so that a step means as much where V is small as where it is large.
+    """
+    be, xp, tau, Q = target.be, target.be.xp, target.tau, target.A.shape[0]
+    zero = xp.zeros(())
+
+    def density(A: Array) -> Array:
+        return target._replace(A=A)(at, zero) - 0.5 * (A**2).sum()
+
+    def one(carry: Any, x: Any) -> Any:
+        A, current = carry
+        w, step, log_u = x
+        there = A + xp.outer((A * tau) @ w * xp.expm1(step), w / tau)
+        proposed = density(there)
+        accept = log_u < proposed - current + Q * step
+        return (xp.where(accept, there, A), xp.where(accept, proposed, current)), accept
+
+    w, z = noise["shape.w"], noise["shape.z"]
+    directions = w / xp.sqrt((w**2).sum(axis=1))[:, None]
+    steps = xp.asarray(SHAPES)[xp.arange(z.shape[0]) % len(SHAPES)] * z
+    (A, _), _ = be.scan(one, (target.A, density(target.A)), (directions, steps, xp.log(noise["shape.u"])))
+    return A
 
 
 def collapsed_local(

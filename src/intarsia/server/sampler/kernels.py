@@ -600,6 +600,36 @@ def stretch(
 
 
 @njit(cache=True, error_model="numpy")
+def collapsed_A(
+    systems: tuple[Array, Array, Array, Array],
+    state: tuple[Array, Array, Array, Array],
+    constants: Constants,
+    numbers: tuple[Array, Array, Array],
+) -> Array:
+    """`integrated.collapsed_A`.
+
+    `systems` are as in `integrated`, with the responses alone; `state` Sigma's U and D, A and tau; `numbers` directions, steps
+    and logarithms of uniform numbers.
+    """
+    U, D, A, tau = state
+    directions, steps, log_u = numbers
+    Q = D.size
+    K, log_det = np.empty((Q, Q)), 0.0
+    for i in range(Q):
+        log_det += math.log(D[i])
+        for q in range(Q):
+            K[i, q] = U[q, i] / math.sqrt(D[i])
+    value = _collapsed(systems, K, log_det, A, tau, constants) - 0.5 * (A**2).sum()
+    for k in range(steps.size):
+        w = directions[k] / math.sqrt((directions[k] ** 2).sum())
+        there = A + np.outer(np.dot(A * tau, w) * math.expm1(steps[k]), w / tau)
+        proposed = _collapsed(systems, K, log_det, there, tau, constants) - 0.5 * (there**2).sum()
+        if log_u[k] < proposed - value + Q * steps[k]:
+            A, value = there, proposed
+    return A
+
+
+@njit(cache=True, error_model="numpy")
 def integrated(
     systems: tuple[Array, Array, Array, Array],
     state: tuple[Array, Array, Array, Array],

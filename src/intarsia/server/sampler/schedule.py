@@ -16,12 +16,14 @@ from intarsia.server.sampler.moves import Laws, rescale_shape
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
-COSTLY = 2e7  # multiplications of factoring the system of B above which light sweeps share it
+COSTLY = 2e7  # multiplications of factoring the system of B above which sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
 MANY_BORDERLINE = 192  # places for them where there are many (`inclusion`),
 MANY_CANDIDATES = 48  # and scales that each chooses among there
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
+HOLD = 5  # sweeps that share it, the full one among them
+RESHAPES = 30  # steps of A with B integrated out per full sweep
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
@@ -95,29 +97,29 @@ class Plan:
 
     @cached_property
     def hold(self) -> int:
-        """Light sweeps that share local scales and so the factored system: three where factoring takes most of the time."""
-        return 3 if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
+        """Sweeps that share local scales and so the factored system: several where factoring takes most of the time."""
+        return HOLD if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
 
     @cached_property
     def searches(self) -> bool:
         """Are features scored, so that those which are likely to be in are looked at most (`inclusion`)?"""
         return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
 
-    @cached_property
-    def trades(self) -> bool:
-        """Are the small coefficients' share and the noise's traded? Where features outnumber rows well, a full Sigma needs it."""
-        return self.model.noise == "correlated" and self.Q > 1 and 2 * self.m <= self.P
-
     def stretches(self, kind: Kind) -> bool:
-        """Is each response's share of it traded too?"""
-        return kind.collapse and (kind.trade or self.searches)
+        """Is each response's share of the variance traded against its noise?"""
+        return kind.collapse and self.searches
+
+    @cached_property
+    def reshapes(self) -> int:
+        """How often A is stretched with B integrated out in a full sweep; with many features other moves do that."""
+        return RESHAPES if self.mixing and self.hold > 1 and not self.element and not self.searches else 0
 
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
         if not self.mixing or self.element or self.hold == 1:
             return 1 if not self.mixing else 2 if self.element else 4
-        return 1 if self.searches else 7
+        return 1 if self.searches else self.hold
 
     def kind(self, sweep: int, warmup: int | None = None) -> Kind:
         """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
@@ -132,9 +134,7 @@ class Plan:
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
         if self.searches:
             return WIDE
-        if place == 0:
-            return FULL._replace(trade=self.trades)
-        return LIGHT if place % self.hold == 0 else SHORT
+        return FULL if place == self.every - 1 else SHORT  # all of them share the factored system of B
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
         """Every random number of a sweep: name -> (kind of variate, shape, parameter)."""
@@ -178,9 +178,9 @@ class Plan:
         return spec
 
     def _walk(self, kind: Kind) -> dict[str, priors.Noise]:
-        """The random numbers of Sigma, tau's common scale and borderline features with B integrated out."""
-        P, Q, K, T = self.P, self.Q, self.borderline, self.candidates
-        return (trade.stretch_needs(Q) if self.stretches(kind) else {}) | {
+        """The random numbers of what moves with B integrated out: A, Sigma, tau's common scale, borderline features."""
+        P, Q, K, T, N = self.P, self.Q, self.borderline, self.candidates, self.reshapes
+        spec: dict[str, priors.Noise] = {
             "steps.v": ("normal", (Q, Q), 0.0),
             "steps.z": ("normal", (Q + 1,), 0.0),
             "steps.u": ("uniform", (Q + 1,), 0.0),
@@ -189,6 +189,9 @@ class Plan:
             "border.mix": ("uniform", (K, T), 0.0),
             "border.pick": ("uniform", (K,), 0.0),
         }
+        if N:
+            spec |= {"shape.w": ("normal", (N, self.R), 0.0), "shape.z": ("normal", (N,), 0.0), "shape.u": ("uniform", (N,), 0.0)}
+        return trade.stretch_needs(Q) | spec if self.stretches(kind) else spec
 
 
 def plan(

@@ -88,9 +88,12 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     if plan.stretches(now.kind):
         state = trade.stretch(without_b.target(now, state, factor, Yrot), data, state, noise)
     target = without_b.target(now, state, factor, Yrot)
+    root = law.rotation(be, state.Sigma).root()
+    if plan.reshapes:
+        state = state._replace(A=integrated.collapsed_A(target, root, noise))
+        target = target._replace(A=state.A)
     steps = xp.exp(now.tuning.log_steps)[xp.asarray([0] * Q + [1])] * noise["steps.z"]
     directions = law.directions(be, noise["steps.v"])
-    root = law.rotation(be, state.Sigma).root()
     root, tau, accepted = integrated.collapsed_scales(be, target, root, directions, steps, noise["steps.u"])
     rotation = law.from_root(be, root)
     s = (rotation.variances / power) ** 0.5
@@ -188,17 +191,18 @@ def whiten_top(A: Array, tau: Array, s: Array) -> Array:
 
 
 def factored(be: Backend, plan: Plan, data: Data, state: State, known: Any = None, top: float = math.nan) -> Any:
-    """The system of B at the state's local scales, for the light sweeps that share them; `known` where it still is that.
+    """The system of B at the state's local scales, for the sweeps that share them; `known` where it still is that.
 
-    A factor made for systems up to `top` (NaN: with room above the present ones) serves while they stay below.
+    A factor made for systems up to `top` (NaN: with room above the present ones) serves while ten times the present ones, which
+    proposals need, stay below.
     """
     rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
     s = be.xp.sqrt(rotation.variances / plan.model.power)
-    now = float(whiten_top(rotation.U.T @ state.A, state.tau, s))
+    now = 1e1 * float(whiten_top(rotation.U.T @ state.A, state.tau, s))
     if known is not None and known.lam is state.lam and now <= known.top:
         return known
     G, _ = be.weigh(data.X, state.lam, state.B[:, :0])  # no scaled copy of the design
-    return be.factor(G, data.X, state.lam, top if now <= top else 1e2 * now)
+    return be.factor(G, data.X, state.lam, top if now <= top else 1e1 * now)
 
 
 def strength(be: Backend, plan: Plan, data: Data, state: State) -> Array:

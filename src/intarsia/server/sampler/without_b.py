@@ -59,14 +59,18 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     """Looks, the trade of `trade`, a walk; then B and XB."""
     be, plan, data, noise, kind = now.be, now.plan, now.data, now.noise, now.kind
     xp, X, Z = be.xp, data.X, noise["Z"]
-    G, XZ = be.weigh(X, state.lam, Z[:, :0] if plan.looks else Z)
+    factor = now.factor
+    if factor is not None:
+        G, XZ = factor.G, be.times(X, state.lam[:, None] * Z)
+    else:
+        G, XZ = be.weigh(X, state.lam, Z[:, :0] if plan.looks else Z)
     if plan.looks:
         state, G = looks(now, state, G, walk)
         XZ = be.times(X, state.lam[:, None] * Z)
     if kind.trade:
         prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
         state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
-    lam, factor = state.lam, factored(now, state, G)
+    lam, factor = state.lam, factored(now, state, G) if factor is None else factor
     if kind.score:
         stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
     border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
