@@ -451,6 +451,10 @@ QUOTES: list[Quote] = [
     *LAB_QUOTES,
     Rows("docs/mixing.md", "moves", moves_rows),
     Rows("docs/mixing.md", "noise", noise_rows),
+    Sentence(
+        "docs/mixing.md", "takes {}, {} and {} times as long at Simulation 1 (m = 50, 100, 250) and {} times at Simulation 2",
+        lambda: [f"{row['ratio']:.2f}" for row in kept("noise_cost")],
+    ),
     Rows("docs/mixing.md", "sampler", sampler_rows),
     Rows("docs/mixing.md", "default run", default_run_rows),
     Rows(PERFORMANCE, "growth", growth_rows),

@@ -63,7 +63,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
     draws, warmup, chains, thin : length of the run; each chain keeps at most `draws` draws after `warmup`, one in `thin`;
-        by default 500 and 10, or 240 and 2 with many features (2,000 and more), whose sweeps cost more.
+        by default 500 and 10 (20 in middling problems, whose sweeps share their algebra), or 240 and 2 with many features
+        (2,000 and more), whose sweeps cost more.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples; of a noise variance 1.05 and 100 are asked
         (or what an `intarsia.server.sampler.stopping.Until` says); None: `draws` draws in any case.

@@ -225,3 +225,18 @@ def test_draws_that_the_disk_cannot_take_are_refused_beforehand(tmp_path, monkey
     with pytest.raises(InputError, match="take up to 16 MB, the disk of the run's folder has 1 MB free"):
         launch.make_room(tmp_path, (4, 1000, 100, 5), lambda: None)
     assert not (tmp_path / "C.npy").exists()
+
+
+def test_a_run_whose_sweeps_share_a_factor_keeps_one_in_twenty(monkeypatch):
+    short = Settings(draws=4, warmup=5, chains=1)
+    assert sample(X, Y, settings=short).info["thin"] == 10
+    monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
+    assert sample(X, Y, settings=short).info["thin"] == 20
+
+
+@pytest.mark.parametrize("draws", [5, 6, 7, 8, 9])
+def test_it_continues_bit_for_bit_wherever_in_the_round_it_stopped(draws, tmp_path, monkeypatch):
+    monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
+    short = Settings(draws=12, warmup=6, chains=1, thin=1, workers=1)
+    sample(X, Y, settings=replace(short, draws=draws, checkpoint=tmp_path / "run"))
+    assert same(sample(X, Y, settings=short), sample(X, Y, settings=replace(short, checkpoint=tmp_path / "run")))

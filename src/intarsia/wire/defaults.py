@@ -3,7 +3,7 @@
 DRAWS = 1000  # kept per chain
 WARMUP = 500  # sweeps per chain before any is kept
 CHAINS = 4
-THIN = 10  # sweeps per kept draw
+THIN, SHARED_THIN = 10, 20  # sweeps per kept draw; where sweeps share a factored system most of them are short
 MANY_WARMUP = 120  # with many features, whose sweeps are all kept
 MEMORY = 2 * 2**30  # bytes of draws of C above which some are kept and the rest is summed up on the way
 GRAM_ROWS = 16_384  # subjects per message between the sites of a Gram study: 26 MB for 200 columns

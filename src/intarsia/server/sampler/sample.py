@@ -60,7 +60,7 @@ def sample(
         )
     made = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees)
     searches = made.searches
-    settings = settings.filled(searches)
+    settings = settings.filled(searches, made.reshapes > 0)
     asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from intarsia.errors import InputError
 from intarsia.server.sampler.stopping import Standing, Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_WARMUP, MEMORY, THIN, WARMUP
+from intarsia.wire.defaults import CHAINS, DRAWS, MANY_WARMUP, MEMORY, SHARED_THIN, THIN, WARMUP
 
 CHECKPOINT_SECONDS = 20.0
 
@@ -29,8 +29,9 @@ class Progress:
 class Settings:
     """How chains are run. Which draws are made depends on the settings down to `backend`, not on those after it.
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default; with many
-    features, whose sweeps cost more and mix faster, 120 and 1); with a target `until` it ends before that, at the first look
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default, 20 where
+    most sweeps are short because they share a factored system; with many features, whose sweeps cost more and mix faster, 120 and
+    1); with a target `until` it ends before that, at the first look
     (100, 150, 200, … draws) at which every coefficient meets it.
 
     Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
@@ -58,9 +59,12 @@ class Settings:
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
 
-    def filled(self, many: bool = False) -> "Settings":
-        """The same with a length for warm-up and thinning where none was given, with many features or few; checked."""
-        warmup, thin = (MANY_WARMUP, 1) if many else (WARMUP, THIN)
+    def filled(self, many: bool = False, shared: bool = False) -> "Settings":
+        """The same with a length for warm-up and thinning where none was given, with many features or few; checked.
+
+        `shared`: do sweeps share a factored system?
+        """
+        warmup, thin = (MANY_WARMUP, 1) if many else (WARMUP, SHARED_THIN if shared else THIN)
         found = replace(
             self, warmup=warmup if self.warmup is None else self.warmup, thin=thin if self.thin is None else self.thin
         )
