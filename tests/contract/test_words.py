@@ -95,7 +95,7 @@ def test_words_of_another_text_of_the_file_are_not_called_another_key(clinic: Cl
     told = capsys.readouterr().err
     assert "The words of study.toml are not those in" in told
     assert "another run or an earlier text" in told
-    assert "key" not in told
+    assert "put another key" not in told
     assert not clinic.accepted()
 
 

@@ -58,8 +58,8 @@ def _compare(named: Mapping[str, str], known: Mapping[str, str], file: Path) -> 
     wrong = [name for name, words in named.items() if not same_words(words, known[name])]
     if wrong == [OF_THE_FILE]:
         raise InputError(
-            f"The words of {OF_THE_FILE} are not those in {file}: the list is of another run or an earlier text of it, or the file "
-            "was changed on the way. Nothing was accepted; compare the words by telephone."
+            f"The words of {OF_THE_FILE} are not those in {file}: the list is of another run or an earlier text of it, or the "
+            "file was changed on the way. Nothing was accepted; compare the words by telephone."
         )
     if wrong:
         raise InputError(
