@@ -105,7 +105,7 @@ class Network:
 
     def start(self, *names: str) -> None:
         for name in names or ("server", *self.names):
-            words = ("server", "start", self.server) if name == "server" else ("site", "serve", self.root / name)
+            words = ("server", "start", self.server) if name == "server" else ("site", "serve", self.root / name, "--yes")
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "intarsia", *map(str, words)],
                 stdout=subprocess.DEVNULL,

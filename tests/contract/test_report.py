@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import threading
 import urllib.error
@@ -484,3 +485,18 @@ def test_the_monitor_names_every_absent_site_outside_the_pill():
     assert f"waiting for {', '.join(names)}" in made
     pills = re.findall(r'<span class="tag[^"]*">([^<]*)</span>', made)
     assert pills == ["now"]
+
+
+def test_a_pipe_is_written_to_and_not_put_aside(tmp_path):
+    """`-o` of a device or a pipe: as root, a rename would take its place for everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    posterior, joined, _ = made_up(P=8, Q=2, draws=30)
+    report.write(posterior, pipe, joined=joined)
+    reader.join(timeout=30)
+    assert read[0].startswith(b"<!doctype html>")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -190,6 +190,10 @@ def test_the_study_table_by_command(shared, tmp_path, suffix, capsys):
         table = pd.read_csv(path)
         assert tuple(table.columns) == tuple(COLUMNS)
         assert (table["interval"] == 0.95).all()
+    if suffix == "md":  # for a page: nothing empty, nothing that only a program reads
+        head = [name.strip() for name in path.read_text(encoding="utf-8").splitlines()[0].strip("|").split("|")]
+        assert head == ["feature", "role", "site", "response", "effect", "lower", "upper", "unit", "sd", "local_fdr",
+                        "selected_here", "selected"]  # fmt: skip
 
 
 def test_an_unknown_suffix_of_a_table_is_refused(shared, tmp_path, capsys):

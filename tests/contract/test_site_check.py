@@ -165,8 +165,11 @@ def test_on_a_terminal_the_first_sketch_waits_for_a_yes(
                                  'missing = "mean"'])  # fmt: skip
     accepted(site, m=20)
     SketchKey(bytes(32)).save(site / "study.key")
-    monkeypatch.setattr("sys.stdin", Terminal())
     command = ["site", "sketch", str(site), "-o", str(tmp_path / "clinic.sketch")]
+    assert main(command) == 6  # a script that nobody can be asked from
+    assert "there is no terminal to ask on" in capsys.readouterr().err
+    assert not (tmp_path / "clinic.sketch").exists()
+    monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("builtins.input", lambda prompt: "no")
     assert main(command) == 6
     said = capsys.readouterr()

@@ -88,6 +88,17 @@ def test_a_key_put_in_the_middle_is_found(clinic: Clinic, capsys) -> None:  # ty
     assert not clinic.accepted()
 
 
+def test_words_of_another_text_of_the_file_are_not_called_another_key(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
+    of_an_earlier_text = fingerprints(clinic.folder, clinic.source)
+    clinic.source.write_text(dump(study(clinic.parties, fit={"seed": 99})), encoding="utf-8")
+    assert clinic.accept("--fingerprints", of_an_earlier_text) == InputError.exit_code
+    told = capsys.readouterr().err
+    assert "The words of study.toml are not those in" in told
+    assert "another run or an earlier text" in told
+    assert "put another key" not in told
+    assert not clinic.accepted()
+
+
 def test_every_peer_must_be_on_the_list(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
     listed = fingerprints(clinic.folder, clinic.source)
     listed.write_text("".join(line for line in listed.read_text().splitlines(True) if not line.startswith("mri")))

@@ -208,7 +208,7 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
         toml = toml.replace('one_column = "refuse"', 'one_column = "allow"')
         (site_folder / "site.toml").write_text(toml)
         accept(site_folder, tmp_path / "study.toml")
-        run("site", "sketch", site_folder, "-o", tmp_path / f"{name}.sketch")
+        run("site", "sketch", site_folder, "--yes", "-o", tmp_path / f"{name}.sketch")
     out = tmp_path / "server"
     # Not all sites yet: refused by name, kept, and completed by the same command.
     with pytest.raises(FederationError, match="lacks the sketch of lab"):
@@ -279,7 +279,7 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
         responses = json.dumps(RESPONSES[name])
         site_toml = tmp_path / name / "site.toml"
         site_toml.write_text(site_toml.read_text().replace("responses = []", f"responses = {responses}"))
-        run("site", "sketch", tmp_path / name, "-o", tmp_path / f"{name}.sketch")
+        run("site", "sketch", tmp_path / name, "--yes", "-o", tmp_path / f"{name}.sketch")
     # Whoever poses as the laboratory with a file, or changes one, is refused by the pinned key.
     genuine = (tmp_path / "lab.sketch.sig").read_bytes()
     poser = Site("lab", identity=Identity.new("lab"))

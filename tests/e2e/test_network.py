@@ -354,7 +354,7 @@ def test_a_site_with_its_own_certificate_cannot_pose_as_another(network: Network
 
 def serve_and_listen(network: Network, folder: Path, patience: int) -> str:
     """What a site says that gives up after so many seconds."""
-    serving = network.background("site", "serve", folder, "--patience", patience)
+    serving = network.background("site", "serve", folder, "--yes", "--patience", patience)
     try:
         _, told = serving.communicate(timeout=PATIENCE_S)
     finally:

@@ -244,7 +244,7 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
     run("site", "check", tmp_path / "clinic")
     assert "asthma; categories no, yes; yes or no; its effects are told as odds ratio; yes is yes (say" in capsys.readouterr().out
     for name in frames(10):
-        run("site", "sketch", tmp_path / name, "-o", tmp_path / f"{name}.sketch")
+        run("site", "sketch", tmp_path / name, "--yes", "-o", tmp_path / f"{name}.sketch")
     run("fit", tmp_path / "clinic.sketch", tmp_path / "lab.sketch", "--study", tmp_path / "study.toml", "-o", tmp_path / "server")
     for name in ("clinic", "lab"):
         run("site", "receive", tmp_path / name, StudyFolder.open(tmp_path / "server").file("coefficients", name),

@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_sites_sketch_and_the_server_joins(folder: Path) -> None:
     for name in ("clinic", "genome"):
-        assert main(["site", "sketch", name, "-o", f"{name}.sketch"]) == 0
+        assert main(["site", "sketch", name, "--yes", "-o", f"{name}.sketch"]) == 0
     program = (
         "from intarsia import Sketch, join\n"
         "joined = join([Sketch.load('clinic.sketch'), Sketch.load('genome.sketch')])\n"
@@ -71,20 +71,20 @@ def test_there_is_no_second_way_out_of_a_site(folder: Path, capsys: pytest.Captu
     Path("study.toml").write_text(STUDY.replace("m = 25", "m = 200"))
     SiteFolder.load("clinic").accept("study.toml")
     hash16 = next(p.stem.rsplit("-", 1)[1] for p in Path("clinic/accepted").glob("*.toml") if "m = 200" in p.read_text())
-    assert main(["site", "sketch", "clinic", "--study", hash16, "-o", "clinic.sketch"]) == 6
+    assert main(["site", "sketch", "clinic", "--study", hash16, "--yes", "-o", "clinic.sketch"]) == 6
     assert "refuses this sketch" in capsys.readouterr().err
     assert not list(folder.glob("*.sketch*"))
 
 
 def test_a_second_call_writes_the_same_bytes_whatever_became_of_the_table(folder: Path) -> None:
-    assert main(["site", "sketch", "clinic", "-o", "a.sketch"]) == 0
+    assert main(["site", "sketch", "clinic", "--yes", "-o", "a.sketch"]) == 0
     pd.read_parquet("clinic.parquet")[1:].to_parquet("clinic.parquet")
-    assert main(["site", "sketch", "clinic", "-o", "b.sketch"]) == 0
+    assert main(["site", "sketch", "clinic", "--yes", "-o", "b.sketch"]) == 0
     assert Path("a.sketch").read_bytes() == Path("b.sketch").read_bytes()
 
 
 def test_a_fit_needs_its_study(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["site", "sketch", "clinic", "-o", "clinic.sketch"]) == 0
+    assert main(["site", "sketch", "clinic", "--yes", "-o", "clinic.sketch"]) == 0
     assert main(["fit", "clinic.sketch", "-o", "out"]) == 4
     assert "--study study.toml" in capsys.readouterr().err
     assert not Path("out").exists()

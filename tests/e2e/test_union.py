@@ -333,7 +333,7 @@ def test_by_files_the_same(done: tuple[StudyResult, StudyFolder], tmp_path: Path
     assert f"  {dropped:,} more are left out" in said
     for name in study().names:
         where = tmp_path / "server" / f"{name}.cohort"
-        run("site", "sketch", tmp_path / name, "--cohort", where, "-o", tmp_path / f"{name}.sketch")
+        run("site", "sketch", tmp_path / name, "--cohort", where, "--yes", "-o", tmp_path / f"{name}.sketch")
     run("fit", *every["sketch"], "--study", tmp_path / "study.toml", "-o", tmp_path / "server")
     folder = StudyFolder.open(tmp_path / "server")
     for name in study().names:

@@ -13,6 +13,7 @@ from intarsia.wire.plain import one_line
 from intarsia.wire.words import in_lines, same_words, split_words
 
 LIMIT_BYTES = 2**20
+OF_THE_FILE = "study.toml"  # the name of the study file's own words
 
 
 def add_fingerprints(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,11 @@ def _compare(named: Mapping[str, str], known: Mapping[str, str], file: Path) -> 
     if lacking:
         raise InputError(f"{file} has no line for {', '.join(lacking)}. Ask them for their words and add a line each.")
     wrong = [name for name, words in named.items() if not same_words(words, known[name])]
+    if wrong == [OF_THE_FILE]:
+        raise InputError(
+            f"The words of {OF_THE_FILE} are not those in {file}: the list is of another run or an earlier text of it, or the "
+            "file was changed on the way. Nothing was accepted; compare the words by telephone."
+        )
     if wrong:
         raise InputError(
             f"The fingerprint of {', '.join(wrong)} is not the one in {file}: somebody on the way may have put another key in "

@@ -196,6 +196,10 @@ def _read(path: str) -> bytes:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from None
 
 
+def _formal(bound: dict[str, Any] | None) -> str:
+    return "none" if bound is None else f"against the server ε = {bound['epsilon']:g}, δ = {bound['delta']:g}"
+
+
 def _study_card(args: argparse.Namespace) -> dict[str, Any]:
     """The server's card, from the sketches it holds and the cards the sites gave it."""
     from intarsia.privacy.card import card_of, study_card
@@ -240,7 +244,7 @@ def _card(args: argparse.Namespace) -> int:
         ["membership AUC", _short(attacks["membership_auc"])],
         ["exposed columns", _some(exposed_names(card), card)],
         ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
-        ["differential privacy", json.dumps((card["differential_privacy"] or {}).get("against_server", "none"))],
+        ["differential privacy", _formal((card["differential_privacy"] or {}).get("against_server"))],
     ]
     print(one_line(str(card["in_one_sentence"])))
     grid("privacy card", ["", ""], rows)

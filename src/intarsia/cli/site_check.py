@@ -49,19 +49,25 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(folder: Path, studies: "Sequence[Study]", yes: bool) -> None:
-    """On a terminal, show what would leave and let a person say yes, once per study; a repeated sketch is the same bytes."""
+    """Show what would leave and let a person say yes, once per study (a repeated sketch is the same bytes); scripts say --yes."""
     from intarsia.site.dry_run import check_site
     from intarsia.site.site_folder import SiteFolder
 
-    if yes or not sys.stdin.isatty():
+    if yes:
         return
     site_folder = SiteFolder.load(folder)
     site = site_folder.site()
     new = [study for study in studies if site.run_store(study).get("sketch") is None]
     if not new:
         return
+    names = ", ".join(study.id for study in new)
+    if not sys.stdin.isatty():
+        raise PrivacyError(
+            f"The first sketch of {names} needs a yes, and there is no terminal to ask on. Look at what would leave with "
+            f"`intarsia site check {folder}`, then give --yes."
+        )
     print(fitted("\n".join(lines(check_site(site_folder, new), None)), sys.stdout))
-    said = input(f"\nLet the sketch of {', '.join(study.id for study in new)} leave this site? Type yes: ")
+    said = input(f"\nLet the sketch of {names} leave this site? Type yes: ")
     if said.strip().lower() != "yes":
         raise PrivacyError("Not confirmed: nothing was sketched and nothing leaves. Run it again when you have decided.")
 

@@ -148,7 +148,7 @@ def explain(study: Study) -> list[str]:
     if study.replaces is not None:
         because = f" (reason: {study.reason})" if study.reason else ""
         lines.insert(
-            1,
+            -1,  # after the words
             f"It replaces the run with hash {study.replaces[:16]}…{because}. Φ is new: every site agrees, aligns and sketches "
             "anew, and what the earlier run told stays told.",
         )

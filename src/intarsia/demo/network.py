@@ -59,7 +59,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
 
 
 def _start(group: str, action: str, folder: Path, log: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "intarsia", group, action, str(folder)]
+    command = [sys.executable, "-m", "intarsia", group, action, str(folder), *(["--yes"] if group == "site" else [])]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
     time.sleep(0.3)

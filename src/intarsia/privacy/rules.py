@@ -92,7 +92,7 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     out: list[Finding] = []
     constant = _names(c for c in own if c.distinct < 2)
     if constant:
-        text = f"constant: {_list(constant)} has one value only. Leave it out."
+        text = f"constant: {_list(constant)} {_have(constant)} one value only. Leave out what is constant."
         out.append(Finding("constant", REFUSE, text, columns=constant))
     duplicate = _names(c for c in own if c.duplicate_of)
     if duplicate:
@@ -111,8 +111,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     if rare:
         least = min(c.rarest for c in rare)
         text = (
-            f"rare-level: {_list(_names(rare))} has a value that fewer than {policy.min_level} subjects hold (or all but so "
-            f"few share one value; the least is {least}). Merge levels or leave the column out."
+            f"rare-level: {_list(_names(rare))} {_have(rare)} a value that fewer than {policy.min_level} subjects hold (or all "
+            f"but so few share one value; the least is {least}). Merge levels or leave the column out."
         )
         out.append(Finding("rare-level", REFUSE, text, least, policy.min_level, _names(rare)))
     taken = set(_names(rare)) | set(constant)
@@ -141,8 +141,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         return out
     few = _names(c for c in own if 2 <= c.distinct <= policy.few_values and c.name not in taken)
     if few:
-        has = "has" if len(few) == 1 else "have"
-        text = f"few-values: {_list(few)} {has} at most {policy.few_values} values: decodable if the key leaks and m/n is large."
+        most = f"{_have(few)} at most {policy.few_values} values"
+        text = f"few-values: {_list(few)} {most}: decodable if the key leaks and m/n is large."
         out.append(Finding("few-values", WARN, text, columns=few))
     return out
 
@@ -246,6 +246,10 @@ def _tells(gram: bool) -> str:
 
 def _names(chosen: Iterable[ColumnFacts]) -> tuple[str, ...]:
     return tuple(c.name for c in chosen)
+
+
+def _have(columns: Sequence[object]) -> str:
+    return "has" if len(columns) == 1 else "have"
 
 
 def _list(names: Sequence[str], most: int = 6) -> str:

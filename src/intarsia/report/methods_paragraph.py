@@ -280,7 +280,9 @@ def _again(m: Material) -> str:
     said = []
     folds = m.refits.get("k_fold")
     if folds:
-        said.append(f"They were computed a second time by {folds['folds']}-fold cross-validation of the whole fit over the rows.")
+        said.append(
+            f"The shares were computed a second time by {folds['folds']}-fold cross-validation of the whole fit over the rows."
+        )
     found = m.refits.get("replication")
     if found:
         both = sum(bool(row["replicates"]) for row in found)

@@ -17,6 +17,7 @@ from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
 from intarsia.report.html import Html, about, el, join, plural, text
+from intarsia.wire.container import write as write_whole
 
 
 def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
@@ -29,9 +30,7 @@ def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
     where = Path(path)
     command = options.pop("command", None)
     content = render(collect(posterior, **options), command=command)
-    part = where.with_name(where.name + ".part")
-    part.write_text(content, encoding="utf-8")
-    os.replace(part, where)
+    write_whole(where, content.encode())
     return where
 
 

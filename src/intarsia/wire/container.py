@@ -87,6 +87,9 @@ def write(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> No
     """Write a file whole or not at all: a reader never meets a half-written message."""
     target = Path(path)
     try:
+        if target.exists() and not target.is_file():  # a pipe, a device: written to, never put aside
+            target.write_bytes(data)
+            return
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -23,6 +23,11 @@ _TEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
 _ROWS_IN_EXCEL = 1_048_576
+# What a table for a page leaves out of the results, beside columns that are empty in every row; the other kinds have all.
+_NOT_PRINTED = frozenset((
+    "interval", "standardised", "unshrunk", "unshrunk_lower", "unshrunk_upper", "feature_fdr", "or_is", "ratio", "ratio_lower",
+    "ratio_upper", "ratio_is",
+))  # fmt: skip
 
 
 def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str] = ("feature",)) -> None:
@@ -34,6 +39,8 @@ def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str]
             f"{path.name}: a table is not written as {path.suffix or 'a file without suffix'!r}. Use {', '.join(_KINDS)}."
         )
     names = list(rows[0]) if rows else list(columns)
+    if maker in (_tex, _markdown):
+        names = [name for name in names if name not in _NOT_PRINTED and (not rows or any(_short(row.get(name)) for row in rows))]
     path.write_bytes(maker(names, rows))
 
 

@@ -155,7 +155,7 @@ def collect_parts(folder: StudyFolder, request: str, ask: Ask) -> dict[str, Pred
     if late:
         raise FederationError(
             f"Prediction {request!r} lacks the part of {', '.join(late)}: {_why(replies, late)}. Masked parts are no "
-            "use unless all are there; run the same command again."
+            "use unless all are there; run the same command again when they are."
         )
     parts = {name: PredictionPart.from_bytes((where / f"{name}.part").read_bytes()) for name in names}
     return {name: add_parts(parts, name) for name in names if folder.study.site(name).responses}
@@ -192,4 +192,4 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:
-    return "; ".join(f"{name}: {replies[name].error if name in replies else 'no answer in time'}" for name in names)
+    return "; ".join(f"{name}: {replies[name].error if name in replies else 'nothing came from it'}" for name in names)
