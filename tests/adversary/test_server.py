@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,12 @@ from tests.adversary.kit import FIXED_WORDS, LyingSite, RogueServer
 from tests.federation import KEY, NAMES, frames, study
 
 from intarsia.errors import FederationError, KeyFileError
+from intarsia.privacy.ledger import Ledger
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.answer import REFUSALS, scrub
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.site import Site
+from intarsia.site.site_ledger import FOLDER
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.messages import Sketch
@@ -70,15 +74,46 @@ def steps_until(rogue: RogueServer, last: str) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def test_private_noise_is_drawn_once(tmp_path: Path) -> None:
+def private_plan() -> dict[str, Any]:
     public = {name: {"*": 0.0} for name in NAMES}
     privacy = {"epsilon": 8.0, "delta": 1e-6, "row_bound": dict.fromkeys(NAMES, 4.0), "centres": public}
     privacy["scales"] = {name: {"*": 10.0} for name in NAMES}
-    rogue = RogueServer.before(tmp_path, sketch={"m": 20, "kind": "gaussian", "precision": "float32"}, privacy=privacy)
+    return {"sketch": {"m": 20, "kind": "gaussian", "precision": "float32"}, "privacy": privacy}
+
+
+def test_private_noise_is_drawn_once(tmp_path: Path) -> None:
+    rogue = RogueServer.before(tmp_path, **private_plan())
     steps_until(rogue, "align")
     asked = {rogue.ask("mri", "sketch").message for _ in range(4)}
     assert len(asked) == 1
     assert Sketch.load(asked.pop()).noise > 0
+
+
+@pytest.mark.parametrize("spoil", ["ids alike after the study's rules", "a level outside the operator's list"])
+def test_under_differential_privacy_a_table_is_refused_before_the_first_message(tmp_path: Path, spoil: str) -> None:
+    """Later, a refusal would be an answer about the table that no ε covers."""
+    tables = frames()
+    tables["mri"]["mri_0"] = np.where(np.arange(400) % 2, "a", "b")
+    if spoil.startswith("ids"):
+        tables["mri"].loc[0, "id"] = tables["mri"].loc[1, "id"].lower()
+    else:
+        tables["mri"].loc[7, "mri_0"] = "c"
+    plan = private_plan() | {"alignment": {"canonical": ["lower"]}}
+    rogue = RogueServer.before(tmp_path, tables=tables, **plan)
+    site = rogue.sites["mri"]
+    site.rules = TableRules.of("error", "error", {"columns": {"mri_0": {"levels": ["a", "b"]}}})
+    assert rogue.ask("mri", "offer").words in FIXED_WORDS
+    assert site.run_store(rogue.study).log == []
+    assert not rogue.ask("lab", "offer").refused  # whose table is in order
+
+
+def test_a_refused_step_asked_again_and_again_writes_one_line(tmp_path: Path) -> None:
+    """A server could fill a site's disk, and bury what the ledger says, with refusals it provokes."""
+    rogue = RogueServer.before(tmp_path, m=150)  # the gate refuses m/n above .25
+    steps_until(rogue, "align")
+    for _ in range(4):
+        assert rogue.ask("mri", "sketch").words in FIXED_WORDS
+    assert [entry.state for entry in Ledger(tmp_path / "mri" / FOLDER).entries()] == ["tried", "refused"]
 
 
 # Words that tell nothing.
