@@ -88,11 +88,11 @@ def test_scales_over_all_groups_do_not_tell_one_persons_response(
         assert "scales: " in second.log("clinic")[-1]["text"]
         return
     s, t = (GroupedSketch.load(one.message).parts[0].response_scales[0] for one in (told, again))
-    distance = np.sqrt(((400 - 1) * s**2 - (400 - 2) * t**2) * (400 - 1) / 400)
+    distance = ((400 - 1) - (400 - 2) * (t / s) ** 2) * (400 - 1) / 400  # squared, in units of the variance
     site = second.sites["clinic"]
     values = site.data["alt"].to_numpy()
-    truth = abs(values[site.tokens(second.study).rows[0]] - values.mean())
-    assert abs(distance / truth - 1) < 1e-9  # the attack works where groups are judged one by one
+    truth = (values[site.tokens(second.study).rows[0]] - values.mean()) ** 2 / values.var(ddof=1)
+    assert abs(distance - truth) < 1e-9  # the attack works where groups are judged one by one
 
 
 def test_a_correction_is_not_told_by_new_groups_of_the_same_people(tmp_path: Path) -> None:
