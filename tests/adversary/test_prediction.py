@@ -8,10 +8,12 @@ import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, best_match, new_subjects
 from tests.federation import NAMES
 
-from intarsia.site import joint_prediction
+from intarsia.server.study import protocol
+from intarsia.site import given_away, joint_prediction
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.masks import from_fixed
 from intarsia.site.run_store import RunStore
+from intarsia.wire.coefficients import bind
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
 
 JUNE = {"request": b"june"}
@@ -48,13 +50,79 @@ def test_another_owner_than_the_study_names_is_refused(rogue: RogueServer) -> No
 
 
 def test_unit_matrices_are_refused_as_one_column(rogue: RogueServer) -> None:
-    for site in rogue.sites.values():
-        site.predict_rules = PredictRules()
+    refuse_one_column(rogue)
     rogue.deliver(rogue.forged(unit(rogue)))
     new = new_subjects()
     told = {name: rogue.ask(name, "predict", JUNE, new[name]) for name in NAMES}
     assert {t.words for t in told.values()} <= FIXED_WORDS
-    assert "one of its own columns" in rogue.log("mri")[-1]["text"]
+    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def asking_for(*weights: list[float]) -> dict[str, dict[str, object]]:
+    """The imaging centre alone matters, and gives the clinic, which has two responses and helps the server, these sums."""
+    mean = np.zeros((6, 3))
+    mean[:, : len(weights)] = np.array(weights).T
+    none = {"mean": np.zeros((6, 3)), "to_predict": np.zeros((6, 3))}
+    return {name: none | ({"mean": mean} if name == "mri" else {}) for name in NAMES}
+
+
+SUM, DIFFERENCE, OTHERS = [1.0, 1.0, 0, 0, 0, 0], [1.0, -1.0, 0, 0, 0, 0], [0, 0, 1.0, 1.0, 0, 0]
+
+
+def refuse_one_column(rogue: RogueServer) -> None:
+    for site in rogue.sites.values():
+        site.predict_rules = PredictRules()
+
+
+@pytest.mark.parametrize(("second", "refused"), [(DIFFERENCE, True), ([1.0, 1.0001, 0, 0, 0, 0], True), (OTHERS, False)])
+def test_two_sums_that_give_a_column_together_are_refused(rogue: RogueServer, second: list[float], refused: bool) -> None:
+    """x₁ + x₂ for one response and x₁ − x₂ for another: neither is nearly a column, both together are two of them."""
+    refuse_one_column(rogue)
+    rogue.deliver(rogue.forged(asking_for(SUM, second)))
+    told = rogue.ask("mri", "predict", JUNE, new_subjects()["mri"])
+    assert told.refused == refused
+    assert not refused or "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def test_the_spread_of_one_sum_counts_as_that_sum(rogue: RogueServer) -> None:
+    """|x₁ − x₂| beside x₁ + x₂ leaves two people's order open, and nothing else."""
+    refuse_one_column(rogue)
+    changes = asking_for(SUM, SUM)
+    draws = rogue.coefficients()["mri"].draws * 0.0
+    draws += np.array(SUM)[:, None] + np.linspace(-1, 1, len(draws))[:, None, None] * np.array(DIFFERENCE)[:, None]
+    changes["mri"]["draws"] = draws
+    rogue.deliver(rogue.forged(changes))
+    assert rogue.ask("mri", "predict", JUNE, new_subjects()["mri"]).words in FIXED_WORDS
+    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def test_what_two_runs_tell_of_the_same_people_is_taken_together(tmp_path: Path) -> None:
+    """The same two sums, one in each run, of a server that writes study files on and on; the same people in both tables."""
+    rogue = RogueServer.after_fit(tmp_path)
+    refuse_one_column(rogue)
+    rogue.deliver(rogue.forged(asking_for(SUM, SUM)))
+    people = new_subjects()["mri"]
+    assert not rogue.ask("mri", "predict", JUNE, people).refused
+    again = rogue.study.again()
+    second = RogueServer(list(rogue.sites.values()), replace(again, sketch=replace(again.sketch, m=20)), tmp_path / "second")
+    protocol.collect(second.folder, second.carry)
+    of_this_run = {name: replace(c, study_hash=second.study.hash) for name, c in rogue.coefficients().items()}
+    changed = {name: replace(c, **asking_for(DIFFERENCE, DIFFERENCE)[name]) for name, c in of_this_run.items()}
+    second.deliver({name: message.to_bytes() for name, message in bind(changed).items()})
+    assert second.ask("mri", "predict", JUNE, people).words in FIXED_WORDS
+    assert "earlier fits" in second.log("mri")[-1]["text"]
+    others = people.assign(id="M" + people["id"])
+    assert not second.ask("mri", "predict", {"request": b"others"}, others).refused
+
+
+def test_so_many_sums_of_so_few_people_cannot_be_judged() -> None:
+    """Chance explains columns where sums are as many as people."""
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((60, 400))
+    assert given_away.largest_share(columns, rng.standard_normal((60, 20)), 1e-12) < 0.8
+    assert given_away.largest_share(columns, rng.standard_normal((60, 21)), 1e-12) == 1.0
+    assert given_away.largest_share(columns, 1e-9 * columns[:, :1], 1e-12) > 0.999  # however small, it can be read
+    assert given_away.largest_share(columns, 1e-14 * columns[:, :1], 1e-12) == 0.0  # below the last digit that leaves
 
 
 def test_a_server_alone_learns_nothing_even_where_sites_allow_one_column(rogue: RogueServer) -> None:
