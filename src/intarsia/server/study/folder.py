@@ -36,7 +36,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
-from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, Signed, verify
 from intarsia.wire.study import Study
 
 KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
@@ -229,11 +229,13 @@ class StudyFolder:
 def _check_offer(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     offer = KeyOffer.from_bytes(_bytes(raw))
     folder.same_hash("offer", sender, offer.study_hash, offer.site)
+    _check_signed(folder, "offer", sender, offer)
 
 
 def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     bundle = ShareBundle.from_bytes(_bytes(raw))
     folder.same_hash("share", sender, bundle.study_hash, bundle.site)
+    _check_signed(folder, "share", sender, bundle)
 
 
 def _check_confirmation(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
@@ -255,9 +257,13 @@ def _check_receipt(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     sent = folder.file("coefficients", sender)
     if not sent.is_file() or Coefficients.from_bytes(sent).fit_digest != receipt.fit_digest:
         raise FederationError(f"Site {sender!r} acknowledges the coefficients of another fit. Refused.")
+    _check_signed(folder, "receipt", sender, receipt)
+
+
+def _check_signed(folder: StudyFolder, kind: str, sender: str, message: Signed) -> None:
     key = folder.study.site(sender).signing_key
-    if key is not None and not verify(key, receipt.signature, receipt.body()):
-        raise FederationError(f"The receipt of site {sender!r} is not signed with its key in study.toml. Refused.")
+    if key is not None and not verify(key, message.signature, message.body()):
+        raise FederationError(f"The {kind} of site {sender!r} is not signed with its key in study.toml. Refused.")
 
 
 def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
