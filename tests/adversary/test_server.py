@@ -1,7 +1,9 @@
 """A malicious server at every other step: no second sketch, no second cohort, no word that tells anything (rows 5, 6, 8, 9)."""
 
+import contextlib
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.messages import Sketch
 from intarsia.wire.steps import STEPS
+from intarsia.wire.study import Study
 
 CANARY = "VERY-RARE-DISEASE"
 
@@ -251,6 +254,27 @@ def test_a_site_cannot_align_more_than_it_announced(tmp_path: Path) -> None:
     liar.pretend(heard=lambda _study: {"mri": {}})
     with pytest.raises(FederationError, match="another number of subjects than it announced"):
         folder.accept("alignment", "mri", liar.align(rogue.study))
+
+
+@pytest.mark.parametrize("counts", [{"columns": 5}, {"covariates": 0}])
+def test_a_site_cannot_send_more_columns_than_it_announced(tmp_path: Path, counts: dict[str, int]) -> None:
+    """Then the other sites' cards would show figures made of too few columns. The server, which is honest here, refuses."""
+    rogue = RogueServer.before(tmp_path, sketch={"m": 60})
+    rogue.sites["mri"].roles["covariates"] = ["mri_5"]
+    plan = rogue.study.to_dict()
+    plan["site"][1] |= {"features": ["mri_0", "mri_1", "mri_2", "mri_3", "mri_4"], "covariates": ["mri_5"]}
+    rogue = RogueServer(list(rogue.sites.values()), Study.from_dict(plan), tmp_path / "plan")
+    mri = rogue.sites["mri"]
+    steps_until(rogue, "combine")
+    for name in NAMES:
+        rogue.ask(name, "announce", {other: rogue.sites[other].run_store(rogue.study).get("confirmation") for other in NAMES})
+    key = mri.key(rogue.study).derive("announce", rogue.study.id, rogue.study.run)
+    truth = Announcement("mri", rogue.study.hash, 400, 6, covariates=1)
+    for told, refused in ((truth, False), (replace(truth, **counts), True)):
+        folder = StudyFolder.create(tmp_path / f"honest-{refused}", rogue.study)
+        folder.accept("announcement", "mri", told.signed(key).to_bytes())
+        with pytest.raises(FederationError, match="more columns than it announced") if refused else contextlib.nullcontext():
+            folder.accept("sketch", "mri", mri.sketch(rogue.study))
 
 
 def test_other_counts_later_in_the_run_are_refused(tmp_path: Path) -> None:

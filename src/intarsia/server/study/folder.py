@@ -144,6 +144,11 @@ class StudyFolder:
         self.note("accepted", site=sender, kind=kind, bytes=target.stat().st_size)
         return True
 
+    def announced(self, name: str) -> Announcement | None:
+        """What a site announced; None where nothing was (a study by files)."""
+        file = self.file("announcement", name)
+        return Announcement.from_bytes(file) if file.is_file() else None
+
     def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
@@ -271,8 +276,8 @@ def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> Non
     folder.same_hash("alignment", sender, report.study_hash, report.site)
     if report.mode != folder.study.alignment.mode:
         raise FederationError(f"Site {sender!r} aligns in mode {report.mode!r}, the study in {folder.study.alignment.mode!r}.")
-    announced = folder.file("announcement", sender)
-    if announced.is_file() and Announcement.from_bytes(announced).n != report.n:
+    announced = folder.announced(sender)
+    if announced is not None and announced.n != report.n:
         raise FederationError(f"Site {sender!r} aligns another number of subjects than it announced. Refused.")
 
 
@@ -304,7 +309,7 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
         ):
             if found != expected:
                 raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
-        check_columns(study, sender, sketch)
+        check_columns(study, sender, sketch, folder.announced(sender))
         if not sketch.order_mac and len(study.names) > 1:
             raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
         if agreed is not None:
