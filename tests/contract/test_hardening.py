@@ -49,6 +49,15 @@ def change(path: Path, **entries: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
+def test_the_servers_store_lies_in_its_own_folder(kits: Path) -> None:
+    """The engine's defaults lie in the temporary folder, where others may read."""
+    resources = json.loads((kits / "server" / "local" / "resources.json").read_text())
+    places = [resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"]]
+    places += [c["args"]["uri_root"] for c in resources["components"] if c["id"] == "job_manager"]
+    assert places == [str(kits.resolve() / "engine" / "snapshots"), str(kits.resolve() / "engine" / "jobs")]
+    assert (kits / "engine").stat().st_mode & 0o077 == 0
+
+
 def test_a_hardened_kit_starts(kits: Path) -> None:
     command, _ = site_command(kits, "clinic")
     assert "intarsia.carriers.flare.start_site" in command
