@@ -13,8 +13,10 @@ from intarsia.site import given_away, joint_prediction
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.masks import from_fixed
 from intarsia.site.run_store import RunStore
+from intarsia.site.units import Units
 from intarsia.wire.coefficients import bind
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
+from intarsia.wire.study import Study
 
 JUNE = {"request": b"june"}
 
@@ -113,6 +115,42 @@ def test_what_two_runs_tell_of_the_same_people_is_taken_together(tmp_path: Path)
     assert "earlier fits" in second.log("mri")[-1]["text"]
     others = people.assign(id="M" + people["id"])
     assert not second.ask("mri", "predict", {"request": b"others"}, others).refused
+
+
+def test_an_owner_under_another_name_is_the_same_owner(rogue: RogueServer) -> None:
+    """Whoever writes study files can call the clinic otherwise; its pinned key it cannot change without the words changing."""
+    plan = rogue.study.to_dict()
+    plan["site"][0]["name"] = "hospital"
+    renamed = Study.from_dict(plan)
+    assert joint_prediction._party(renamed, "hospital") == joint_prediction._party(rogue.study, "clinic")
+    assert joint_prediction._party(renamed, "lab") != joint_prediction._party(renamed, "hospital")
+
+
+@pytest.mark.parametrize(("digits", "read"), [(12, 6), (1, 3)])
+def test_columns_of_two_values_stand_behind_each_other_in_one_sum(rogue: RogueServer, digits: int, read: int) -> None:
+    """Weights 1, 1/4, 1/16, … : no column is nearly the sum, and each is a digit of it. Rounding ends it after a few."""
+    refuse_one_column(rogue)
+    rogue.sites["mri"].predict_rules = PredictRules(digits=digits)
+    mri = rogue.sites["mri"].run_store(rogue.study)
+    units = Units.from_bytes(mri.need("units.secret", ""))
+    weights = list(units.x_scale * 4.0 ** -np.arange(6))  # of columns in their own units, by a server that knows them roughly
+    rogue.deliver(rogue.forged(asking_for(weights, weights)))
+    bits = np.random.default_rng(3).integers(0, 2, (30, 6))
+    people = new_subjects()
+    people["mri"] = people["mri"].assign(**{f"mri_{j}": units.x_mean[j] + bits[:, j] for j in range(6)})
+    total = add_parts(parts(rogue, people), "clinic")
+    clinic = rogue.sites["clinic"]
+    model = clinic.model(rogue.study)
+    subjects = joint_prediction._read(clinic, rogue.study, model, "june", people["clinic"], None)
+    asked = joint_prediction._request(rogue.study, model, "june", subjects)
+    rest = joint_prediction._others(clinic, rogue.study, asked, total, (2, 30, 2))[0, :, 0]
+    truth = people["mri"].set_index("id").loc[subjects.table.ids()[subjects.tokens.rows]]
+    right = 0
+    for j in range(6):
+        guess = rest > 4.0**-j * (0.5 + (1 - 4.0 ** -(5 - j)) / 6)  # what can come after it is at most a third
+        right += bool((guess == (truth[f"mri_{j}"] - units.x_mean[j] > 0.5)).all())
+        rest = rest - guess * 4.0**-j
+    assert right == read if digits == 12 else right <= read
 
 
 def test_so_many_sums_of_so_few_people_cannot_be_judged() -> None:

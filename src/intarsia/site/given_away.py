@@ -84,7 +84,7 @@ def largest_share(values: Array, told: Array, step: float) -> float:
 
 
 def remember(folder: Path, fit_digest: str, people: NDArray[np.uint64], told: dict[str, Sums]) -> None:
-    """Keep what leaves about whom, for the site alone; people are keyed tokens of its ledger."""
+    """Keep what leaves about whom and for whom (`joint_prediction._party`), for the site alone; people are keyed tokens."""
     columns = next(iter(told.values())).columns if told else ()
     arrays = {"people": np.sort(people).view(np.int64), **{_TO + owner: one.weights for owner, one in told.items()}}
     raw = pack("told", {"columns": list(columns), "fit_digest": fit_digest}, arrays)

@@ -36,6 +36,7 @@ Array = NDArray[np.float64]
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
 FIXED_BITS = 40
 STEP = 2.0**-FIXED_BITS
+MOST_DIGITS = 12
 LARGEST_PART = 2.0**12  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
 MOST_SITES = 255  # sums of their parts stay so far below the tags' prime that no two of them are alike modulo it
 LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of the study: beyond, it is in other units
@@ -43,17 +44,26 @@ LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of 
 
 @dataclass(frozen=True)
 class PredictRules:
-    """The site's own rules, from [predict] of its site.toml: how few subjects, and whether a part may be nearly one column."""
+    """The site's own rules, from [predict] of its site.toml: how few subjects, whether parts may give nearly one column away, and
+    with how many decimals a part leaves, in standard deviations of the response.
+
+    A sum of twelve decimals has room for forty columns of two values, one behind the other.
+    """
 
     min_subjects: int = 0
     one_column: str = "refuse"
+    digits: int = MOST_DIGITS
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "PredictRules":
-        unknown = sorted(set(given) - {"min_subjects", "one_column"})
+        unknown = sorted(set(given) - {"min_subjects", "one_column", "digits"})
         rules = cls(**given) if not unknown else cls()
-        if unknown or type(rules.min_subjects) is not int or rules.one_column not in ("refuse", "allow"):
-            raise InputError('[predict] of site.toml knows min_subjects = N and one_column = "refuse" or "allow".')
+        counts = type(rules.min_subjects) is int and type(rules.digits) is int and 1 <= rules.digits <= MOST_DIGITS
+        if unknown or not counts or rules.one_column not in ("refuse", "allow"):
+            raise InputError(
+                '[predict] of site.toml knows min_subjects = N, one_column = "refuse" or "allow", and digits from 1 to '
+                f"{MOST_DIGITS}."
+            )
         return rules
 
 
@@ -72,10 +82,11 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
     model = site.model(study)
     new = _read(site, study, model, request, data, id)
     asked = _request(study, model, request, new)
-    values = _own_part(model, new)
+    values = np.round(_own_part(model, new), site.predict_rules.digits)
     leaves = [owner for owner in dict.fromkeys(asked.owners.values()) if owner != site.name]
     told, people = _told(model, new, values, asked, study, leaves), _people(site, new)
-    share = max(_of_sizes(model, new, values, asked, leaves), _of_columns(site, model, new, people, told))
+    parties = {_party(study, owner): one for owner, one in told.items()}
+    share = max(_of_sizes(model, new, values, asked, leaves), _of_columns(site, model, new, people, parties))
     if share > _allow(site, study, asked, share):
         note = {"rule": "one_column", "largest_share": round(share, 4), "allowed_by": "[predict] of site.toml"}
         site.run_store(study).replace(f"request-{request}.override.json", json.dumps(note).encode())
@@ -91,7 +102,7 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
     bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
     message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
     if site.folder is not None and people is not None:
-        given_away.remember(site.folder, asked.fit_digest, people, told)
+        given_away.remember(site.folder, asked.fit_digest, people, parties)
     site.run_store(study).sent(f"prediction {request}", message)
     return message
 
@@ -211,6 +222,11 @@ def _of_columns(
         known = np.hstack([one.of(raw, columns) for one in (now, *before)])
         found = max(found, given_away.largest_share(raw, known, STEP))
     return found
+
+
+def _party(study: Study, owner: str) -> str:
+    """Who an owner is, under whatever name a study file has it: by its pinned key, where it has one."""
+    return hashlib.sha256((study.site(owner).signing_key or owner).encode()).hexdigest()[:32]
 
 
 def _people(site: "Site", new: NewSubjects) -> NDArray[np.uint64] | None:

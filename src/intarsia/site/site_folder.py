@@ -69,6 +69,8 @@ constant = "error"
 # Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
 # Parts from which nearly one column of this site's can be worked out hand it to the owner of the responses: "refuse" or "allow".
 one_column = "refuse"
+# Decimals with which a part leaves, in standard deviations of the response; fewer (3) leave less room for columns of few values.
+digits = 12
 """
 
 
