@@ -61,11 +61,14 @@ def test_unit_matrices_are_refused_as_one_column(rogue: RogueServer) -> None:
 
 
 def asking_for(*weights: list[float]) -> dict[str, dict[str, object]]:
-    """The imaging centre alone matters, and gives the clinic, which has two responses and helps the server, these sums."""
+    """The imaging centre alone matters, and tells the clinic, which helps the server, these sums, without a spread."""
     mean = np.zeros((6, 3))
     mean[:, : len(weights)] = np.array(weights).T
-    none = {"mean": np.zeros((6, 3)), "to_predict": np.zeros((6, 3))}
-    return {name: none | ({"mean": mean} if name == "mri" else {}) for name in NAMES}
+    found = {}
+    for name in NAMES:
+        own = mean if name == "mri" else np.zeros((6, 3))
+        found[name] = {"mean": own, "to_predict": np.zeros((6, 3)), "draws": np.repeat(own[None], 120, axis=0)}
+    return found
 
 
 SUM, DIFFERENCE, OTHERS = [1.0, 1.0, 0, 0, 0, 0], [1.0, -1.0, 0, 0, 0, 0], [0, 0, 1.0, 1.0, 0, 0]
@@ -90,9 +93,7 @@ def test_the_spread_of_one_sum_counts_as_that_sum(rogue: RogueServer) -> None:
     """|x₁ − x₂| beside x₁ + x₂ leaves two people's order open, and nothing else."""
     refuse_one_column(rogue)
     changes = asking_for(SUM, SUM)
-    draws = rogue.coefficients()["mri"].draws * 0.0
-    draws += np.array(SUM)[:, None] + np.linspace(-1, 1, len(draws))[:, None, None] * np.array(DIFFERENCE)[:, None]
-    changes["mri"]["draws"] = draws
+    changes["mri"]["draws"] += np.linspace(-1, 1, 120)[:, None, None] * np.array(DIFFERENCE)[:, None]
     rogue.deliver(rogue.forged(changes))
     assert rogue.ask("mri", "predict", JUNE, new_subjects()["mri"]).words in FIXED_WORDS
     assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
