@@ -6,7 +6,7 @@ Sizes × kinds of columns × attacks, on the real steps: the gate is `preflight`
 sketch. Attacks without the key: blind (independent component analysis), rare columns, pairs of similar columns, membership
 (sketch only). With the key: decoding. `limits` measures where the blind attack begins to work, for the rule that knows the
 columns' shape; `elsewhere` what a server gains where two sites hold nearly the same columns. The result is
-benchmarks/results/privacy_gate.json; docs/privacy.md shows it. A quarter of an hour on one core.
+benchmarks/results/privacy_gate.json; docs/privacy.md shows it. Some minutes on one core.
 """
 
 import json

@@ -8,7 +8,8 @@ import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, new_subjects
 from tests.adversary.test_prediction import JUNE, parts
 
-from intarsia.wire.prediction import add_parts
+from intarsia.site.masks import masked, with_tags
+from intarsia.wire.prediction import TAG_PRIME, add_parts
 
 ONE_SD = 40  # a change of 2⁴⁰ steps is one standard deviation
 
@@ -36,3 +37,22 @@ def test_no_change_of_a_sum_passes_and_refusals_teach_nothing(rogue: RogueServer
             told = rogue.ask("clinic", "finish", JUNE | {"sum": replace(good, total=total).to_bytes()}, new["clinic"])
             assert told.words in FIXED_WORDS, f"a sum altered by 2^{bit - ONE_SD} standard deviations was taken"
     assert not rogue.ask("clinic", "finish", JUNE | {"sum": good.to_bytes()}, new["clinic"]).refused
+
+
+@pytest.mark.parametrize("bit", [40, 53, 60, 63])
+def test_no_change_fits_its_tag_by_a_guess_at_a_few_bits(bit: int) -> None:
+    """Where tags count modulo 2⁶⁴, a change of 2^bit has only 2^(63 − bit) tags that an odd factor can give: of 16,384 guesses
+    at 2⁵³, the largest change that a sum may have and still be possible, sixteen are right. Each tells eleven bits of the factor.
+    """
+    rng, secret = np.random.default_rng(1), bytes(range(32))
+    values = rng.integers(-(2**50), 2**50, (1, 2**14, 1)).view(np.uint64)
+    good = with_tags(values, secret)
+    guess = rng.integers(0, 2**62, values.shape, dtype=np.uint64).astype(object) * 2 + 1
+    for fits in (guess * 2**bit % 2**64, guess * 2**bit % TAG_PRIME):
+        altered = good.copy()
+        altered[:1] += np.uint64(1 << bit)
+        altered[1:] += fits.astype(np.uint64)
+        lifted = masked("clinic", {}, altered)
+        assert not (with_tags(lifted[:1], secret)[1:] == lifted[1:]).any()
+    lifted = masked("clinic", {}, good)
+    assert (with_tags(lifted[:1], secret) == lifted).all()

@@ -15,19 +15,20 @@ SHARED = {"alignment": {"mode": "intersect"}, "deliver": {"share_scales": True},
 
 
 def distance_from_mean(first: Told, second: Told) -> float:
-    """How far the one person who was left out lies from the mean of the first response, by the two runs' exact scales."""
+    """How far the one person who was left out lies from the mean of the first response, squared, in units of the variance: by the
+    two runs' exact scales. Squared, because people close to the mean have no digits to compare otherwise."""
     assert first.message is not None
     assert second.message is not None
     one, other = Sketch.load(first.message), Sketch.load(second.message)
     n, s, t = one.n, one.response_scales[0], other.response_scales[0]
-    return float(np.sqrt(((n - 1) * s**2 - (n - 2) * t**2) * (n - 1) / n))
+    return float(((n - 1) - (n - 2) * (t / s) ** 2) * (n - 1) / n)
 
 
 def truth(rogue: RogueServer) -> float:
     site = rogue.sites["clinic"]
     left_out = site.tokens(rogue.study).rows[0]
     values = site.data["alt"].to_numpy()
-    return abs(float(values[left_out] - values.mean()))
+    return float((values[left_out] - values.mean()) ** 2 / values.var(ddof=1))
 
 
 def test_scales_of_two_cohorts_do_not_tell_one_persons_response(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_without_the_ledger_the_scales_would_tell_it(tmp_path: Path, monkeypatch
     first = rogue.sketch_without(0)
     second = rogue.another_run(tmp_path / "second")
     told = second.sketch_without(1)
-    assert abs(distance_from_mean(first["clinic"], told["clinic"]) / truth(second) - 1) < 1e-9
+    assert abs(distance_from_mean(first["clinic"], told["clinic"]) - truth(second)) < 1e-9
 
 
 def test_the_same_people_and_responses_again_share_the_same_scales(tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, best_match, new_subjects
 from tests.federation import NAMES
 
-from intarsia.site import joint_prediction
+from intarsia.server.study import protocol
+from intarsia.site import given_away, joint_prediction
 from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.masks import from_fixed
 from intarsia.site.run_store import RunStore
+from intarsia.site.units import Units
+from intarsia.wire.coefficients import bind
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
+from intarsia.wire.study import Study
 
 JUNE = {"request": b"june"}
 
@@ -48,13 +52,116 @@ def test_another_owner_than_the_study_names_is_refused(rogue: RogueServer) -> No
 
 
 def test_unit_matrices_are_refused_as_one_column(rogue: RogueServer) -> None:
-    for site in rogue.sites.values():
-        site.predict_rules = PredictRules()
+    refuse_one_column(rogue)
     rogue.deliver(rogue.forged(unit(rogue)))
     new = new_subjects()
     told = {name: rogue.ask(name, "predict", JUNE, new[name]) for name in NAMES}
     assert {t.words for t in told.values()} <= FIXED_WORDS
-    assert "one of its own columns" in rogue.log("mri")[-1]["text"]
+    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def asking_for(*weights: list[float]) -> dict[str, dict[str, object]]:
+    """The imaging centre alone matters, and tells the clinic, which helps the server, these sums, without a spread."""
+    mean = np.zeros((6, 3))
+    mean[:, : len(weights)] = np.array(weights).T
+    found = {}
+    for name in NAMES:
+        own = mean if name == "mri" else np.zeros((6, 3))
+        found[name] = {"mean": own, "to_predict": np.zeros((6, 3)), "draws": np.repeat(own[None], 120, axis=0)}
+    return found
+
+
+SUM, DIFFERENCE, OTHERS = [1.0, 1.0, 0, 0, 0, 0], [1.0, -1.0, 0, 0, 0, 0], [0, 0, 1.0, 1.0, 0, 0]
+
+
+def refuse_one_column(rogue: RogueServer) -> None:
+    for site in rogue.sites.values():
+        site.predict_rules = PredictRules()
+
+
+@pytest.mark.parametrize(("second", "refused"), [(DIFFERENCE, True), ([1.0, 1.0001, 0, 0, 0, 0], True), (OTHERS, False)])
+def test_two_sums_that_give_a_column_together_are_refused(rogue: RogueServer, second: list[float], refused: bool) -> None:
+    """x₁ + x₂ for one response and x₁ − x₂ for another: neither is nearly a column, both together are two of them."""
+    refuse_one_column(rogue)
+    rogue.deliver(rogue.forged(asking_for(SUM, second)))
+    told = rogue.ask("mri", "predict", JUNE, new_subjects()["mri"])
+    assert told.refused == refused
+    assert not refused or "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def test_the_spread_of_one_sum_counts_as_that_sum(rogue: RogueServer) -> None:
+    """|x₁ − x₂| beside x₁ + x₂ leaves two people's order open, and nothing else."""
+    refuse_one_column(rogue)
+    changes = asking_for(SUM, SUM)
+    changes["mri"]["draws"] += np.linspace(-1, 1, 120)[:, None, None] * np.array(DIFFERENCE)[:, None]
+    rogue.deliver(rogue.forged(changes))
+    assert rogue.ask("mri", "predict", JUNE, new_subjects()["mri"]).words in FIXED_WORDS
+    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+def test_what_two_runs_tell_of_the_same_people_is_taken_together(tmp_path: Path) -> None:
+    """The same two sums, one in each run, of a server that writes study files on and on; the same people in both tables."""
+    rogue = RogueServer.after_fit(tmp_path)
+    refuse_one_column(rogue)
+    rogue.deliver(rogue.forged(asking_for(SUM, SUM)))
+    people = new_subjects()["mri"]
+    assert not rogue.ask("mri", "predict", JUNE, people).refused
+    again = rogue.study.again()
+    second = RogueServer(list(rogue.sites.values()), replace(again, sketch=replace(again.sketch, m=20)), tmp_path / "second")
+    protocol.collect(second.folder, second.carry)
+    of_this_run = {name: replace(c, study_hash=second.study.hash) for name, c in rogue.coefficients().items()}
+    changed = {name: replace(c, **asking_for(DIFFERENCE, DIFFERENCE)[name]) for name, c in of_this_run.items()}
+    second.deliver({name: message.to_bytes() for name, message in bind(changed).items()})
+    assert second.ask("mri", "predict", JUNE, people).words in FIXED_WORDS
+    assert "earlier fits" in second.log("mri")[-1]["text"]
+    others = people.assign(id="M" + people["id"])
+    assert not second.ask("mri", "predict", {"request": b"others"}, others).refused
+
+
+def test_an_owner_under_another_name_is_the_same_owner(rogue: RogueServer) -> None:
+    """Whoever writes study files can call the clinic otherwise; its pinned key it cannot change without the words changing."""
+    plan = rogue.study.to_dict()
+    plan["site"][0]["name"] = "hospital"
+    renamed = Study.from_dict(plan)
+    assert joint_prediction._party(renamed, "hospital") == joint_prediction._party(rogue.study, "clinic")
+    assert joint_prediction._party(renamed, "lab") != joint_prediction._party(renamed, "hospital")
+
+
+@pytest.mark.parametrize(("digits", "read"), [(12, 6), (1, 3)])
+def test_columns_of_two_values_stand_behind_each_other_in_one_sum(rogue: RogueServer, digits: int, read: int) -> None:
+    """Weights 1, 1/4, 1/16, … : no column is nearly the sum, and each is a digit of it. Rounding ends it after a few."""
+    refuse_one_column(rogue)
+    rogue.sites["mri"].predict_rules = PredictRules(digits=digits)
+    mri = rogue.sites["mri"].run_store(rogue.study)
+    units = Units.from_bytes(mri.need("units.secret", ""))
+    weights = list(units.x_scale * 4.0 ** -np.arange(6))  # of columns in their own units, by a server that knows them roughly
+    rogue.deliver(rogue.forged(asking_for(weights, weights)))
+    bits = np.random.default_rng(3).integers(0, 2, (30, 6))
+    people = new_subjects()
+    people["mri"] = people["mri"].assign(**{f"mri_{j}": units.x_mean[j] + bits[:, j] for j in range(6)})
+    total = add_parts(parts(rogue, people), "clinic")
+    clinic = rogue.sites["clinic"]
+    model = clinic.model(rogue.study)
+    subjects = joint_prediction._read(clinic, rogue.study, model, "june", people["clinic"], None)
+    asked = joint_prediction._request(rogue.study, model, "june", subjects)
+    rest = joint_prediction._others(clinic, rogue.study, asked, total, (2, 30, 2))[0, :, 0]
+    truth = people["mri"].set_index("id").loc[subjects.table.ids()[subjects.tokens.rows]]
+    right = 0
+    for j in range(6):
+        guess = rest > 4.0**-j * (0.5 + (1 - 4.0 ** -(5 - j)) / 6)  # what can come after it is at most a third
+        right += bool((guess == (truth[f"mri_{j}"] - units.x_mean[j] > 0.5)).all())
+        rest = rest - guess * 4.0**-j
+    assert right == read if digits == 12 else right <= read
+
+
+def test_so_many_sums_of_so_few_people_cannot_be_judged() -> None:
+    """Chance explains columns where sums are as many as people."""
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((60, 400))
+    assert given_away.largest_share(columns, rng.standard_normal((60, 20)), 1e-12) < 0.8
+    assert given_away.largest_share(columns, rng.standard_normal((60, 21)), 1e-12) == 1.0
+    assert given_away.largest_share(columns, 1e-9 * columns[:, :1], 1e-12) > 0.999  # however small, it can be read
+    assert given_away.largest_share(columns, 1e-14 * columns[:, :1], 1e-12) == 0.0  # below the last digit that leaves
 
 
 def test_a_server_alone_learns_nothing_even_where_sites_allow_one_column(rogue: RogueServer) -> None:

@@ -1,8 +1,11 @@
 """A malicious server at every other step: no second sketch, no second cohort, no word that tells anything (rows 5, 6, 8, 9)."""
 
+import contextlib
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,13 +14,17 @@ from tests.adversary.kit import FIXED_WORDS, LyingSite, RogueServer
 from tests.federation import KEY, NAMES, frames, study
 
 from intarsia.errors import FederationError, KeyFileError
+from intarsia.privacy.ledger import Ledger
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.answer import REFUSALS, scrub
+from intarsia.site.data.table_rules import TableRules
 from intarsia.site.site import Site
+from intarsia.site.site_ledger import FOLDER
 from intarsia.wire.alignment import Cohort
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.messages import Sketch
 from intarsia.wire.steps import STEPS
+from intarsia.wire.study import Study
 
 CANARY = "VERY-RARE-DISEASE"
 
@@ -70,15 +77,46 @@ def steps_until(rogue: RogueServer, last: str) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def test_private_noise_is_drawn_once(tmp_path: Path) -> None:
+def private_plan() -> dict[str, Any]:
     public = {name: {"*": 0.0} for name in NAMES}
     privacy = {"epsilon": 8.0, "delta": 1e-6, "row_bound": dict.fromkeys(NAMES, 4.0), "centres": public}
     privacy["scales"] = {name: {"*": 10.0} for name in NAMES}
-    rogue = RogueServer.before(tmp_path, sketch={"m": 20, "kind": "gaussian", "precision": "float32"}, privacy=privacy)
+    return {"sketch": {"m": 20, "kind": "gaussian", "precision": "float32"}, "privacy": privacy}
+
+
+def test_private_noise_is_drawn_once(tmp_path: Path) -> None:
+    rogue = RogueServer.before(tmp_path, **private_plan())
     steps_until(rogue, "align")
     asked = {rogue.ask("mri", "sketch").message for _ in range(4)}
     assert len(asked) == 1
     assert Sketch.load(asked.pop()).noise > 0
+
+
+@pytest.mark.parametrize("spoil", ["ids alike after the study's rules", "a level outside the operator's list"])
+def test_under_differential_privacy_a_table_is_refused_before_the_first_message(tmp_path: Path, spoil: str) -> None:
+    """Later, a refusal would be an answer about the table that no ε covers."""
+    tables = frames()
+    tables["mri"]["mri_0"] = np.where(np.arange(400) % 2, "a", "b")
+    if spoil.startswith("ids"):
+        tables["mri"].loc[0, "id"] = tables["mri"].loc[1, "id"].lower()
+    else:
+        tables["mri"].loc[7, "mri_0"] = "c"
+    plan = private_plan() | {"alignment": {"canonical": ["lower"]}}
+    rogue = RogueServer.before(tmp_path, tables=tables, **plan)
+    site = rogue.sites["mri"]
+    site.rules = TableRules.of("error", "error", {"columns": {"mri_0": {"levels": ["a", "b"]}}})
+    assert rogue.ask("mri", "offer").words in FIXED_WORDS
+    assert site.run_store(rogue.study).log == []
+    assert not rogue.ask("lab", "offer").refused  # whose table is in order
+
+
+def test_a_refused_step_asked_again_and_again_writes_one_line(tmp_path: Path) -> None:
+    """A server could fill a site's disk, and bury what the ledger says, with refusals it provokes."""
+    rogue = RogueServer.before(tmp_path, m=150)  # the gate refuses m/n above .25
+    steps_until(rogue, "align")
+    for _ in range(4):
+        assert rogue.ask("mri", "sketch").words in FIXED_WORDS
+    assert [entry.state for entry in Ledger(tmp_path / "mri" / FOLDER).entries()] == ["tried", "refused"]
 
 
 # Words that tell nothing.
@@ -216,6 +254,27 @@ def test_a_site_cannot_align_more_than_it_announced(tmp_path: Path) -> None:
     liar.pretend(heard=lambda _study: {"mri": {}})
     with pytest.raises(FederationError, match="another number of subjects than it announced"):
         folder.accept("alignment", "mri", liar.align(rogue.study))
+
+
+@pytest.mark.parametrize("counts", [{"columns": 5}, {"covariates": 0}])
+def test_a_site_cannot_send_more_columns_than_it_announced(tmp_path: Path, counts: dict[str, int]) -> None:
+    """Then the other sites' cards would show figures made of too few columns. The server, which is honest here, refuses."""
+    rogue = RogueServer.before(tmp_path, sketch={"m": 60})
+    rogue.sites["mri"].roles["covariates"] = ["mri_5"]
+    plan = rogue.study.to_dict()
+    plan["site"][1] |= {"features": ["mri_0", "mri_1", "mri_2", "mri_3", "mri_4"], "covariates": ["mri_5"]}
+    rogue = RogueServer(list(rogue.sites.values()), Study.from_dict(plan), tmp_path / "plan")
+    mri = rogue.sites["mri"]
+    steps_until(rogue, "combine")
+    for name in NAMES:
+        rogue.ask(name, "announce", {other: rogue.sites[other].run_store(rogue.study).get("confirmation") for other in NAMES})
+    key = mri.key(rogue.study).derive("announce", rogue.study.id, rogue.study.run)
+    truth = Announcement("mri", rogue.study.hash, 400, 6, covariates=1)
+    for told, refused in ((truth, False), (replace(truth, **counts), True)):
+        folder = StudyFolder.create(tmp_path / f"honest-{refused}", rogue.study)
+        folder.accept("announcement", "mri", told.signed(key).to_bytes())
+        with pytest.raises(FederationError, match="more columns than it announced") if refused else contextlib.nullcontext():
+            folder.accept("sketch", "mri", mri.sketch(rogue.study))
 
 
 def test_other_counts_later_in_the_run_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from tests.federation import NAMES, frames
 from intarsia.errors import FederationError
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.answer import REFUSALS
-from intarsia.site.site_ledger import FOLDER
+from intarsia.site.data.table import Table
+from intarsia.site.dry_groups import judge_groups
+from intarsia.site.preflight import SiteRules
+from intarsia.site.site_ledger import FOLDER, open_ledger
 from intarsia.wire.alignment import AlignmentReport
 from intarsia.wire.cohort_groups import NOWHERE, Group, GroupedSketch, UnionCohort, rows_of, unite
 
@@ -74,8 +77,6 @@ def test_scales_over_all_groups_do_not_tell_one_persons_response(
     """Each group differs from the first run's cohort in many people; all groups together differ from it in one."""
     if not judged_together:
         alone = "intarsia.site.union._own_rules"
-        from intarsia.site.preflight import SiteRules
-
         monkeypatch.setattr(alone, lambda site, study, ledger, portions, tables: SiteRules(site.policy, ledger, {}))
     first = shared(tmp_path)
     told = told_to_clinic(first, {BOTH: np.arange(400)})
@@ -87,11 +88,11 @@ def test_scales_over_all_groups_do_not_tell_one_persons_response(
         assert "scales: " in second.log("clinic")[-1]["text"]
         return
     s, t = (GroupedSketch.load(one.message).parts[0].response_scales[0] for one in (told, again))
-    distance = np.sqrt(((400 - 1) * s**2 - (400 - 2) * t**2) * (400 - 1) / 400)
+    distance = ((400 - 1) - (400 - 2) * (t / s) ** 2) * (400 - 1) / 400  # squared, in units of the variance
     site = second.sites["clinic"]
     values = site.data["alt"].to_numpy()
-    truth = abs(values[site.tokens(second.study).rows[0]] - values.mean())
-    assert abs(distance / truth - 1) < 1e-9  # the attack works where groups are judged one by one
+    truth = (values[site.tokens(second.study).rows[0]] - values.mean()) ** 2 / values.var(ddof=1)
+    assert abs(distance - truth) < 1e-9  # the attack works where groups are judged one by one
 
 
 def test_a_correction_is_not_told_by_new_groups_of_the_same_people(tmp_path: Path) -> None:
@@ -106,6 +107,25 @@ def test_a_correction_is_not_told_by_new_groups_of_the_same_people(tmp_path: Pat
     third = first.another_run(tmp_path / "third")
     assert told_to_clinic(third, halves).refused
     assert "other values of these very people" in third.log("clinic")[-1]["text"]
+
+
+def dry_refusals(rogue: RogueServer) -> set[str]:
+    """What `site check` says of the run to the clinic's operator, who has since lost a subject and half of one response."""
+    site = rogue.sites["clinic"]
+    partly = site.data.assign(ast=site.data["ast"].where(np.arange(400) % 2 > 0)).iloc[1:]
+    assert site.folder is not None
+    own = SiteRules(site.policy, open_ledger(site.folder), dry=True)
+    checks, _ = judge_groups("clinic", Table.open(partly, **site.roles), rogue.study, own)
+    assert len(checks) == 2
+    return {finding.rule for check in checks.values() for finding in check.verdict.refused}
+
+
+def test_the_dry_run_judges_scales_as_the_study_will(tmp_path: Path) -> None:
+    """`site check` before another run without one person: each group differs in many, all groups with a response in that one."""
+    first = shared(tmp_path)
+    assert not told_to_clinic(first, {ALL: np.arange(200), BOTH: np.arange(200, 400)}).refused
+    assert dry_refusals(first.another_run(tmp_path / "second")) == {"scales"}
+    assert dry_refusals(first) == set()  # this run's own scales are no earlier run's
 
 
 def test_subjects_with_the_same_responses_are_one_group(tmp_path: Path) -> None:

@@ -146,6 +146,16 @@ def test_the_operator_approves_after_comparing_and_once(server: Path, capsys, mo
     capsys.readouterr()
 
 
+def test_no_private_key_is_in_a_request(server: Path) -> None:
+    """It is made at the site, for its owner alone, and what is sent holds the public half."""
+    key = next((server / "clinic").rglob("*.key"))
+    assert key.stat().st_mode & 0o077 == 0
+    with zipfile.ZipFile(server / "clinic" / "network-request" / "request-client" / "clinic.request.zip") as archive:
+        sent = b"".join(archive.read(name) for name in archive.namelist())
+    assert b"PRIVATE" not in sent
+    assert key.read_bytes().split(b"\n")[1] not in sent
+
+
 def test_the_authority_can_be_told_in_words(server: Path) -> None:
     digest = json.loads((server / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
     assert kit.authority(kit.authority_words(digest)) == digest

@@ -262,13 +262,14 @@ def test_files_that_cannot_be_read_or_written_are_our_error(tmp_path: Path) -> N
 
 
 FILLINGS = [b"[],", b"{},", b'{"":{}},', b'"\xf0\x9f\x99\x82ab",', b"1,", b"[[]],", b'{"a":1,"b":[]},', b"1e5,"]
+FILLINGS.append(b'"' + 4000 * b"x" + "\U0001f642".encode() + b'",')  # one wide character makes all of them wide
 
 
 @pytest.mark.parametrize("filling", FILLINGS)
-def test_a_header_takes_no_more_memory_than_the_caller_allows(filling: bytes) -> None:
+@pytest.mark.parametrize(("size", "limit"), [(2**21, 8 * 2**20), (2**18, 5 * 2**19)])  # the text alone is too much, or fits
+def test_a_header_takes_no_more_memory_than_the_caller_allows(filling: bytes, size: int, limit: int) -> None:
     """A megabyte of empty brackets becomes thirty in Python; the limit is on what it becomes."""
-    limit = 8 * 2**20
-    inside = b'{"arrays":[],"header":{"a":[' + filling * (2**21 // len(filling)) + b'0]},"kind":"sketch"}'
+    inside = b'{"arrays":[],"header":{"a":[' + filling * (size // len(filling)) + b'0]},"kind":"sketch"}'
     bad = framed(inside)
     tracemalloc.start()
     with contextlib.suppress(MessageError):

@@ -223,6 +223,22 @@ def test_phi_is_used_once(tmp_path):
     assert len(ledger.entries()) == 2
 
 
+def test_the_same_line_is_written_once(tmp_path):
+    """A refusal or a claim that nothing came of, repeated: asking on neither fills the disk nor hides other lines."""
+    ledger = Ledger(tmp_path)
+    asked = Claim("s", "r1", ledger.tokens(["p1", "p2"]), 2, 50, "orthonormal", 3, "c")
+    for _ in range(3):
+        ledger.bind(asked)
+        ledger.refuse(asked, ["rare-level", "blind"])
+    ledger.refuse(asked, ["blind"])  # another reason is another line
+    ledger.refuse(asked, ["blind", "rare-level"])
+    for _ in range(3):
+        assert ledger.reserve(asked).state == "reserved"
+    ledger.refuse(replace(asked, content="other values"), ["blind"])
+    assert [entry.state for entry in ledger.entries()] == ["tried", "refused", "refused", "reserved", "refused"]
+    assert ledger.reserve(asked).sequence == 5  # a refusal came in between: claimed anew
+
+
 def test_only_what_was_reserved_is_released(tmp_path):
     ledger, other = Ledger(tmp_path / "here"), Ledger(tmp_path / "there")
     foreign = claim(other, ["a", "b"])

@@ -49,6 +49,15 @@ def change(path: Path, **entries: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
+def test_the_servers_store_lies_in_its_own_folder(kits: Path) -> None:
+    """The engine's defaults lie in the temporary folder, where others may read."""
+    resources = json.loads((kits / "server" / "local" / "resources.json").read_text())
+    places = [resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"]]
+    places += [c["args"]["uri_root"] for c in resources["components"] if c["id"] == "job_manager"]
+    assert places == [str(kits.resolve() / "engine" / "snapshots"), str(kits.resolve() / "engine" / "jobs")]
+    assert (kits / "engine").stat().st_mode & 0o077 == 0
+
+
 def test_a_hardened_kit_starts(kits: Path) -> None:
     command, _ = site_command(kits, "clinic")
     assert "intarsia.carriers.flare.start_site" in command
@@ -142,6 +151,9 @@ def test_only_our_own_job_is_a_job(tmp_path: Path) -> None:
         {"custom/evil.py": "x"},
         {"evil.py": "x"},
         {"config/custom/evil.py": "x"},
+        {"custom/": ""},
+        {"../startup/": ""},
+        {"config/../custom/": ""},
         {"config/config_fed_client.conf": "x"},
         {"config/config_fed_client.json.default": "x"},
         {config: json.dumps(CLIENT_CONFIG | {"components": [{"id": "x", "path": hardening.EXECUTOR}]})},
@@ -206,10 +218,24 @@ def test_a_job_works_in_the_checked_folder_only(tmp_path: Path) -> None:
     from intarsia.carriers.flare.start_job import check_words
 
     (tmp_path / "network").mkdir()
-    right = ["-m", str(tmp_path / "network"), "-w", "startup", "-n", NUMBER]
+    right = ["-m", str(tmp_path / "network"), "-w", str(tmp_path / "network" / "startup"), "-n", NUMBER, "-c", "clinic"]
+    right += ["-p", "tcp://localhost:1", "-g", "here:1", "-scheme", "grpc", "-s", "fed_client.json", "--set", "print_conf=True"]
     check_words(right, tmp_path / "network")
-    for more in (["-m", str(tmp_path)], [f"-m{tmp_path}"], ["--workspace", str(tmp_path)], [f"--work={tmp_path}"]):
+    for more in (
+        ["-m", str(tmp_path)],
+        [f"-m{tmp_path}"],
+        ["--workspace", str(tmp_path)],
+        [f"--work={tmp_path}"],
+        ["-w", str(tmp_path)],
+        ["--startup", str(tmp_path)],
+        ["--st", "x"],
+        ["-s", "other.json"],
+        ["--set", "x=1"],
+    ):
         with pytest.raises(FederationError, match="another folder"):
             check_words([*right, *more], tmp_path / "network")
     with pytest.raises(FederationError, match="another folder"):
         check_words(["-m", str(tmp_path), "-n", NUMBER], tmp_path / "network")
+    for place, other in ((3, str(tmp_path)), (right.index("-s") + 1, "x.json")):
+        with pytest.raises(FederationError, match="another folder"):
+            check_words([*right[:place], other, *right[place + 1 :]], tmp_path / "network")

@@ -14,6 +14,7 @@ from intarsia.privacy.ledger import Ledger
 from intarsia.site.site import Site
 from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.messages import Sketch
+from intarsia.wire.signed import Receipt
 from intarsia.wire.study import Study, new_run
 
 N = 200
@@ -66,6 +67,26 @@ def test_a_deleted_ledger_stops_the_next_study(tmp_path):
     (tmp_path / "ledger.head").unlink()
     with pytest.raises(PrivacyError, match="missing"):  # the card knows it too
         clinic(tmp_path, data()).sketch(plan(run=new_run()))
+
+
+def test_a_receipt_alone_remembers_the_ledger(tmp_path):
+    """Cards and anchor are gone with the ledger; the receipt of a delivered fit is still in the run folder."""
+    clinic(tmp_path, data()).sketch(plan())
+    entries, head = open_ledger(tmp_path).head
+    run = next(tmp_path.glob("studies/*"))
+    (run / "receipt").write_bytes(Receipt("clinic", plan().hash, "ab" * 32, entries, head).to_bytes())
+    for path in (*run.glob("card*"), *run.glob("sketch*"), tmp_path / "ledger.head"):
+        path.unlink()
+    shutil.rmtree(tmp_path / "ledger")
+    with pytest.raises(PrivacyError, match="missing"):
+        clinic(tmp_path, data()).sketch(plan(run=new_run()))
+    clinic(tmp_path / "other", data()).sketch(plan(run=new_run()))
+    shutil.copytree(tmp_path / "other" / "ledger", tmp_path / "ledger")
+    with pytest.raises(PrivacyError, match="does not contain a state that was published"):
+        clinic(tmp_path, data()).sketch(plan(run=new_run()))
+    (run / "receipt").write_bytes(b"{}")
+    with pytest.raises(PrivacyError, match="receipt is damaged"):
+        open_ledger(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced"])

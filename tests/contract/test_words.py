@@ -12,9 +12,11 @@ from tests.federation import NAMES, fingerprints, frames, sites, study
 
 from intarsia.cli import main
 from intarsia.errors import InputError, StudyError
+from intarsia.privacy.policy import Policy
 from intarsia.server.study.folder import dump
 from intarsia.site.identity import Identity, fingerprint_words
 from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.study import Study
 from intarsia.wire.words import from_words, same_words, split_words, to_words
 
 
@@ -75,6 +77,17 @@ def test_everything_is_shown_and_kept_as_it_was_checked(clinic: Clinic, capsys) 
     assert "40 subjects" in told
     assert "clinic_0" in told
     assert [path.read_bytes() for path in clinic.accepted()] == [clinic.source.read_bytes()]
+
+
+def test_looser_limits_are_listed_and_count_for_nothing(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]
+    clinic.source.write_text(dump(study(clinic.parties, privacy={"max_ratio": 0.9, "min_level": 20})), encoding="utf-8")
+    capsys.readouterr()
+    assert clinic.accept("--fingerprints", fingerprints(clinic.folder, clinic.source)) == 0
+    looser = [line for line in capsys.readouterr().err.splitlines() if line.startswith("LOOSER")]
+    assert len(looser) == 1  # min_level is stricter
+    assert "max_ratio" in looser[0]
+    accepted = Policy.of_study(Study.parse(clinic.accepted()[0].read_text()).privacy)
+    assert (accepted.max_ratio, accepted.min_level) == (0.25, 20)
 
 
 def test_a_key_put_in_the_middle_is_found(clinic: Clinic, capsys) -> None:  # type: ignore[no-untyped-def]

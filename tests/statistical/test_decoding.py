@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from intarsia.errors import InputError
 from intarsia.privacy.decode import Levels, attack_column, decode_amp, decode_lp, orthonormal_rows, score, state_evolution
 from intarsia.privacy.known_rows import attack_known_rows, known_rows_r2
+from intarsia.privacy.leakage import known_phi_r2
 from intarsia.privacy.plan import decodable_prevalence
 from intarsia.privacy.singleton import match_phi, singleton_search
 
@@ -172,6 +173,18 @@ def test_any_phi_reduces_to_orthonormal_rows():
 
 
 # --- Φ secret -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "orthonormal"])
+def test_whoever_knows_phi_reads_the_share_of_a_column_that_the_sketch_spans(kind):
+    """R² = m/n of any continuous column: the best linear guess is the column's part in the sketch's space."""
+    rng = np.random.default_rng(11)
+    n, m = 400, 100
+    Phi, Y = sketching_matrix(kind, m, n, rng), rng.standard_normal((n, 200))
+    Y -= Y.mean(axis=0)
+    guess = np.linalg.pinv(Phi) @ (Phi @ Y)
+    r2 = 1 - ((Y - guess) ** 2).sum(axis=0) / (Y**2).sum(axis=0)
+    assert np.mean(r2) == pytest.approx(known_phi_r2(n, m, kind), abs=0.01)
 
 
 def test_known_rows_give_the_predicted_share():

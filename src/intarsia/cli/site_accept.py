@@ -78,12 +78,9 @@ def _earlier(site_folder: Any, study: Any) -> list[str]:
 
 def _looser(site_folder: Any, study: Any) -> list[str]:
     """Every limit that the study sets looser than the defaults."""
-    from intarsia.privacy import policy
+    from intarsia.privacy.policy import loosened
 
-    find = getattr(policy, "loosened", None)
-    if find is None:
-        return []
-    found = [one_line(str(item)) for item in find(study, site_folder.settings["policy"])]
+    found = [one_line(str(item)) for item in loosened(study, site_folder.settings["policy"])]
     return [f"LOOSER THAN THE DEFAULTS: {text}" for text in found]
 
 

@@ -349,7 +349,7 @@ share_scales = false      # true: a response's owner publishes its standard devi
 
 [predict]
 min_subjects = 20         # fewest new subjects of a joint prediction
-max_column_share = 0.95   # a site's part that one of its columns explains better (R²) is refused
+max_column_share = 0.95   # a site refuses parts that explain one of its columns better than this (R²)
 
 [privacy]
 # Limits may be tighter than these; a looser one counts for nothing unless a site overrides the rule in its own site.toml.

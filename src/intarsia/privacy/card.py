@@ -35,7 +35,9 @@ NOT_CLAIMED = (
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
-    "deviations (with two sites: the other site's own). An owner who works with the server also chooses the coefficients, once.",
+    "deviations (with two sites: the other site's own). An owner who works with the server also chooses the coefficients, once "
+    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, and "
+    "refuses what gives one of its columns away; but one exact sum can hold many columns of two or three values.",
 )
 
 

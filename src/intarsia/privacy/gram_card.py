@@ -52,7 +52,9 @@ NOT_CLAIMED = (
     "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
-    "deviations. An owner who works with the server also chooses the coefficients, once.",
+    "deviations. An owner who works with the server also chooses the coefficients, once "
+    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, and "
+    "refuses what gives one of its columns away; but one exact sum can hold many columns of two or three values.",
 )
 NO_PHI = "there is no Φ: nothing was mixed"
 

@@ -283,10 +283,10 @@ class Ledger:
                 self._book("tried", claim)
 
     def refuse(self, claim: "Claim", rules: Iterable[str]) -> None:
-        """Book that the gate refused this try, and by which rules."""
+        """Book that the gate refused this try, and by which rules; the same refusal of the same run stands in the ledger once."""
         with self._locked():
             self._bound(claim)
-            self._book("refused", claim, note=", ".join(sorted(set(rules))))
+            self._book("refused", claim, ", ".join(sorted(set(rules))), unless=self.entries())
 
     def reserve(self, claim: "Claim") -> Entry:
         """Claim this run for one cohort and one content. After its release only the same claim is granted."""
@@ -301,7 +301,7 @@ class Ledger:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
-            return self._book("reserved", claim, note="; ".join(said))
+            return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
     def _bound(self, claim: "Claim") -> Entry | None:
         """The run's latest entry; refused when the run belongs to another cohort."""
@@ -310,18 +310,21 @@ class Ledger:
             raise PrivacyError(_one_time(claim, "another cohort"))
         return before
 
-    def _book(self, state: str, claim: "Claim", note: str = "") -> Entry:
-        cohort = self._keep(claim.tokens)
+    def _book(self, state: str, claim: "Claim", note: str = "", unless: Sequence[Entry] = ()) -> Entry:
+        """A line for this claim, unless one of those given says the same: whoever asks on and on does not fill the disk."""
         facts = {name: getattr(claim, name) for name in _CARRIED if name != "cohort"}
-        return self._append(state=state, cohort=cohort, sketch="", note=note, **facts)
+        facts |= {"state": state, "note": note, "cohort": self.digest(claim.tokens.tobytes())}
+        for entry in unless:
+            if all(getattr(entry, name) == value for name, value in facts.items()):
+                return entry
+        self._keep(claim.tokens)
+        return self._append(sketch="", **facts)
 
-    def _keep(self, tokens: NDArray[np.uint64]) -> str:
+    def _keep(self, tokens: NDArray[np.uint64]) -> None:
         """A cohort's file of tokens, by its digest."""
-        cohort = self.digest(tokens.tobytes())
-        path = self.folder / "cohorts" / cohort
+        path = self.folder / "cohorts" / self.digest(tokens.tobytes())
         if not path.exists():
             _write(path, tokens.tobytes())
-        return cohort
 
     def release(self, claim: Entry, sketch: bytes) -> Entry:
         """Fix the sketch of a claimed run by its digest, just before it leaves. Other bytes later are refused."""
@@ -335,8 +338,7 @@ class Ledger:
                     return now
                 raise PrivacyError(
                     f"one-time: run {claim.run[:8]}… of study {claim.study!r} already released another sketch. "
-                    "Send that one "
-                    "again, or start a new run."
+                    "Send that one again, or start a new run."
                 )
             facts = {name: getattr(now, name) for name in _CARRIED}
             return self._append(state="released", sketch=digest, note=claim.note, **facts)
@@ -405,8 +407,7 @@ class Ledger:
             except (ValueError, TypeError):
                 raise PrivacyError(
                     f"The ledger {self.path} was changed: line {number + 1} does not fit the chain. Restore it "
-                    "from a backup; "
-                    "until then nothing leaves this site."
+                    "from a backup; until then nothing leaves this site."
                 ) from None
             out.append(entry)
             previous = entry.hash

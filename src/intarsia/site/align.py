@@ -116,13 +116,22 @@ def tokenise(ids: Iterable[Any], key: SketchKey, study: Study, purpose: str = "c
     high, low = halves(tokens)
     rows = np.lexsort((low, high))
     high, low = high[rows], low[rows]
-    twice = int(((high[1:] == high[:-1]) & (low[1:] == low[:-1])).sum())
+    _refuse_repeated(int(((high[1:] == high[:-1]) & (low[1:] == low[:-1])).sum()), len(texts), study)
+    return Tokens(tokens[rows], rows, key.derive("order-" + purpose, study.id, study.run))
+
+
+def check_ids(ids: Iterable[Any], study: Study) -> None:
+    """What `tokenise` refuses, before there is a key: ids that are missing, or alike after the study's rules."""
+    texts = canonical(ids, study.alignment.canonical)
+    _refuse_repeated(len(texts) - len(set(texts)), len(texts), study)
+
+
+def _refuse_repeated(twice: int, n: int, study: Study) -> None:
     if twice:
         raise AlignmentError(
-            f"{twice} of {len(texts)} subjects have an id that another row has too, after the rules "
+            f"{twice} of {n} subjects have an id that another row has too, after the rules "
             f"{', '.join(study.alignment.canonical) or '(none)'}. Keep one row per subject, or correct the rules."
         )
-    return Tokens(tokens[rows], rows, key.derive("order-" + purpose, study.id, study.run))
 
 
 def report(site: str, study: Study, tokens: Tokens) -> AlignmentReport:

@@ -12,8 +12,8 @@ from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
 from intarsia.site.part_table import PartTable
-from intarsia.site.preflight import Preflight, SiteRules, preflight
-from intarsia.site.union import Has
+from intarsia.site.preflight import Preflight, SiteRules, preflight, shared_scales
+from intarsia.site.union import Has, group_runs
 from intarsia.wire.cohort_groups import LEAST_ROWS, least_subjects, rows_of
 from intarsia.wire.study import Study
 
@@ -32,13 +32,18 @@ def judge_groups(site: str, table: Table, study: Study, own: SiteRules) -> tuple
     kept = [k for k in np.argsort(-sizes) if part[k] and sizes[k] >= least_subjects(study)]
     rows = dict(zip(kept, rows_of([int(sizes[k]) for k in kept], study.sketch.m), strict=True))
     kept = [k for k in kept if rows[k] >= LEAST_ROWS]
+    orders = [np.flatnonzero(which.ravel() == k) for k in kept]
+    named = [[label for label, there in zip(has.labels, patterns[k], strict=True) if there] for k in kept]
+    parts = [PartTable.of(table, labels, order) for labels, order in zip(named, orders, strict=True)]
+    if own.ledger is not None and study.deliver.share_scales:
+        # A shared scale is one number over all groups that have the response; what this run itself shared is no earlier run's.
+        scales = shared_scales(own.ledger, list(zip(parts, orders, strict=True)))
+        own = replace(own, scales=scales, same_run=group_runs(study, own.ledger))
     checks = {}
-    for k in kept:
-        labels = [label for label, there in zip(has.labels, patterns[k], strict=True) if there]
-        order = np.flatnonzero(which.ravel() == k)
+    for k, labels, order, group in zip(kept, named, orders, parts, strict=True):
         as_group = replace(study, sketch=replace(study.sketch, m=rows[k]))
         name = f"{len(order):,} subjects with {', '.join(labels) or 'no response of this site'}"
-        checks[name] = preflight(PartTable.of(table, labels, order), SketchKey.new(), as_group, site=site, order=order, own=own)
+        checks[name] = preflight(group, SketchKey.new(), as_group, site=site, order=order, own=own)
     left_out = int(sum(sizes)) - sum(int(sizes[k]) for k in kept)
     notes = ["the study's groups are these or parts of them: other sites' responses divide them further"]
     if left_out:

@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError, InputError, MessageError, PrivacyError
+from intarsia.site import given_away
 from intarsia.site.align import Tokens, tokenise
 from intarsia.site.data.table import Table
+from intarsia.site.given_away import Sums
 from intarsia.site.key import SketchKey
 from intarsia.site.masks import Fixed, from_fixed, masked, to_fixed, with_tags
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.rank_normal import Scores
+from intarsia.site.site_ledger import open_ledger
 from intarsia.site.table_settings import for_new_subjects
 from intarsia.site.withdrawal import refuse_withdrawn
 from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
 FIXED_BITS = 40
+STEP = 2.0**-FIXED_BITS
+MOST_DIGITS = 12
 LARGEST_PART = 2.0**12  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
 MOST_SITES = 255  # sums of their parts stay so far below the tags' prime that no two of them are alike modulo it
 LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of the study: beyond, it is in other units
@@ -39,17 +44,26 @@ LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of 
 
 @dataclass(frozen=True)
 class PredictRules:
-    """The site's own rules, from [predict] of its site.toml: how few subjects, and whether a part may be nearly one column."""
+    """The site's own rules, from [predict] of its site.toml: how few subjects, whether parts may give nearly one column away, and
+    with how many decimals a part leaves, in standard deviations of the response.
+
+    A sum of twelve decimals has room for forty columns of two values, one behind the other.
+    """
 
     min_subjects: int = 0
     one_column: str = "refuse"
+    digits: int = MOST_DIGITS
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "PredictRules":
-        unknown = sorted(set(given) - {"min_subjects", "one_column"})
+        unknown = sorted(set(given) - {"min_subjects", "one_column", "digits"})
         rules = cls(**given) if not unknown else cls()
-        if unknown or type(rules.min_subjects) is not int or rules.one_column not in ("refuse", "allow"):
-            raise InputError('[predict] of site.toml knows min_subjects = N and one_column = "refuse" or "allow".')
+        counts = type(rules.min_subjects) is int and type(rules.digits) is int and 1 <= rules.digits <= MOST_DIGITS
+        if unknown or not counts or rules.one_column not in ("refuse", "allow"):
+            raise InputError(
+                '[predict] of site.toml knows min_subjects = N, one_column = "refuse" or "allow", and digits from 1 to '
+                f"{MOST_DIGITS}."
+            )
         return rules
 
 
@@ -68,9 +82,11 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
     model = site.model(study)
     new = _read(site, study, model, request, data, id)
     asked = _request(study, model, request, new)
-    values = _own_part(model, new)
+    values = np.round(_own_part(model, new), site.predict_rules.digits)
     leaves = [owner for owner in dict.fromkeys(asked.owners.values()) if owner != site.name]
-    share = _largest_share(values, new, model, asked, leaves)
+    told, people = _told(model, new, values, asked, study, leaves), _people(site, new)
+    parties = {_party(study, owner): one for owner, one in told.items()}
+    share = max(_of_sizes(model, new, values, asked, leaves), _of_columns(site, model, new, people, parties))
     if share > _allow(site, study, asked, share):
         note = {"rule": "one_column", "largest_share": round(share, 4), "allowed_by": "[predict] of site.toml"}
         site.run_store(study).replace(f"request-{request}.override.json", json.dumps(note).encode())
@@ -85,6 +101,8 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
         parts[owner] = masked(site.name, _pair_secrets(site, study, asked, owner), fixed)
     bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
     message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
+    if site.folder is not None and people is not None:
+        given_away.remember(site.folder, asked.fit_digest, people, parties)
     site.run_store(study).sent(f"prediction {request}", message)
     return message
 
@@ -169,25 +187,51 @@ def _allow(site: "Site", study: Study, asked: Request, share: float) -> float:
         )
     if share > study.predict.max_column_share and site.predict_rules.one_column == "refuse":
         raise PrivacyError(
-            "This site's part of the prediction is nearly one of its own columns, so it would hand that column over "
-            f"(R² above {study.predict.max_column_share:g}). If the site agrees to that, set [predict] "
-            'one_column = "allow" in its site.toml.'
+            "What this site's part of the prediction tells one owner of responses, together with what earlier fits told it about "
+            "the same subjects, is nearly one of the site's own columns, so it would hand that column over "
+            f"(R² above {study.predict.max_column_share:g}); or there are fewer than {given_away.SUBJECTS_PER_SUM} subjects for "
+            'each sum, too few to tell. If the site agrees to that, set [predict] one_column = "allow" in its site.toml.'
         )
     return study.predict.max_column_share
 
 
-def _largest_share(values: Array, new: NewSubjects, model: SiteModel, asked: Request, leaves: list[str]) -> float:
-    """How much of any slice that leaves the best single column explains (R²): a column itself for means, its size for spreads."""
-    columns = np.hstack([(new.X - model.units.x_mean) / model.units.x_scale, (new.Z - model.units.z_mean) / model.units.z_scale])
-    at = [q for owner in leaves for q in _at(asked, model, owner)]
-    found = 0.0
-    if not columns.shape[1] or not at:
-        return found
-    for parts, single in zip(values, (columns, np.abs(columns)), strict=False):
-        A, B = parts[:, at] - parts[:, at].mean(axis=0), single - single.mean(axis=0)
-        below = np.outer((A**2).sum(axis=0), (B**2).sum(axis=0))
-        found = max(found, float(np.max((A.T @ B) ** 2 / np.where(below > 0, below, np.inf))))
+def _of_sizes(model: SiteModel, new: NewSubjects, values: Array, asked: Request, leaves: list[str]) -> float:
+    """How much of any column's size the spreads that leave for one owner explain (R²)."""
+    u = model.units
+    sizes = np.abs(np.hstack([(new.X - u.x_mean) / u.x_scale, (new.Z - u.z_mean) / u.z_scale]))
+    found = [given_away.largest_share(sizes, values[1][:, _at(asked, model, owner)], STEP) for owner in leaves if len(values) > 1]
+    return max(found, default=0.0)
+
+
+def _told(
+    model: SiteModel, new: NewSubjects, values: Array, asked: Request, study: Study, leaves: list[str]
+) -> dict[str, Sums]:  # fmt: skip
+    """The sums of the site's columns that each owner gets."""
+    raw, spreads = np.hstack([new.X, new.Z]), values[1] if len(values) > 1 else None
+    nearly = study.predict.max_column_share
+    return {owner: given_away.sums(model, raw, spreads, _at(asked, model, owner), nearly) for owner in leaves}
+
+
+def _of_columns(
+    site: "Site", model: SiteModel, new: NewSubjects, people: NDArray[np.uint64] | None, told: Mapping[str, Sums]
+) -> float:  # fmt: skip
+    """How much of any column all sums explain that one owner has of these subjects, those of earlier fits among them."""
+    raw, columns, found, digest = np.hstack([new.X, new.Z]), given_away.columns_of(model), 0.0, model.coefficients.fit_digest
+    for owner, now in told.items():
+        before = [] if site.folder is None or people is None else given_away.told_before(site.folder, digest, people, owner)
+        known = np.hstack([one.of(raw, columns) for one in (now, *before)])
+        found = max(found, given_away.largest_share(raw, known, STEP))
     return found
+
+
+def _party(study: Study, owner: str) -> str:
+    """Who an owner is, under whatever name a study file has it: by its pinned key, where it has one."""
+    return hashlib.sha256((study.site(owner).signing_key or owner).encode()).hexdigest()[:32]
+
+
+def _people(site: "Site", new: NewSubjects) -> NDArray[np.uint64] | None:
+    """The new subjects as the site's ledger knows them; None for a site without a folder, which remembers nothing."""
+    return None if site.folder is None else open_ledger(site.folder).token_of_each(new.table.ids())
 
 
 def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any, id: Any) -> NewSubjects:

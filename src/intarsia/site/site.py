@@ -15,7 +15,7 @@ import numpy as np
 
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
 from intarsia.site import agreement, departed, joint_prediction
-from intarsia.site.align import Tokens, report, settle, tokenise
+from intarsia.site.align import Tokens, check_ids, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
@@ -273,11 +273,15 @@ class Site:
 
         So does the trial of responses of other kinds: what cannot be prepared is found before anything leaves.
         """
-        kinds = kinds_of(study, self.name, self.kinds)
+        kinds, store = kinds_of(study, self.name, self.kinds), self.run_store(study)
         if study.privacy.epsilon is not None:
             table = self.table()
             self.claimed(study, table)
-            table.ids()
+            if store.get("looked-through") is None:
+                check_ids(table.ids(), study)
+                for _ in table.raw_blocks():  # a cell that cannot be read is found here
+                    pass
+                store.put("looked-through", b"")
         elif kinds:
             prepared(self.table(), kinds)
 

@@ -67,8 +67,10 @@ constant = "error"
 
 [predict]
 # Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
-# A part that is nearly one column of this site's hands that column to the owner of the response: "refuse" or "allow".
+# Parts from which nearly one column of this site's can be worked out hand it to the owner of the responses: "refuse" or "allow".
 one_column = "refuse"
+# Decimals with which a part leaves, in standard deviations of the response; fewer (3) leave less room for columns of few values.
+digits = 12
 """
 
 

@@ -1,14 +1,16 @@
 """A site's ledger, opened so that it cannot have started again unnoticed.
 
-The ledger's head stands outside of its own folder too: in `ledger.head` beside it and on every card in the run folders.
+The ledger's head stands outside of its own folder too: in `ledger.head` beside it, on every card and in every receipt in the run
+folders.
 A ledger that lacks one of these heads was deleted, replaced or cut, and nothing leaves the site until it is restored.
 """
 
 import json
 from pathlib import Path
 
-from intarsia.errors import PrivacyError
+from intarsia.errors import MessageError, PrivacyError
 from intarsia.privacy.ledger import Ledger
+from intarsia.wire.signed import Receipt
 
 FOLDER, ANCHOR = "ledger", "ledger.head"
 
@@ -30,12 +32,21 @@ def open_ledger(site_folder: Path) -> Ledger:
 
 
 def published_heads(site_folder: Path) -> list[tuple[int, str]]:
-    """The heads on the site's own cards and in the anchor file."""
+    """The heads on the site's own cards, in its receipts and in the anchor file."""
     found = []
     for path in sorted(site_folder.glob("studies/*/card.json")):
         state = _read(path).get("card", {}).get("ledger")
         if state:
             found.append((int(state["entries"]), str(state["head"])))
+    for path in sorted(site_folder.glob("studies/*/receipt*")):
+        try:
+            receipt = Receipt.from_bytes(path.read_bytes())
+        except MessageError:
+            raise PrivacyError(
+                f"{path} is damaged, so the ledger cannot be checked against it. Restore it from a backup."
+            ) from None
+        if receipt.ledger_entries:
+            found.append((receipt.ledger_entries, receipt.ledger_head))
     anchor = site_folder / ANCHOR
     if anchor.exists():
         state = _read(anchor)

@@ -28,6 +28,7 @@ from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
+    from intarsia.privacy.ledger import Ledger
     from intarsia.site.preflight import Preflight, SiteRules
     from intarsia.site.site import Site
 
@@ -100,6 +101,12 @@ def settle_groups(site: str, study: Study, tokens: Tokens, has: Has, agreed: Uni
 def _as_run(study: Study, group: Group, number: int, groups: int) -> Study:
     run = study.run if groups == 1 else f"{study.run[:60]}{number:04x}"
     return replace(study, run=run, sketch=replace(study.sketch, m=group.m))
+
+
+def group_runs(study: Study, ledger: "Ledger") -> frozenset[tuple[str, str]]:
+    """The runs in the ledger that are this study's own run, or its groups."""
+    found = {(entry.study, entry.run) for entry in ledger.entries() if entry.study == study.id}
+    return frozenset((name, run) for name, run in found if run == study.run or run[:-4] == study.run[:60])
 
 
 def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | None) -> bytes:

@@ -10,6 +10,7 @@ import secrets
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Study:
         out["site"] = [_plain(site) for site in self.sites]
         return out
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical content."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -101,7 +101,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Predict:
-    """Limits of joint prediction: how few new subjects are still answered, and how much of a part one column may explain (R²)."""
+    """Limits of joint prediction: the fewest new subjects, and how much of a column of a site its parts may explain (R²)."""
 
     min_subjects: int = 20
     max_column_share: float = 0.95

@@ -15,6 +15,7 @@ ACTIONS = ("collect", "deliver", "predict")
 JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LIMIT_BYTES = 2**20
 _FILES = {"config/config_fed_client.json", "config/config_fed_server.json"}
+_FOLDERS = {"config/"}  # a folder `custom` would be searched for modules
 # The engine puts these into every folder of a job that an operator submits: signatures and the certificates they are by.
 _SIGNATURES = re.compile(r"(?:config/)?\.__nvfl_(?:sig\.json|submitter\.crt)")
 
@@ -62,9 +63,10 @@ def strange(job_id: object, app: object) -> str:
         return "it is larger than a job without code"
     try:
         with zipfile.ZipFile(io.BytesIO(app)) as archive:
+            folders = {entry.filename for entry in archive.infolist() if entry.is_dir()}
             files = [entry for entry in archive.infolist() if not entry.is_dir()]
             names = [entry.filename for entry in files if not _SIGNATURES.fullmatch(entry.filename)]
-            if len(set(names)) != len(names) or not set(names) <= _FILES or len(files) > 8:
+            if len(set(names)) != len(names) or not set(names) <= _FILES or len(files) > 8 or folders - _FOLDERS:
                 return "it brings files that a job of ours does not have"
             if any(entry.file_size > LIMIT_BYTES for entry in files):
                 return "it unpacks to more than a job without code"

@@ -36,7 +36,7 @@ from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
-from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, verify
+from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, Signed, verify
 from intarsia.wire.study import Study
 
 KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
@@ -144,6 +144,11 @@ class StudyFolder:
         self.note("accepted", site=sender, kind=kind, bytes=target.stat().st_size)
         return True
 
+    def announced(self, name: str) -> Announcement | None:
+        """What a site announced; None where nothing was (a study by files)."""
+        file = self.file("announcement", name)
+        return Announcement.from_bytes(file) if file.is_file() else None
+
     def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
@@ -229,11 +234,13 @@ class StudyFolder:
 def _check_offer(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     offer = KeyOffer.from_bytes(_bytes(raw))
     folder.same_hash("offer", sender, offer.study_hash, offer.site)
+    _check_signed(folder, "offer", sender, offer)
 
 
 def _check_share(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     bundle = ShareBundle.from_bytes(_bytes(raw))
     folder.same_hash("share", sender, bundle.study_hash, bundle.site)
+    _check_signed(folder, "share", sender, bundle)
 
 
 def _check_confirmation(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
@@ -255,9 +262,13 @@ def _check_receipt(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
     sent = folder.file("coefficients", sender)
     if not sent.is_file() or Coefficients.from_bytes(sent).fit_digest != receipt.fit_digest:
         raise FederationError(f"Site {sender!r} acknowledges the coefficients of another fit. Refused.")
+    _check_signed(folder, "receipt", sender, receipt)
+
+
+def _check_signed(folder: StudyFolder, kind: str, sender: str, message: Signed) -> None:
     key = folder.study.site(sender).signing_key
-    if key is not None and not verify(key, receipt.signature, receipt.body()):
-        raise FederationError(f"The receipt of site {sender!r} is not signed with its key in study.toml. Refused.")
+    if key is not None and not verify(key, message.signature, message.body()):
+        raise FederationError(f"The {kind} of site {sender!r} is not signed with its key in study.toml. Refused.")
 
 
 def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
@@ -265,8 +276,8 @@ def _check_alignment(folder: StudyFolder, sender: str, raw: bytes | Path) -> Non
     folder.same_hash("alignment", sender, report.study_hash, report.site)
     if report.mode != folder.study.alignment.mode:
         raise FederationError(f"Site {sender!r} aligns in mode {report.mode!r}, the study in {folder.study.alignment.mode!r}.")
-    announced = folder.file("announcement", sender)
-    if announced.is_file() and Announcement.from_bytes(announced).n != report.n:
+    announced = folder.announced(sender)
+    if announced is not None and announced.n != report.n:
         raise FederationError(f"Site {sender!r} aligns another number of subjects than it announced. Refused.")
 
 
@@ -298,7 +309,7 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
         ):
             if found != expected:
                 raise FederationError(f"The sketch of site {sender!r} has {what} {found}, the study says {expected}.")
-        check_columns(study, sender, sketch)
+        check_columns(study, sender, sketch, folder.announced(sender))
         if not sketch.order_mac and len(study.names) > 1:
             raise FederationError(f"The sketch of site {sender!r} carries no proof of the subjects' order.")
         if agreed is not None:

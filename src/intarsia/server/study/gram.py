@@ -43,7 +43,7 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
     block, study = GramBlock.from_bytes(raw), folder.study
     folder.same_hash("Gram block", sender, block.study_hash, block.site)
     check_signed(study, sender, block)
-    check_columns(study, sender, block)
+    check_columns(study, sender, block, folder.announced(sender))
     seeds = len(Sharing.of(study).seeded(sender))
     whole = len(block.commitments) == len(cuts(block.folds, study.sketch.rows)) + 1 and len(block.seeds) == seeds
     if block.folds != study.sketch.fold_sizes(block.n) or not whole:

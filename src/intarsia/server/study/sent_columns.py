@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from intarsia.errors import FederationError
+from intarsia.wire.announcement import Announcement
 from intarsia.wire.study import Study
 
 
@@ -20,14 +21,18 @@ class Columns(Protocol):
     def response_scales(self) -> Sequence[float]: ...
 
 
-def check_columns(study: Study, sender: str, sent: Columns) -> None:
-    """Only columns that study.toml lists for the site, and scales of responses just where the study shares them."""
+def check_columns(study: Study, sender: str, sent: Columns, announced: Announcement | None) -> None:
+    """Only columns that study.toml lists for the site, no more than it announced; scales just where they are shared."""
     foreign = study.site(sender).foreign(sent.features, sent.responses, sent.covariates)
     if foreign is not None:
         what, labels = foreign
         raise FederationError(
             f"Site {sender!r} sent {len(labels)} {what}(s) that study.toml does not list for it, the first is {labels[0]!r}."
         )
+    columns = len(sent.features) + len(sent.responses) + len(sent.covariates)
+    if announced is not None and (columns > announced.columns or len(sent.covariates) > announced.covariates):
+        # The other sites' gates counted what was announced.
+        raise FederationError(f"Site {sender!r} sent more columns than it announced. Refused; start a new run of the study.")
     if bool(sent.response_scales) != (study.deliver.share_scales and bool(sent.responses)):
         said = "shares" if study.deliver.share_scales else "does not share"
         raise FederationError(
