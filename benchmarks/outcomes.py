@@ -323,7 +323,7 @@ def main() -> None:
                 print(part, name, json.dumps(found[part][name], indent=1), flush=True)
     size = {"n": N, "m": M, "P": P, "true_features": TRUE, "fdr_asked": FDR, "log_odds": SIZES, "horizon": HORIZON}
     found["of"] = size | {k: getattr(RUN, k) for k in ("draws", "warmup", "chains", "thin")}
-    found["core_seconds"] = round(sum(row["seconds"] for row in rows.values()))
+    found["core_seconds"] = round(sum(row.get("seconds", 0.0) for row in rows.values()))  # of the rows whose time was kept
     (args.out / "outcomes.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -190,6 +190,9 @@ def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: p
     init = ["site", "init", str(tmp_path / "lab"), "--name", "lab", "--id", "patient", "--table", str(tmp_path / "visits.csv")]
     assert main([*init, "--responses", "fev1"]) == 0
     assert "table        400 subjects, 6 features, 1 responses as it is now" in capsys.readouterr().out
+    init[2] = str(tmp_path / "adjusting")
+    assert main([*init, "--responses", "fev1", "--covariates", "bmi, age"]) == 0
+    assert "table        400 subjects, 4 features, 1 responses, 2 covariates as it is now" in capsys.readouterr().out
     init[2] = str(tmp_path / "other")
     assert main([*init, "--responses", "fev2"]) == 0
     assert "table        cannot be used yet: No column 'fev2' for the role response" in capsys.readouterr().out

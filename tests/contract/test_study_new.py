@@ -6,6 +6,7 @@ import pytest
 
 from intarsia.cli import main
 from intarsia.wire.study import Study
+from intarsia.wire.words import to_words
 
 BASE = ["--id", "lungs", "--m", "300", "--site", "clinic", "--site", "lab", "--responses", "clinic=asthma,months,stage"]
 
@@ -66,3 +67,36 @@ def test_what_cannot_be_is_refused_and_no_file_is_written(
     assert new(tmp_path / "study.toml", *words) != 0
     assert said in capsys.readouterr().err
     assert not (tmp_path / "study.toml").exists()
+
+
+def test_the_words_of_the_hash_follow_the_hash_also_where_a_run_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new(tmp_path / "study.toml") == 0
+    assert main(["study", "again", str(tmp_path / "study.toml"), "-o", str(tmp_path / "study-2.toml")]) == 0
+    capsys.readouterr()
+    assert main(["study", "check", str(tmp_path / "study-2.toml")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("in words:")
+    assert [len(line.split()) for line in said[1:3]] == [8, 8]
+    assert said[3].startswith("It replaces the run with hash")
+
+
+def test_a_site_that_accepts_hears_of_a_column_that_the_study_does_not_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before keys are agreed on and not at its sketch."""
+    people = "\n".join(f"p{i},{i % 7},{i % 5},{i % 3}" for i in range(40))
+    (tmp_path / "visits.csv").write_text(f"id,age,bmi,asthma\n{people}\n")
+    init = ["site", "init", str(tmp_path / "clinic"), "--name", "clinic", "--table", str(tmp_path / "visits.csv"), "--id", "id"]
+    assert main([*init, "--responses", "asthma", "--covariates", "age"]) == 0
+    for listed in ((), ("--covariates", "clinic=age")):
+        assert new(tmp_path / "study.toml", *listed) == 0
+        words = to_words(bytes.fromhex(Study.load(tmp_path / "study.toml").hash))
+        (tmp_path / "words.txt").write_text(f"study.toml {words}\n")
+        capsys.readouterr()
+        accept = ["site", "accept", str(tmp_path / "clinic"), str(tmp_path / "study.toml")]
+        assert main([*accept, "--fingerprints", str(tmp_path / "words.txt")]) == 0
+        refused = "would send nothing: study.toml does not list the covariate 'age'" in capsys.readouterr().err
+        assert refused == (not listed)
+        (tmp_path / "study.toml").unlink()

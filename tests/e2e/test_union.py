@@ -94,6 +94,18 @@ def test_the_report_says_who_contributes_to_what(done: tuple[StudyResult, StudyF
     assert "1,050" in page
 
 
+def test_predictions_are_weighed_by_the_rows_that_have_the_response(done: tuple[StudyResult, StudyFolder]) -> None:
+    coefficients = {name: model.coefficients for name, model in done[0].models.items()}
+    assert all(np.any(found.to_predict) for found in coefficients.values() if found.features)
+    whole, kept = from_folder(done[1].path).judgement, coefficients["clinic"]
+    rows = ~np.isnan(done[1].joined().Y)
+    assert whole.weighed is not None
+    assert whole.weighed.rows.tolist() == rows.sum(axis=0).tolist()
+    assert len(set(whole.weighed.rows.tolist())) > 1  # some lack one response, others another
+    (low,), (r2,), (high,) = kept.r2_expected_lower, kept.r2_expected, kept.r2_expected_upper
+    assert 0 < low < r2 < high < 1
+
+
 def test_every_column_is_in_its_scale_over_all_groups(done: tuple[StudyResult, StudyFolder]) -> None:
     """Else a coefficient would be per another standard deviation in every group."""
     tables = frames()

@@ -181,3 +181,16 @@ def test_too_few_rows_of_a_pattern_are_named(data):
     Y[:4, 0] = np.nan
     with pytest.raises(InputError, match="Among the subjects who have 2 of 3 responses: 2 covariate columns beside 4 rows"):
         adjust_in_parts(Z, X, Y, NAMES)
+
+
+def test_what_predictions_change_of_the_effects_is_least_squares_over_the_rows_that_have_the_response() -> None:
+    rng = np.random.default_rng(5)
+    Z, X, Y, change = (rng.standard_normal(shape) for shape in ((60, 2), (60, 4), (60, 3), (4, 3)))
+    whole, parts = adjust(Z, X, Y, ["age", "sex"]), adjust_in_parts(Z, X, Y, ["age", "sex"])
+    np.testing.assert_allclose(parts.effects_follow(change), whole.effects_follow(change), atol=1e-12)
+    np.testing.assert_allclose(parts.mean_squares(58), whole.mean_squares(58), rtol=1e-12)
+    Y[40:, 1] = np.nan
+    found = adjust_in_parts(Z, X, Y, ["age", "sex"]).effects_follow(change)
+    np.testing.assert_allclose(found[:, [0, 2]], whole.effects_follow(change)[:, [0, 2]], atol=1e-12)
+    moved = np.linalg.lstsq(Z[:40], (Y - X @ change)[:40, 1], rcond=None)[0] - np.linalg.lstsq(Z[:40], Y[:40, 1], rcond=None)[0]
+    np.testing.assert_allclose(found[:, 1], moved, atol=1e-12)

@@ -47,6 +47,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--table", default="data.csv", help="the table, relative to the site's folder or absolute")
     init.add_argument("--id", default="id", help="the column that identifies a subject")
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
+    init.add_argument("--covariates", default="", help="columns that are adjusted for (age, sex), separated by commas")
     add_json(init)
     site_check.register(_add(sub, "check", "what would leave this site and as what; a dry run, nothing is sent", site_check.run))
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
@@ -96,9 +97,11 @@ def _add(sub: argparse._SubParsersAction, name: str, text: str, run: object, out
 def run_init(args: argparse.Namespace) -> None:
     from intarsia.site.site_folder import SiteFolder
 
-    responses = [label.strip() for label in args.responses.split(",") if label.strip()]
+    responses, covariates = (
+        [one.strip() for one in text.split(",") if one.strip()] for text in (args.responses, args.covariates)
+    )
     table = args.table if Path(args.table).is_absolute() or not Path(args.table).exists() else str(Path(args.table).resolve())
-    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, responses)
+    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, responses, covariates)
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
@@ -121,7 +124,9 @@ def _opened(site_folder: Any) -> list[str]:
         n = len(table.ids()) if table.has_id else table.n
     except InputError as error:
         return [f"table        cannot be used yet: {one_line(str(error))}"]
-    return [f"table        {n:,} subjects, {len(table.features):,} features, {len(table.responses):,} responses as it is now"]
+    adjusted = f", {len(table.covariates):,} covariates" if table.covariates else ""
+    roles = f"{len(table.features):,} features, {len(table.responses):,} responses{adjusted}"
+    return [f"table        {n:,} subjects, {roles} as it is now"]
 
 
 def run_show(args: argparse.Namespace) -> None:

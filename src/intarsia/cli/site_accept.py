@@ -101,4 +101,8 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
         if labels:
             more = f" and {len(labels) - _COLUMNS_SHOWN:,} more" if len(labels) > _COLUMNS_SHOWN else ""
             lines.append(f"  {len(labels):,} {what}: {', '.join(map(one_line, labels[:_COLUMNS_SHOWN]))}{more}")
+    try:
+        site.claimed(study, table)
+    except IntarsiaError as error:
+        lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(error))}")
     return lines

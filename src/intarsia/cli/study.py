@@ -140,18 +140,20 @@ def explain(study: Study) -> list[str]:
     lines = [
         f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
         *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
-        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations "
-        "of all columns."
-        if s.gram
-        else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}.",
     ]
     if study.replaces is not None:
         because = f" (reason: {study.reason})" if study.reason else ""
-        lines.insert(
-            -1,  # after the words
-            f"It replaces the run with hash {study.replaces[:16]}…{because}. Φ is new: every site agrees, aligns and sketches "
-            "anew, and what the earlier run told stays told.",
+        steps = ("The shares are new", "multiplies") if s.gram else ("Φ is new", "sketches")
+        lines.append(
+            f"It replaces the run with hash {study.replaces[:16]}…{because}. {steps[0]}: every site agrees, aligns and "
+            f"{steps[1]} anew, and what the earlier run told stays told."
         )
+    lines.append(
+        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations of all "
+        "columns."
+        if s.gram
+        else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}."
+    )
     if study.alignment.mode == "strict":
         lines.append("Subjects: all sites must hold exactly the same; only a keyed digest of the ids travels.")
     elif study.alignment.mode == "union":

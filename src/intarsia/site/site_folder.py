@@ -12,6 +12,7 @@ problems.jsonl   what went wrong here, in full; the server is told a code
 
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ id = "{id}"
 # Columns this site brings as responses, those that are adjusted for (age, sex, centre), and those to leave out;
 # every other column is a feature. To name the features yourself: features = ["snp_*", "bmi"].
 responses = {responses}
-covariates = []
+covariates = {covariates}
 ignore = []
 # Responses that are no plain measurements, as study.toml says them (docs/outcomes.md):
 # kinds = {{ asthma = "binary", months = {{ kind = "time", event = "died", horizon = 24, unit = "months" }} }}
@@ -113,13 +114,15 @@ class SiteFolder:
 
     @classmethod
     def create(
-        cls, folder: str | Path, name: str, source: str = "data.csv", id: str = "id", responses: list[str] | None = None
-    ) -> "SiteFolder":
+        cls, folder: str | Path, name: str, source: str = "data.csv", id: str = "id",
+        responses: Sequence[str] = (), covariates: Sequence[str] = (),
+    ) -> "SiteFolder":  # fmt: skip
         """Make a site: a new identity and a commented site.toml."""
         folder = Path(folder)
         Identity.new(name).save(folder)
         folder.chmod(0o700)
-        text = TEMPLATE.format(name=name, source=source, id=id, responses=json.dumps(responses or []))
+        roles = {"responses": json.dumps(list(responses)), "covariates": json.dumps(list(covariates))}
+        text = TEMPLATE.format(name=name, source=source, id=id, **roles)
         if not (folder / "site.toml").exists():
             (folder / "site.toml").write_text(text, encoding="utf-8")
         return cls.load(folder)

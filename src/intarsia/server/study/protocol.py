@@ -192,4 +192,4 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:
-    return "; ".join(f"{name}: {replies[name].error if name in replies else 'nothing came from it'}" for name in names)
+    return "; ".join(f"{name}: {replies[name].error if name in replies else 'nothing came'}" for name in names)
