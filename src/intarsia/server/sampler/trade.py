@@ -21,7 +21,7 @@ from intarsia.server.sampler.priors import Noise
 from intarsia.server.sampler.state import EXACT, Data, State
 
 SIZES = (0.1, 0.1, 0.3, 0.3, 0.6, 0.6)  # standard deviations of the proposals of x; the second of each pair moves Sigma too
-STRETCHES = (0.1, 0.2, 0.4, 0.1, 0.2, 0.4)  # standard deviations of the logarithms by which A is stretched
+STRETCHES = (0.1, 0.2, 0.4) * 10  # standard deviations of the logarithms by which A is stretched
 LIMIT = 3.0  # a feature is in when lam² tau² ‖x‖² passes this, in units of the responses' variance
 LEAST = 1e-9  # share of the responses' variance below which no eigenvalue of Sigma is proposed
 
