@@ -192,7 +192,7 @@ def test_the_text_says_by_which_refits_rows_were_predicted_and_findings_looked_f
     found = material(study())
     assert "leave-one-out" in methods(found)
     zeros = np.zeros(found.Q)
-    weighed = Weighed(np.zeros((found.P, found.Q)), np.zeros((0, found.Q)), zeros, zeros, zeros, 0.7)
+    weighed = Weighed(np.zeros((found.P, found.Q)), np.zeros((0, found.Q)), zeros, zeros, zeros, zeros, zeros + 40, 0.7)
     found.judgement = found.judgement.with_weights(weighed)
     found.refits = {
         "k_fold": {"folds": 4, "r2": [0.5] * found.Q},

@@ -102,8 +102,8 @@ def test_by_the_commands(case: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert run("site", "check", where) == 6
     assert words in capsys.readouterr().out
-    for step in ("announce", "sketch"):
-        assert run("site", step, where, "-o", tmp_path / step) != 0
+    for step, consent in (("announce", ()), ("sketch", ("--yes",))):
+        assert run("site", step, where, "-o", tmp_path / step, *consent) != 0
         assert words in capsys.readouterr().err
         assert not (tmp_path / step).exists()
     assert not list(where.glob("studies/*/sent.jsonl"))
