@@ -91,10 +91,8 @@ def test_a_study_by_files_makes_the_same_matrix_and_fits(accepted, here, tmp_pat
     assert "product" in capsys.readouterr().out
 
 
-def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_path):
-    where = shutil.copytree(accepted, tmp_path / "sites")
-    study = Study.load(accepted / "study.toml")
-    hospitals = {name: Hospital(name, where / name) for name in NAMES}
+def through_pipes(hospitals: dict[str, Hospital], study: Study, where: Path) -> StudyFolder:
+    """The server's folder after all steps, each site a process of its own."""
 
     def ask(step, payloads):  # type: ignore[no-untyped-def]
         for name, payload in payloads.items():
@@ -102,11 +100,19 @@ def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_pa
         return {name: hospitals[name].reply() for name in payloads}
 
     try:
-        folder = StudyFolder.create(tmp_path / "server", study)
+        folder = StudyFolder.create(where, study)
         protocol.collect(folder, ask)
     finally:
         for hospital in hospitals.values():
             hospital.close()
+    return folder
+
+
+def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_path):
+    where = shutil.copytree(accepted, tmp_path / "sites")
+    study = Study.load(accepted / "study.toml")
+    hospitals = {name: Hospital(name, where / name) for name in NAMES}
+    folder = through_pipes(hospitals, study, tmp_path / "server")
     assert np.array_equal(gram.joint(folder), gram.joint(here))
     assert folder.read("product", "mri") != here.read("product", "mri")  # other masks, the same sum
 
@@ -140,18 +146,7 @@ def test_other_numbers_of_sites_by_files_and_through_pipes(number, tmp_path, mon
 
     (tmp_path / "piped").mkdir()
     hospitals = {path.name: Hospital(path.name, path) for path in in_folders(number, tmp_path / "piped", study)}
-
-    def ask(step, payloads):  # type: ignore[no-untyped-def]
-        for name, payload in payloads.items():
-            hospitals[name].post(step, study.hash, payload)
-        return {name: hospitals[name].reply() for name in payloads}
-
-    try:
-        piped = StudyFolder.create(tmp_path / "server", study)
-        protocol.collect(piped, ask)
-    finally:
-        for hospital in hospitals.values():
-            hospital.close()
+    piped = through_pipes(hospitals, study, tmp_path / "server")
     assert np.array_equal(gram.joint(piped), expected)
 
     where = tmp_path / "files"

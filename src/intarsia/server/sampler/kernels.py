@@ -526,6 +526,18 @@ def _collapsed(
 
 
 @njit(cache=True, error_model="numpy")
+def _root(U: Array, D: Array) -> tuple[Array, float]:
+    """`covariance.Rotation.root`: K with Sigma⁻¹ = KᵀK, and log det Sigma."""
+    Q = D.size
+    K, log_det = np.empty((Q, Q)), 0.0
+    for i in range(Q):
+        log_det += math.log(D[i])
+        for q in range(Q):
+            K[i, q] = U[q, i] / math.sqrt(D[i])
+    return K, log_det
+
+
+@njit(cache=True, error_model="numpy")
 def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
     """`covariance.….from_root`: U and D."""
     Q = K.shape[0]
@@ -614,11 +626,7 @@ def collapsed_A(
     U, D, A, tau = state
     directions, steps, log_u = numbers
     Q = D.size
-    K, log_det = np.empty((Q, Q)), 0.0
-    for i in range(Q):
-        log_det += math.log(D[i])
-        for q in range(Q):
-            K[i, q] = U[q, i] / math.sqrt(D[i])
+    K, log_det = _root(U, D)
     value = _collapsed(systems, K, log_det, A, tau, constants) - 0.5 * (A**2).sum()
     for k in range(steps.size):
         w = directions[k] / math.sqrt((directions[k] ** 2).sum())
@@ -653,11 +661,7 @@ def integrated(
     (Q, R), m, number = A.shape, packed.shape[0], scales.size
     Yrot = np.ascontiguousarray(packed[:, :Q])
     target = (diag, off, Yrot, rss0)
-    K, log_det = np.empty((Q, Q)), 0.0
-    for i in range(Q):
-        log_det += math.log(variances[i])
-        for q in range(Q):
-            K[i, q] = sides[q, i] / math.sqrt(variances[i])
+    K, log_det = _root(sides, variances)
     accepted = np.zeros(Q + 1, dtype=np.bool_)
     value = _collapsed(target, K, log_det, A, tau, constants)
     for k in range(Q + 1):

@@ -31,8 +31,7 @@ class Settings:
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default, 20 where
     most sweeps are short because they share a factored system; with many features, whose sweeps cost more and mix faster, 120 and
-    1); with a target `until` it ends before that, at the first look
-    (100, 150, 200, … draws) at which every coefficient meets it.
+    1); with a target `until` it ends before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it.
 
     Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
     single precision (both together about twice `memory` bytes at most), and moments and diagnostics of every coefficient
