@@ -32,6 +32,9 @@ class Case:
 
 
 CASES = {
+    "300": Case(300, 100, 5, 10),
+    "1000": Case(1_000, 200, 5, 15),
+    "5000": Case(5_000, 250, 5, 20),
     "20000": Case(20_000, 300, 5, 25),
     "20000-ar1": Case(20_000, 300, 5, 25, "ar1"),
     "20000-blocks": Case(20_000, 300, 5, 25, "blocks"),
@@ -41,6 +44,7 @@ CASES = {
 }
 
 TWO_CORES = ("20000", "20000-ar1", "20000-blocks")
+LARGEST_FOR_LASSO = 20_000  # features
 
 
 def data(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,7 +76,18 @@ def wrong_start(X: np.ndarray, Y: np.ndarray, degrees: int | None = None) -> Any
     return SparseStart(features, C, left.T @ left / (len(Y) - features.size))
 
 
-def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
+def lasso(X: np.ndarray, Y: np.ndarray, true: np.ndarray) -> dict[str, Any]:
+    """What a multi-task lasso takes and finds, its penalty by three folds: a point estimate without intervals or error rate."""
+    from sklearn.linear_model import MultiTaskLassoCV
+
+    began = time.perf_counter()
+    chosen = np.flatnonzero(MultiTaskLassoCV(cv=3, alphas=20, n_jobs=2).fit(X, Y).coef_.any(axis=0))
+    seconds = time.perf_counter() - began
+    hit = np.isin(true, chosen).sum()
+    return {"lasso_seconds": round(seconds, 2), "lasso_power": round(hit / len(true), 3), "lasso_false": int(len(chosen) - hit)}
+
+
+def answer(case: Case, seed: int, workers: int, wrong: bool, budget: int | None) -> dict[str, Any]:
     from intarsia.server.results.diagnostics import entries
     from intarsia.server.results.selection import select
     from intarsia.server.sampler import sample as sampler
@@ -91,7 +106,7 @@ def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
         told.append(now)
 
     began = time.perf_counter()
-    settings = Settings(seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
+    settings = Settings(budget, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
     draws = sampler.sample(X, Y, settings=settings)
     sampled = time.perf_counter() - began
     summed = draws.summaries
@@ -122,7 +137,7 @@ def answer(case: Case, seed: int, workers: int, wrong: bool) -> dict[str, Any]:
         "coverage_nz": round(float(((lower <= C[true]) & (C[true] <= upper)).mean()), 3),
         "noise_variances": np.diagonal(draws.Sigma, axis1=2, axis2=3).mean(axis=(0, 1)).round(2).tolist(),
         "peak_host_gb": round((high_mb() - before) / 1024, 2),
-    }  # fmt: skip
+    } | (lasso(X, Y, true) if case.P <= LARGEST_FOR_LASSO and case.design == "independent" and not wrong else {})  # fmt: skip
 
 
 def main() -> None:
@@ -131,13 +146,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--wrong-start", action="store_true", help="begin with half of the solution and fifty false features")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--draws", type=int, help="per chain at most (default: the sampler's)")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     for case in args.cases:
         name = f"{case} wrong start" if args.wrong_start else case
         for seed in args.seeds:
-            row = {"case": name, **answer(CASES[case], seed, args.workers, args.wrong_start)}
+            row = {"case": name, **answer(CASES[case], seed, args.workers, args.wrong_start, args.draws)}
             rows = [old for old in rows if (old["case"], old["seed"]) != (name, seed)] + [row]
             args.out.write_text("[\n" + ",\n".join(json.dumps(one) for one in rows) + "\n]\n")
             print(json.dumps(row), flush=True)

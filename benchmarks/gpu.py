@@ -89,7 +89,7 @@ def measure(name: str, case: Case) -> dict[str, Any]:
     shape = np.broadcast_to(0.0, (case.m, case.P)), np.broadcast_to(0.0, (case.m, case.Q))
     plan = device.on_device(make_plan(Model(local=case.local), *shape), be.device())
     with be.precision():
-        data = make(be, case, plan.block)
+        plan, data = device.with_bounds(be, plan, make(be, case, plan.block))
     runner = device.Runner(plan, data, keep_C=False, be=be)
     chains, summary = runner.start(1, case.chains), runner.blank(case.chains)
     ready = time.perf_counter()

@@ -14,13 +14,15 @@ from intarsia.errors import InputError
 from intarsia.report import render
 from intarsia.report.gather import gather
 from intarsia.server.results.diagnostics import entries
+from intarsia.server.results.distance_from_zero import contour_share
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.results.posterior import Names, Posterior
-from intarsia.server.results.summaries import ordered_quantiles
+from intarsia.server.results.selection import select
+from intarsia.server.results.summaries import Summaries, ordered_quantiles
 from intarsia.server.sampler import backends, running
 from intarsia.server.sampler.keeping import choose_features, whole_draws
 from intarsia.server.sampler.sample import sample
@@ -180,6 +182,30 @@ def test_a_feature_without_draws_is_selected_all_the_same(both):
     chosen = judge(Posterior.from_draws(without), X=X).selection
     assert chosen.selected[0]
     assert (chosen.selected == judge(Posterior.from_draws(bounded), X=X).selection.selected).all()
+
+
+def test_a_feature_that_was_in_for_some_draws_alone_is_not_selected():
+    """Few whole draws, and nulls that come in now and then, as a million features have them: the mean of all draws lies outside
+    the cloud of the whole ones, which says nothing of zero.
+    """
+    rng = np.random.default_rng(0)
+    P, Q, draws, whole_at = 300, 10, 600, np.arange(24, 600, 25)
+    C = 1e-4 * rng.standard_normal((4, draws, P, Q))
+    for p in range(1, P):  # in for ten draws in a row of one chain
+        begin = int(rng.choice(whole_at[:-1])) + 1
+        C[p % 4, begin : begin + 10, p] += 0.1 * rng.standard_normal(Q)
+    C[:, :, 0] += 1.0
+    whole = C[:, whole_at] + (C.mean(axis=(0, 1)) - C[:, whole_at].mean(axis=(0, 1)))
+    flat = C.reshape(-1, P, Q)
+    numbers = {name: np.ones((P, Q)) for name in ("rhat", "rhat_folded", "ess_bulk", "ess_tail")}
+    known = Summaries(
+        np.array([5]), flat.mean(axis=0), flat.std(axis=0, ddof=1), (flat > 0).sum(axis=0), **numbers,
+        whole=whole.astype(np.float32), at=whole_at, total=4 * draws,
+    )  # fmt: skip
+    run = Draws(C[:, :, [5]], np.ones((4, draws, Q, Q)), np.ones((4, draws, Q)), None, {}, known)
+    apart = contour_share(np.ascontiguousarray(whole.transpose(2, 3, 0, 1)).reshape(P, Q, -1))
+    assert (apart[1:] < 0.05).mean() > 0.5  # what the whole draws would have said
+    assert np.flatnonzero(select(run).selected).tolist() == [0]
 
 
 def test_intervals_of_kept_features_are_exact_and_others_near(posteriors):

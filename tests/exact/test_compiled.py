@@ -9,7 +9,7 @@ from sweep_cases import CASES, close, problem
 
 from intarsia.server.sampler import adapt, backends, kernels
 from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, WIDE, Sweep, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import prepare
@@ -74,11 +74,11 @@ def hold_together(name, kind_of):
 def test_with_many_features_the_same_noise_gives_the_same_state(model, monkeypatch):
     """With looks before each sweep."""
     monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 150)
-    monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
+    monkeypatch.setattr("intarsia.server.sampler.schedule.WIDE_FROM", 150)
     X, Y, plan = problem(tau_scale=0.01, **model)
     plan = replace(plan, tau_reach=1.0, borderline=60)
     assert plan.searches
-    assert [plan.kind(i) for i in range(3)] == [WIDE] * 3
+    assert [plan.kind(i) for i in range(3)] == [FULL._replace(score=True)] * 3
     assert plan.looks == 1
     plan = replace(plan, looks=2)
     readable = replace(plan, compiled=False)

@@ -8,13 +8,15 @@ import pytest
 from intarsia.server.sampler import backends, inclusion, integrated, without_b
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.priors import HalfCauchy
-from intarsia.server.sampler.schedule import WIDE, Sweep, draw_noise, plan
+from intarsia.server.sampler.schedule import FULL, Sweep, draw_noise, plan, with_start
+from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial_tuning
 from intarsia.server.sampler.state import Border, State, Stats, Tuning, prepare
 from intarsia.server.sampler.sweep import sweep, walk
 
 BE = backends.get("numpy")
 CANDIDATES = 6
+WIDE = FULL._replace(score=True)
 PLAN = SimpleNamespace(searches=True, borderline=3)
 
 
@@ -41,7 +43,7 @@ def log_posterior(X: np.ndarray, d: np.ndarray, Y: np.ndarray, t: np.ndarray) ->
 def tuning() -> Tuning:
     """Features that are out are taken seldom, each with a probability of its own; those that are in nearly always."""
     rates = {"doubt": np.log([0.9, 0.4, 0.2]), "limit": np.log(2.0), "rate": np.log([0.95, 0.3, 0.6])}
-    return Tuning(theta=np.zeros(3), log_steps=np.zeros(2), **rates)
+    return Tuning(theta=np.zeros(3), log_steps=np.zeros(2), clear=np.zeros(3, dtype=bool), **rates)
 
 
 def chain(steps: int, seed: int = 1) -> np.ndarray:
@@ -164,7 +166,7 @@ def test_a_missing_feature_is_found_among_many() -> None:
     from intarsia.server.sampler import adapt
 
     X, Y = many_features()
-    made, data, rng = plan(Model(), X, Y), prepare(BE, X, Y), np.random.default_rng(0)
+    made, data, rng = with_start(plan(Model(), X, Y), sparse_start(X, Y)), prepare(BE, X, Y), np.random.default_rng(0)
     assert made.searches
     state = State(np.eye(2), np.zeros((2500, 2)), np.full(2500, 0.5), np.array([0.004, 0.004]), np.eye(2))
     tuned, memory = initial_tuning(made), adapt.start(made)

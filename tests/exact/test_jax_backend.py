@@ -8,7 +8,8 @@ from scipy.stats import kstest
 from sweep_cases import CASES, close, problem
 
 from intarsia.server.sampler import adapt, backends, conditionals, device
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise, with_start
+from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import State, Tuning, prepare
 from intarsia.server.sampler.sweep import factored, strength, sweep
@@ -101,6 +102,43 @@ def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, 
                 wanted, _ = sweep(Sweep(NUMPY, plan, here, tuning, noise, kind, None if kind.collapse else factor), state)
             chains, G = step(chains, G, i, i == 0)
             close(wanted, chains.state, 1e-9)
+
+
+def test_the_sweep_of_many_features_is_numpy_s(monkeypatch):
+    """Scores in the warm-up, all scales of a block at once: as an accelerator runs it, against NumPy with the same noise."""
+    for name, value in (("SEARCHED", 20), ("WIDE_FROM", 20), ("WIDE_RESHAPES", 4)):
+        monkeypatch.setattr(f"intarsia.server.sampler.schedule.{name}", value)
+    X, Y, plan = problem(P=90)
+    found = sparse_start(X, Y)
+    plan = device.on_device(with_start(plan, found), "gpu: any")
+    assert plan.refreshes
+    assert -(-plan.P // plan.block) > 1
+    warmup, moved, rng = 6, 0, np.random.default_rng(1)
+    with JAX.precision():
+        plan, there = device.with_bounds(JAX, plan, prepare(JAX, X, Y, block=plan.block))
+        here = prepare(NUMPY, X, Y, block=plan.block)
+        here = here._replace(blocks=here.blocks._replace(bound=jax.tree.map(np.asarray, there.blocks.bound)))
+        state, tuning, memory = initial(plan, here, rng, found), initial_tuning(plan), adapt.start(plan)
+
+        @jax.jit
+        def step(state, tuning, memory, noise, number):
+            data, kind = there._replace(m=float(plan.m)), plan.kind(0)
+            new, stats = sweep(Sweep(JAX, plan, data, tuning, noise, kind), state)
+            seen = adapt.Seen(number, warmup, kind, stats, strength(JAX, plan, data, new))
+            return new, *adapt.adapt(JAX, plan, tuning, memory, seen)
+
+        for number in range(warmup):
+            kind = plan.kind(number)
+            noise = draw_noise(plan, rng, kind)
+            other = step(state, tuning, memory, noise, number)
+            with np.errstate(all="ignore"):
+                state, stats = sweep(Sweep(NUMPY, plan, here, tuning, noise, kind), state)
+            moved += int(np.asarray(stats.single).sum())
+            seen = adapt.Seen(number, warmup, kind, stats, strength(NUMPY, plan, here, state))
+            tuning, memory = adapt.adapt(NUMPY, plan, tuning, memory, seen)
+            for one, two in zip((state, tuning, memory), other, strict=True):
+                close(one, two, 1e-8)
+    assert moved
 
 
 def test_its_random_numbers_have_the_laws_that_are_asked_for():

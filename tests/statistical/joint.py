@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import invwishart
 
-from intarsia.server.sampler import backends
+from intarsia.server.sampler import backends, moves
 from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.moves import Bound
 from intarsia.server.sampler.schedule import FULL, PLAIN, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
 from intarsia.server.sampler.start import initial_tuning
-from intarsia.server.sampler.state import State, prepare
+from intarsia.server.sampler.state import BLOCK, State, prepare
 from intarsia.server.sampler.sweep import factored, sweep
 
 BE = backends.get("numpy")
@@ -20,7 +21,8 @@ BE = backends.get("numpy")
 
 class Problem(NamedTuple):
     """What a joint test is made of. `shared`: do light sweeps share the factored system? `compiled`: on the path users take?
-    `many`: as if there were many features (the test lowers their number); `reach`: of the law of tau.
+    `many`: as if there were many features (the test lowers their number); `reach`: of the law of tau; `at_once`: are all scales
+    of a block drawn at once?
     """
 
     local: str = "row"
@@ -37,6 +39,7 @@ class Problem(NamedTuple):
     compiled: bool = True
     many: bool = False
     reach: float = math.inf
+    at_once: bool = False
 
 
 class Setting:
@@ -54,7 +57,7 @@ class Setting:
         )
         self.m, self.Q = m, Q
         if problem.many:
-            self.plan = replace(self.plan, borderline=P, tau_reach=problem.reach)
+            self.plan = replace(self.plan, borderline=P, tau_reach=problem.reach, refreshes=problem.at_once)
         assert self.plan.searches is problem.many
         tuning = initial_tuning(self.plan)
         self.tuning = tuning._replace(
@@ -64,8 +67,9 @@ class Setting:
         )
         if problem.many:
             self.tuning = self.tuning._replace(
-                doubt=np.log(np.linspace(0.05, 0.9, P)), limit=np.log(2.0), rate=np.log(np.linspace(0.9, 0.3, P))
-            )
+                doubt=np.log(np.linspace(0.05, 0.9, P)), limit=np.log(2.0), rate=np.log(np.linspace(0.9, 0.3, P)),
+                clear=np.arange(P) % 3 == 1,
+            )  # fmt: skip
 
     def scale(self, rng, shape, law):
         if law == "horseshoe":
@@ -96,7 +100,11 @@ class Setting:
     def data(self, state, rng):
         L = np.linalg.cholesky(state.Sigma)
         Y = self.X @ state.B @ state.A.T + rng.standard_normal((self.m, self.Q)) @ L.T
-        return Y, prepare(BE, self.X, Y)._replace(noise_scale=np.ones(self.Q))
+        data = prepare(BE, self.X, Y, block=4 if self.plan.refreshes else BLOCK)._replace(noise_scale=np.ones(self.Q))
+        if self.plan.refreshes:
+            bound = Bound(*map(np.stack, zip(*(moves.bound(BE, Xt) for Xt in data.blocks.Xt), strict=True)))
+            data = data._replace(blocks=data.blocks._replace(bound=bound))
+        return Y, data
 
     def functions(self, state, Y):
         """Bounded or χ²-distributed functions of parameters and data, to compare before and after."""
@@ -124,8 +132,7 @@ def sweeps_of(setting, data, state, rng, sweeps):
     plan, factor = setting.plan, None
     for i in range(sweeps):
         kind = setting.kinds[i % len(setting.kinds)]
-        own = plan.hold == 1 or plan.searches  # full sweeps factor for themselves
-        if plan.element or not setting.shared or (kind.collapse and own):
+        if plan.element or not setting.shared or (kind.collapse and plan.hold == 1):  # full sweeps factor for themselves
             factor = None
         else:
             factor = factored(BE, plan, data, state, factor)

@@ -13,14 +13,15 @@ import pytest
 from joint import BE, Setting, pairs
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler import compiled, inclusion, integrated, kernels, priors, trade, without_b
+from intarsia.server.sampler import compiled, inclusion, integrated, kernels, priors, small_shares, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.covariance import NU, Correlated
-from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, WIDE, Kind, Sweep, draw_noise
+from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Kind, Sweep, draw_noise
 
 FAILURE = 1e-4
+R_SMALL = 2 * 4  # coefficients in B of the features that are not clear
 SCHEDULE, SMALL = (FULL, SHORT, SHORT, LIGHT), (DEEP, PLAIN, LIGHT, PLAIN)
-LARGE, TRADE = (SHORT, SHORT, FULL), (FULL._replace(trade=True),)
+LARGE, WIDE = (SHORT, SHORT, FULL), FULL._replace(score=True)
 NARROW = Kind(True, False, False)  # the moves without B and the draw of B alone: a bug in them shows soonest
 MANY = {"kinds": (WIDE, NARROW), "many": True}
 SETTINGS = {
@@ -39,7 +40,8 @@ SETTINGS = {
     "row, large problem's kinds of sweep": {"kinds": LARGE},
     "row, large problem's kinds of sweep, readable": {"kinds": LARGE, "compiled": False, "Q": 3, "R": 2},
     "row, large problem's kinds of sweep, independent noise": {"kinds": LARGE, "noise": "independent"},
-    "row, trade": {"kinds": TRADE}, "row, trade, independent noise": {"kinds": TRADE, "noise": "independent"},
+    "row, many features, scales at once": MANY | {"at_once": True, "compiled": False},
+    "row, searched features, large problem's kinds of sweep": {"kinds": (SHORT, SHORT, WIDE), "many": True, "reach": 1.0},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
 }  # fmt: skip
@@ -54,27 +56,32 @@ def smallest(setting, replicates=1500, sweeps=4, seed=1):
 # The others are in the slow test below alone.
 QUICK = ("row", "row, readable", "row, small problem's kinds of sweep", "row, every kind of sweep", "row, independent noise",
          "row, large problem's kinds of sweep",
-         "row, more rows than features", "row, many features, reach", "element", "element, lasso")  # fmt: skip
+         "row, more rows than features", "row, many features, reach", "row, many features, scales at once",
+         "row, searched features, large problem's kinds of sweep", "element", "element, lasso")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def few_count_as_many(request, monkeypatch):
     """Where a test is about many features, six are."""
-    if "many" in request.node.name:
+    name = request.node.name
+    if "many" in name or "searched" in name:
         monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 6)
-        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
-    if "large" in request.node.name:
+    if "many" in name:
+        monkeypatch.setattr("intarsia.server.sampler.schedule.WIDE_FROM", 6)
+        monkeypatch.setattr("intarsia.server.sampler.schedule.WIDE_RESHAPES", 10)
+    if "large" in name:
         monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_the_sweep_keeps_the_joint_law(name):
     setting = Setting(**SETTINGS[name])
-    readable = ("readable", "plain", "element", "lasso", "student")
+    readable = ("readable", "plain", "element", "lasso", "student", "at once")
     assert setting.plan.compiled is not any(word in name for word in readable)
-    # The readable sweep takes ten times as long, and so does the trade; what it shares with the compiled one is tested there too.
-    heavy = any(word in name for word in ("trade", "many", "large"))
-    assert bool(setting.plan.reshapes) is ("large" in name)
+    # The readable sweep takes ten times as long; what it shares with the compiled one is tested there too.
+    heavy = any(word in name for word in ("many", "large"))
+    assert bool(setting.plan.reshapes) is heavy
+    assert setting.plan.wide is ("many" in name)
     replicates, sweeps = (1500, 4) if setting.plan.compiled and not heavy else (400, 3)
     assert smallest(setting, replicates, sweeps) > FAILURE
 
@@ -202,7 +209,7 @@ def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch
 
 
 def by_the_readable_sweep(now, state, factor, Yrot, noise):
-    return trade.stretch(without_b.target(now, state, factor, Yrot), now.data, state, noise)
+    return small_shares.stretch(without_b.target(now, state, factor, Yrot), now.data, state, now.tuning.clear, noise)
 
 
 def alone(way, setting, kind, replicates=900, times=12):
@@ -224,7 +231,7 @@ def alone(way, setting, kind, replicates=900, times=12):
 
 
 STRETCHES = {
-    "readable": (by_the_readable_sweep, trade, trade.stretch, " + R * step"),
+    "readable": (by_the_readable_sweep, small_shares, small_shares.stretch, " + R * step"),
     "compiled": (compiled.stretched, kernels, kernels.stretch.py_func, " + R * steps[k]"),
 }
 
@@ -270,15 +277,32 @@ def test_in_large_problems_steps_of_A_alone_keep_the_joint_law(which, monkeypatc
     assert alone(way, setting, FULL, 400, 2) < 1e-6
 
 
-@pytest.mark.slow
-def test_a_trade_that_forgets_the_local_scales_is_caught(monkeypatch):
-    right = trade.Target.__call__
+def resized(setting, replicates=700, times=8):
+    """The joint law before and after the small coefficients are resized, and nothing else: the smallest p-value."""
+    rng, before, after = np.random.default_rng(5), [], []
+    law = setting.plan.covariance(np.ones(setting.Q))
+    for _ in range(replicates):
+        other, state = setting.prior(rng), setting.prior(rng)
+        before.append(setting.functions(other, setting.data(other, rng)[0]))
+        Y, data = setting.data(state, rng)
+        drawn = without_b.Drawn(state, setting.X @ state.B, law.rotation(BE, state.Sigma), None)
+        for _ in range(times):
+            noise = {name: value for name, value in draw_noise(setting.plan, rng, WIDE).items() if name.startswith("resize")}
+            drawn = without_b.resized(Sweep(BE, setting.plan, data, setting.tuning, noise, WIDE), drawn)
+        np.testing.assert_allclose(drawn.F, setting.X @ drawn.state.B, rtol=1e-6, atol=1e-6 * np.abs(drawn.F).max())
+        after.append(setting.functions(drawn.state, Y))
+    p = [ks_2samp(a, b).pvalue for a, b in zip(np.transpose(before), np.transpose(after), strict=True)]
+    return min(p) * len(p)
 
-    def wrong(self, x, at):
-        return right(self._replace(counts=np.zeros_like(self.counts)), x, at)
 
-    monkeypatch.setattr(trade.Target, "__call__", wrong)
-    assert smallest(Setting(kinds=TRADE), replicates=1000, sweeps=8) < 1e-6
+def test_among_many_features_resizing_the_small_coefficients_keeps_the_joint_law(monkeypatch):
+    monkeypatch.setattr(small_shares, "SIZES", (1.0,) * 12)
+    setting = Setting(kinds=(NARROW,), many=True, reach=1.0)
+    setting.X *= 0.02  # data that say little, so that the sizes move far
+    assert resized(setting) > FAILURE
+    right = small_shares.Sizing.__call__
+    monkeypatch.setattr(small_shares.Sizing, "__call__", lambda self, x: right(self, x) - R_SMALL * x)
+    assert resized(setting) < 1e-6  # the volume of the small coefficients counted, their prior not
 
 
 def test_prior_draws_are_what_the_laws_say():

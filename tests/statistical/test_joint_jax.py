@@ -8,7 +8,7 @@ from joint import Setting
 from scipy.stats import ks_2samp
 
 from intarsia.server.sampler import backends, conditionals, device
-from intarsia.server.sampler.schedule import LIGHT, SHORT
+from intarsia.server.sampler.schedule import FULL, SHORT
 from intarsia.server.sampler.state import State, prepare
 
 jax = pytest.importorskip("jax")
@@ -59,8 +59,7 @@ def test_the_sweep_on_jax_keeps_the_joint_law(local):
 def test_light_sweeps_that_share_a_system_keep_it_too(monkeypatch):
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
     setting = in_blocks()
-    kinds = [setting.plan.kind(i) for i in (2, 3, 4)]
-    assert kinds == [SHORT, LIGHT, SHORT]
+    assert [setting.plan.kind(i) for i in (2, 3, 4)] == [SHORT, SHORT, FULL]
     assert smallest(setting, sweeps=3, first=2) > FAILURE
 
 

@@ -16,6 +16,7 @@ FLOOR = 0.1  # of the mean probability to be in, added to each feature's when it
 SEEN = 0.1  # least probability with which a feature that is in is taken
 SHARE = 0.7  # of the borderline move's places that are filled on average
 OFTEN = 8.0  # at most: factor on the probability of the other state, which says how often a feature is taken
+CLEAR = 0.95  # probability to be in above which a feature counts as clearly needed
 SCORES = 100  # sweeps after which older scores fade
 
 
@@ -72,14 +73,16 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         memory = memory._replace(likely=likely, scored=number)
         tuning = tuning._replace(limit=tuning.limit + (stats.scored.limit - tuning.limit) / number)
 
+    likely = be.over_chains(memory.likely)  # what one chain has seen helps the others to look
+
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
-            likely = memory.likely
             # About `room` times as many places as features that are in without being needed always. Those are taken too.
             room = SHARE * plan.borderline / xp.maximum((likely * (1 - likely)).sum(), 1e-300)
             often = xp.minimum(xp.maximum(room - 1, room / 2), OFTEN)
             out = xp.clip(often * (likely + FLOOR * likely.mean()), 1e-12, 1.0)
-            return tuning._replace(doubt=xp.log(out), rate=xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)))
+            rate, clear = xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)), likely > CLEAR
+            return tuning._replace(doubt=xp.log(out), rate=rate, clear=clear & (clear.sum() <= plan.rows))
         return tuning._replace(doubt=xp.log(memory.spread + LEAST))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))

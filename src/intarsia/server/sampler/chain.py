@@ -11,7 +11,7 @@ from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.gaps import Gaps
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import LEFT_RANGE, Asked
-from intarsia.server.sampler.schedule import Kind, Plan, Sweep, draw_noise, plan, with_start
+from intarsia.server.sampler.schedule import Plan, Sweep, draw_noise, plan, with_start
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.start import initial, initial_tuning
 from intarsia.server.sampler.state import Data, State, Tuning, prepare
@@ -46,7 +46,7 @@ def problem(asked: Asked) -> Problem:
     gaps, found = Gaps.of(X, Y), asked.start()
     level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
     made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
-    data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees)
+    data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees, single=made.single)
     return Problem(made if found is None else with_start(made, found), data, gaps, found)
 
 
@@ -74,7 +74,7 @@ class Chain:
         if self.gaps is not None:
             self.data = self.gaps.fill(self.data, self.state.B @ self.state.A.T, self.state.Sigma, self.rng)
         noise = draw_noise(self.plan, self.rng, kind)
-        factor = self._factor(kind)
+        factor = self._factor()
         state, stats = sweep(Sweep(self.be, self.plan, self.data, self.tuning, noise, kind, factor), self.state)
         if not math.isfinite(state.B.sum() + state.Sigma.sum()):
             raise ConvergenceError(f"Chain {self.chains.start + 1}, sweep {self.sweeps + 1}: it {LEFT_RANGE}")
@@ -87,9 +87,9 @@ class Chain:
         if past > 0 and past % self.asked.thin == 0:
             self._keep(past // self.asked.thin - 1)
 
-    def _factor(self, kind: Kind) -> Any:
+    def _factor(self) -> Any:
         """The system of B, made anew when the local scales have moved; None where a sweep makes its own."""
-        if self.plan.element or self.plan.hold == 1 or (kind.collapse and self.plan.searches):
+        if self.plan.element or self.plan.hold == 1:
             return None
         self.factor = factored(self.be, self.plan, self.data, self.state, self.factor, self.top)
         self.top = math.nan

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, trade, without_b
+from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, small_shares, without_b
 from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -67,7 +67,7 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
     X, (_, D, Y, A) = data.X, view
     s = np.sqrt(D / plan.model.power)
     given = Given(A, state.lam, state.tau, s)
-    if factor is None and plan.hold == 1:
+    if factor is None and not plan.wide and plan.hold == 1:
         possible, B, F = kernels.draw_B(X.T, Y, state.B, given, (noise["Z"], noise["E"]), RELAX, STIFF)
         if possible:
             return B, F
@@ -81,7 +81,7 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
 
 def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
     """`without_b.draw`: the state, XB, (U, D, YU), what was accepted and known."""
-    if now.plan.hold > 1 or now.kind.trade:
+    if now.plan.hold > 1 or now.plan.wide:
         state, F, (U, D), stats = without_b.draw(now, state, stats, walk)
         return state, F, (U, D, now.data.Y @ U), stats
     be, data, noise = now.be, now.data, now.noise
@@ -104,7 +104,7 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     factor = cast(Tridiagonal, system)
     steps = np.exp(now.tuning.log_steps)[[0] * plan.Q + [1]] * noise["steps.z"]
     constants, features = _constants(now), border.features
-    if plan.stretches(now.kind):
+    if plan.searches:
         state = stretched(now, state, factor, packed[:, : plan.Q], noise)
     if plan.reshapes:
         state = reshaped(now, state, factor, packed[:, : plan.Q], noise)
@@ -123,10 +123,11 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
 
 
 def stretched(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise: dict[str, Array]) -> State:
-    """`trade.stretch`."""
-    data, moves = now.data, (noise["stretch.v"], np.array(trade.STRETCHES) * noise["stretch.z"], np.log(noise["stretch.u"]))
+    """`small_shares.stretch`."""
+    data = now.data
+    moves = noise["stretch.v"], np.array(small_shares.STRETCHES) * noise["stretch.z"], np.log(noise["stretch.u"])
     systems = factor.diag, factor.off, np.ascontiguousarray(Yrot), data.rss0
-    small = float(trade.outside(np, data, state, data.noise_scale))
+    small = float(small_shares.outside(np, data, state.lam, now.tuning.clear))
     A, Sigma = kernels.stretch(systems, (state.A, state.Sigma, state.tau), _constants(now), small, moves)
     return state._replace(A=A, Sigma=Sigma)
 

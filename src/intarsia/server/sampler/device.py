@@ -4,6 +4,7 @@ The sweep is the readable one of `sweep`, the warm-up that of `adapt`; here they
 Random numbers are made on the device, from a generator for each chain, so nothing but kept draws crosses back.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ import numpy as np
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
+from intarsia.server.sampler.moves import out_of_blocks
 from intarsia.server.sampler.running import Mark, Running, add, blank
 from intarsia.server.sampler.schedule import Kind, Plan, Sweep
 from intarsia.server.sampler.sparse_start import SparseStart
@@ -26,6 +28,9 @@ from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
 SENT_BYTES = 2**28  # of the design at once
 WARMUP_SWEEPS = 50  # per compiled stretch
+BLOCK_ROWS = 4  # features per row in a block whose scales are drawn at once: more would move them less, fewer take longer
+ALIKE = 4.0  # times the bound of independent features, above which scales are drawn one after the other,
+VISITED = 8  # in one of so many blocks per sweep; 0 blocks: all
 LONGEST_STRETCH = 50  # kept draws
 
 
@@ -92,7 +97,7 @@ class Runner:
         states = []
         for k in range(chains):
             rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
-            own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale)
+            own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale, norm2=np.asarray(self.data.norm2))
             states.append(initial(self.plan, own, rng, found))
         with be.precision():
             stacked = State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
@@ -172,7 +177,7 @@ class Runner:
         be, xp, plan = self.be, self.be.xp, self.plan
         data = data._replace(m=float(plan.m))  # a shape of gamma variates: known when compiling
         if data.X is None:
-            data = data._replace(X=data.blocks.Xt.reshape(plan.P, plan.rows).T)
+            data = data._replace(X=be.design(data.blocks.Xt, plan.P))
         cycle = [plan.kind(i, 0 if warmup is None else None) for i in range(plan.every)]
         kinds = list(dict.fromkeys(cycle))
         uses = [not plan.element and plan.mixing and not kind.collapse for kind in cycle]
@@ -258,31 +263,71 @@ class Runner:
         return run
 
 
-def on_device(plan: Plan, device: str) -> Plan:
-    """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large."""
+def on_device(plan: Plan, device: str, lanes: int = 1) -> Plan:
+    """The plan with the block sizes that suit a device: it waits for each block, so blocks are few and large.
+
+    `lanes` is the number of devices that many features are spread over.
+    """
     plan = replace(plan, compiled=False)
+    if plan.wide:
+        # A look costs as much as a sweep here: to diagonalise a matrix of size m takes most of both.
+        block = _block(plan.P, BLOCK_ROWS * plan.rows, lanes)
+        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes)
     # Borderline features are taken one after the other, which a device does slowly: fewer, where there are few.
     few = plan.borderline if plan.searches else min(16, plan.P)
     if device.startswith("cpu"):
         return replace(plan, borderline=min(few, plan.borderline))
-    block = next((k for k in range(1024, 499, -1) if plan.P % k == 0), 1024) if plan.P > 1024 else min(plan.P, 512)
+    block = _block(plan.P, 1024) if plan.P > 1024 else min(plan.P, 512)
     number = -(-plan.P // block)
     # A block takes about 0.2 ms, the product over all features m²P at 25 TFLOP/s: a twentieth of that is for the blocks.
-    visits = number if plan.searches else max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
+    visits = max(8, int(plan.rows**2 * plan.P / 25e12 / 20 / 2e-4))
     return replace(plan, block=block, visits=0 if visits >= number else visits, borderline=few)
 
 
+def _block(P: int, most: int, lanes: int = 1) -> int:
+    """Features per block, a multiple of `lanes`: as few blocks as `most` allows, as even as they can be."""
+    even = -(-P // max(1, -(-P // most)))
+    return -(-even // lanes) * lanes
+
+
+def with_bounds(be: DeviceBackend, plan: Plan, data: Data) -> tuple[Plan, Data]:
+    """The data with what it takes to draw all scales of a block at once, or the plan without it where the features of a block are
+    so alike that they would hardly move: then they are drawn one after the other, in some blocks per sweep.
+    """
+    if not plan.refreshes:
+        return plan, data
+    bounds = be.bounds(data.blocks.Xt)
+    # Of independent features the bound is (√k + √m)² times their mean square.
+    usual = (math.sqrt(plan.block) + math.sqrt(plan.rows)) ** 2 * float(data.norm2.mean()) / plan.rows
+    if plan.lanes > 1 or float(np.median(np.asarray(bounds.omega))) <= ALIKE * usual:
+        return plan, data._replace(blocks=data.blocks._replace(bound=bounds))
+    return replace(plan, refreshes=False, visits=-(-plan.P // plan.block) // VISITED), data
+
+
 def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: int | None = None) -> Data:
-    """`state.prepare`, but a large design is sent part by part and is on the device once: the host needs no second copy of it."""
-    P, k = plan.P, plan.block
-    if plan.rows < len(X) or P % k or has_gram(P, k):
+    """`state.prepare`, but a large design is sent part by part and is there once: the host needs no second copy of it.
+
+    Over several devices (`Plan.lanes`) each has an equal part of the features.
+    """
+    P, k, rows = plan.P, plan.block, len(X)
+    if plan.rows < rows or (has_gram(P, k) and plan.lanes == 1):
         return prepare(be, X, Y, block=k, degrees=degrees)
-    few = -(-len(X) // k) * k  # at least as many features as rows, so that nothing is rotated
+    few = min(P, -(-rows // k) * k)  # at least as many features as rows, so that nothing is rotated
     small = prepare(be, X[:, :few], Y, block=k, degrees=degrees)  # for all but the design
-    step = max(1, SENT_BYTES // (8 * k * len(X))) * k
-    parts = [be.asarray(np.ascontiguousarray(X[:, i : i + step].T)).reshape(-1, k, len(X)) for i in range(0, P, step)]
-    norm2 = be.xp.concatenate([(part**2).sum(axis=2).reshape(-1) for part in parts])
-    return small._replace(X=None, norm2=norm2, blocks=Blocks(be.xp.concatenate(parts), None))
+    nb = -(-P // k)
+
+    def part(lane: int, first: int, last: int) -> Any:
+        """Blocks number first … last − 1 of one lane, (blocks, k / lanes, m)."""
+        own = k // plan.lanes
+        begin = lane * nb * own
+        columns = X[:, begin + first * own : begin + last * own].T
+        out = np.zeros(((last - first) * own, rows))
+        out[: len(columns)] = columns
+        return out.reshape(last - first, own, rows)
+
+    Xt = be.sent((nb, k, rows), part, max(1, SENT_BYTES // (8 * k * rows)))
+    norm2 = out_of_blocks(be.xp, (Xt**2).sum(axis=2), plan.lanes, P)
+    return small._replace(X=None, norm2=norm2, blocks=Blocks(Xt, None))
 
 
 def _data_axes(own_data: bool) -> Any:

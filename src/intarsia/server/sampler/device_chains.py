@@ -26,11 +26,12 @@ class DeviceChains:
     def __init__(self, asked: Asked) -> None:
         self.asked, self.chains, self.sweeps = asked, range(asked.chains), 0
         X, Y = asked.array("X"), asked.array("Y")
-        self.be = be = backends.on_device()
+        be = backends.on_device()
         self.device = be.device()
         found = asked.start()
         whole = plan(Model(**asked.model), X, Y, mixing=asked.mixing, compiled=False, degrees=asked.degrees)
-        self.plan = device.on_device(whole if found is None else with_start(whole, found), self.device)
+        self.plan = device.on_device(whole if found is None else with_start(whole, found), self.device, be.lanes())
+        self.be = be = be.over(self.plan.P) if self.plan.lanes > 1 else be
         self.record = asked.record(self.chains, self.plan.R)
         keep_C: bool | device.Part = True
         if isinstance(self.record, BoundedRecord):
@@ -38,28 +39,33 @@ class DeviceChains:
             keep_C = device.Part(self.record.keeping.features, min(slots, device.LONGEST_STRETCH))
         with be.precision():
             data = device.prepare_on_device(be, self.plan, X, Y, asked.degrees)
-            self.runner = device.Runner(self.plan, data, keep_C=keep_C, be=be)
+            self.plan, data = device.with_bounds(be, self.plan, data)
+            self.runner = device.Runner(self.plan, be.everywhere(data), keep_C=keep_C, be=be)
         self.groups = self._groups(X.size)
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)
         self.states = [self._part(every, group) for group in self.groups]
         self.summaries = [self._part(blank, group) for group in self.groups]
 
     def _groups(self, size: int) -> list[slice]:
-        """Chains that fit on the device together: a scaled copy of the design, twice over, and some thirty arrays like B."""
+        """Chains that fit on the device together: a scaled copy of its part of the design, twice over, and some thirty arrays like
+        B, which each device has whole.
+        """
         p, number = self.plan, self.asked.chains
-        need = 16.0 * p.rows * p.P + 240.0 * p.P * p.Q
+        need = 16.0 * p.rows * p.P / p.lanes + 240.0 * p.P * p.Q
         if isinstance(self.runner.keep_C, device.Part):
             need += (60.0 + 4.0 * self.runner.keep_C.slots) * p.P * p.Q
         if p.element:
             need += 8.0 * (3 * (p.rows * p.Q) ** 2 + p.R * p.rows**2)
-        together = int(max(1, min(number, (self.be.memory() * DEVICE_SHARE - 8.0 * size) // need)))
+        together = int(max(1, min(number, (self.be.memory() * DEVICE_SHARE - 8.0 * size / p.lanes) // need)))
         return [slice(i, min(number, i + together)) for i in range(0, number, together)]
 
     def _part(self, tree: Any, group: slice) -> Any:
         with self.be.precision():
-            return self.be.tree_map(lambda x: x[group], tree)
+            return self.be.everywhere(self.be.tree_map(lambda x: x[group], tree))
 
     def _joined(self, trees: list[Any]) -> Any:
+        if len(trees) == 1:  # no second copy of what may take gigabytes
+            return self.be.tree_map(np.asarray, trees[0])
         return self.be.tree_map(lambda *x: np.concatenate([np.asarray(a) for a in x]), *trees)
 
     def advance(self, total: int) -> None:

@@ -25,8 +25,8 @@ from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
 from intarsia.server.sampler.integrated import Taken
+from intarsia.server.sampler.small_shares import LEAST as SMALLEST
 from intarsia.server.sampler.state import Border
-from intarsia.server.sampler.trade import LEAST as SMALLEST
 
 
 class Constants(NamedTuple):
@@ -561,7 +561,7 @@ def _from_root(K: Array, correlated: bool) -> tuple[Array, Array]:
 def _stretched(
     systems: tuple[Array, Array, Array, Array], A: Array, Sigma: Array, tau: Array, constants: Constants, least: float
 ) -> tuple[float, bool]:
-    """The density of `trade.stretch` at A and Sigma, and whether Sigma is one that may be proposed."""
+    """The density of `small_shares.stretch` at A and Sigma, and whether Sigma is one that may be proposed."""
     correlated, Q = constants.correlated, Sigma.shape[0]
     U, D, _, _ = rotated(Sigma, Sigma[:0], A, correlated)
     allowed, log_det, K = True, 0.0, np.empty((Q, Q))
@@ -583,10 +583,10 @@ def stretch(
     small: float,
     numbers: tuple[Array, Array, Array],
 ) -> tuple[Array, Array]:
-    """`trade.stretch`: A and Sigma.
+    """`small_shares.stretch`: A and Sigma.
 
-    `systems` are as in `integrated`, with the responses alone; `state` A, Sigma and tau; `small` is `trade.outside`; `numbers`
-    directions, steps and logarithms of uniform numbers.
+    `systems` are as in `integrated`, with the responses alone; `state` A, Sigma and tau; `small` is `small_shares.outside`;
+    `numbers` are directions, steps and logarithms of uniform numbers.
     """
     A, Sigma, tau = state
     directions, steps, log_u = numbers
@@ -849,7 +849,7 @@ def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Arra
     for b in range(nb):
         n = min(k, P - b * k)
         Xt, H = columns[b], gram[b]
-        XW = np.dot(Xt, W)
+        XW = np.dot(Xt, W.astype(Xt.dtype))
         moved = False
         change[:] = 0.0
         for i in range(n):
@@ -871,7 +871,7 @@ def single_site(columns: Array, gram: Array, W: Array, delta: Array, slack: Arra
                 for q in range(Q):
                     change[i, q] = delta[p, q]
         if moved:
-            W -= np.dot(Xt.T, change)
+            W -= np.dot(Xt.T, change.astype(Xt.dtype))
     return accepted[:P], W
 
 

@@ -18,8 +18,8 @@ class Model:
             half-Cauchy noise level per response; `jeffreys`: the paper's improper prior per response.
     power   of the likelihood: below 1 it is a fractional posterior (paper, §5).
     expected_features   how many features you expect to matter: it sets the scale of the global scales' half-Cauchy law
-            (`schedule.Plan.at_level`); None: C⁺(0, 1), which expects nothing, or with many features per row the default of
-            `schedule.expected_features`.
+            (`schedule.Plan.expecting`); None: C⁺(0, 1), which expects nothing, or with many features per row, where some stand
+            out, the default of `schedule.expected_features`.
     """
 
     local: str = "row"

@@ -75,6 +75,91 @@ def single_site(
     return accepted.reshape(nb * k)[:P], W
 
 
+class Bound(NamedTuple):
+    """Of the features X_b of a block: omega I ≥ X_bᵀX_b, and K (m×m) with (I − X_bᵀK X_b)² = I − X_bᵀX_b/omega."""
+
+    omega: Array
+    K: Array
+
+
+def bound(be: Backend, Xt: Array) -> Bound:
+    """For one block Xᵀ (k, m)."""
+    xp = be.xp
+    w, U = xp.linalg.eigh(Xt.T @ Xt)
+    omega = (1 + 1e-9) * xp.maximum(w[-1], 1e-300)
+    share = xp.clip(w / omega, 0.0, 1.0)
+    # (1 − √(1 − s))/s, s → 0 included.
+    return Bound(omega, (U / (1 + xp.sqrt(1 - share)) / omega) @ U.T)
+
+
+class Refreshed(NamedTuple):
+    """Random numbers of `refresh`: proposed scales with the log density ratio that other laws than the half-Cauchy owe, uniform
+    numbers (P), and standard normal ones (P×R).
+    """
+
+    lam: Array
+    log_prior: Array
+    u: Array
+    xi: Array
+    e: Array
+
+
+def in_blocks(xp: Any, x: Array, blocks: tuple[int, int], lanes: int, fill: float = 0.0) -> Array:
+    """Rows of x, one per feature, in blocks (number, size) that are filled up; each has as many from every one of `lanes` equal
+    parts of the features, so that devices which hold a part each work on every block together.
+    """
+    nb, k = blocks
+    more = xp.full((nb * k - x.shape[0], *x.shape[1:]), fill, dtype=x.dtype)
+    cut = xp.concatenate([x, more]).reshape(lanes, nb, k // lanes, *x.shape[1:])
+    return xp.swapaxes(cut, 0, 1).reshape(nb, k, *x.shape[1:])
+
+
+def out_of_blocks(xp: Any, x: Array, lanes: int, P: int) -> Array:
+    """The same the other way round."""
+    nb, k = x.shape[:2]
+    return xp.swapaxes(x.reshape(nb, lanes, k // lanes, *x.shape[2:]), 0, 1).reshape(nb * k, *x.shape[2:])[:P]
+
+
+def refresh(
+    be: Backend, blocks: Blocks, W: Array, d: Array, now: tuple[Array, Array], noise: Refreshed, lanes: int = 1
+) -> tuple[Array, ...]:
+    """New scales and coefficients of all features, block by block (`in_blocks`), those of a block side by side.
+
+    In the rotated, whitened coordinates of `conditionals.whiten` feature p adds x_p w_p d, w_p = lam_p u_p, to the fitted values,
+    u standard normal; `now` is (w, lam) and W (m×R) the residual. With omega I ≥ XᵀX over a block, numbers
+    h = omega w d + XᵀW + N(0, omega I − XᵀX) make its features independent: given h the likelihood of w_p d is N(h_p/omega,
+    1/omega), as if each had data of its own. So every lam_p takes its proposal or not with u integrated out, and then u is drawn.
+    What does not depend on h is the posterior itself.
+    """
+    xp = be.xp
+    w, lam = now
+
+    def cut(x: Array, fill: float = 0.0) -> Array:
+        return in_blocks(xp, x, blocks.Xt.shape[:2], lanes, fill)
+
+    def one(now: tuple[Array, Array], bound: tuple[Array, Array], of_block: tuple[Array, ...]) -> Any:
+        (W, d), (omega, K) = now, bound
+        Xt, w, lam, new, log_prior, log_u, xi, e = of_block
+        root = xp.sqrt(omega)
+        h = omega * w * d + Xt @ (W - root * (K @ be.together(Xt.T @ xi))) + root * xi
+        size = h**2 / omega
+
+        def fit(lam: Array) -> Array:
+            x2 = omega * lam[:, None] ** 2 * d**2
+            return 0.5 * (size * (x2 / (1 + x2)) - xp.log1p(x2)).sum(axis=1)
+
+        accept = log_u < fit(new) - fit(lam) + log_prior
+        lam = xp.where(accept, new, lam)
+        more = 1 + omega * lam[:, None] ** 2 * d**2
+        there = lam[:, None] * (lam[:, None] * d * h + xp.sqrt(more) * e) / more
+        return (W - be.together(Xt.T @ ((there - w) * d)), d), (there, lam, accept)
+
+    scales = cut(lam, 1.0), cut(noise.lam, 1.0), cut(noise.log_prior), cut(xp.log(noise.u))
+    of_blocks = (blocks.Xt, cut(w), *scales, cut(noise.xi), cut(noise.e))
+    (W, _), parts = be.over_blocks(one, (W, d), tuple(blocks.bound), of_blocks)
+    return (W, *(out_of_blocks(xp, part, lanes, lam.shape[0]) for part in parts))
+
+
 def propose_lam(be: Backend, lam: Array, theta: Array, normal: Array, law: Law) -> tuple[Array, Array]:
     """A proposal of each local scale that is reversible for C⁺(0,1): a rotation by theta of its normal score.
 

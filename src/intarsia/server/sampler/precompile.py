@@ -9,6 +9,7 @@ import numpy as np
 
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.schedule import WIDE_FROM
 from intarsia.server.sampler.settings import Settings
 
 
@@ -16,7 +17,8 @@ def precompile() -> float:
     """Seconds it took; next to none when everything is there."""
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
-    for m, P in ((12, 20), (150, 600)):  # a small problem and one whose light sweeps share a factor
+    # A small problem, one whose light sweeps share a factor, and one of many features, in single precision.
+    for m, P in ((12, 20), (150, 600), (12, WIDE_FROM)):
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
         run = sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     entries(run.C)

@@ -22,8 +22,8 @@ from intarsia.server.sampler.launch import Launcher, Place, make_room, open_fold
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START
 from intarsia.server.sampler.running import convergence, moments
-from intarsia.server.sampler.schedule import SEARCHED, plan
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.schedule import Plan, expected_features, plan, starts_sparse
+from intarsia.server.sampler.settings import Length, Settings
 from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
 from intarsia.server.sampler.state import check
 
@@ -59,14 +59,14 @@ def sample(
             stacklevel=2,
         )
     made = plan(model, X, np.nan_to_num(Y), mixing=settings.mixing, degrees=degrees)
-    searches = made.searches
-    settings = settings.filled(searches, made.reshapes > 0)
+    size = Length.MANY if made.wide else Length.SHARED if made.reshapes else Length.SMALL
+    settings = settings.filled(size, 8 * made.P * made.Q)
     asked = asked_of(engine, model, settings, (*X.shape, Y.shape[1]))
     if degrees is not None:
         if degrees != int(degrees) or degrees < 2:
             raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
         asked["degrees"] = int(degrees)
-    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(X, Y, model, engine), searches), settings)
+    return carry_out(Job(asked, {"X": X, "Y": Y}, _sweep_seconds(made, engine), starts_sparse(model, made.P)), settings)
 
 
 def asked_of(engine: str, model: Model, settings: Settings, shape: Sequence[int]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Job:
     asked: dict[str, Any]
     arrays: dict[str, Any]
     sweep_seconds: float
-    searches: bool = False  # do chains start from a sparse solution?
+    sparse: bool = False  # do chains start from a sparse solution?
 
 
 def carry_out(job: Job, settings: Settings) -> Draws:
@@ -94,24 +94,30 @@ def carry_out(job: Job, settings: Settings) -> Draws:
         for array in job.arrays.values():
             digest.update(array)
         asked = asked | {"digest": digest.hexdigest()}
-    size = Size(asked["chains"], settings.draws, *asked["shape"][1:])
+    draws = settings.draws
+    assert draws is not None  # `Settings.filled`
+    size = Size(asked["chains"], draws, *asked["shape"][1:])
     with run_folder(checkpoint) as where:
         open_folder(where, asked)
         began = time.perf_counter()
-        if job.searches and not (where / START).exists():
+        if job.sparse and not (where / START).exists():
             # Responses that are missing count as none at all; the chains draw them.
             sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
         make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size, settings.memory))
         launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, settings, job.sweep_seconds)
-        return _collect(launcher, launcher.run(settings.draws), asked, began)
+        return _collect(launcher, launcher.run(draws), asked, began)
 
 
 def _keeping(where: Path, job: Job, size: Size, memory: int) -> Keeping | None:
     """What is kept of a run's draws of C; None: all of it."""
     if size.bytes <= memory:
         return None
-    found = SparseStart.load(where / START) if (where / START).exists() else None
-    return choose(job.arrays["X"], job.arrays["Y"], found, size, memory)
+    return choose(job.arrays["X"], job.arrays["Y"], _start(where), size, memory)
+
+
+def _start(where: Path) -> SparseStart | None:
+    """The sparse solution of a run's folder, where its chains start from one."""
+    return SparseStart.load(where / START) if (where / START).exists() else None
 
 
 def _check_gaps(Y: Any, model: Model, engine: str) -> None:
@@ -122,18 +128,20 @@ def _check_gaps(Y: Any, model: Model, engine: str) -> None:
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
 
 
-def _sweep_seconds(X: Any, Y: Any, model: Model, engine: str) -> float:
+def _sweep_seconds(made: Plan, engine: str) -> float:
     """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, with its compiler's minute."""
-    rows, P, Q = min(X.shape), X.shape[1], Y.shape[1]
     if engine == "device" and not backends.on_device().device().startswith("cpu"):
-        return 0.1 + 3e-7 * P if P >= SEARCHED else 0.03  # as an H200 took
-    size = rows * Q if model.local == "element" else rows
-    return 1e-3 + (rows**2 * P * (Q if model.local == "element" else 1) + size**3) / 3e10
+        return 0.08 + 2.5e-10 * made.rows * made.P if made.wide else 0.03  # as an H200 took
+    size = made.rows * made.Q if made.element else made.rows
+    products = made.rows**2 * made.P * (made.Q if made.element else 1) + size**3
+    # In single precision a product takes half the time, and what comes with it 20 ms.
+    return 0.02 + products / 4.5e10 if made.wide else 1e-3 + products / 3e10
 
 
 def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: float) -> Draws:
     runs, chains, where = launcher.left(), asked["chains"], launcher.where
     share, each = len(runs) / chains, chains // len(runs)  # chains that ran together took their share of the time each
+    m, P = asked.get("degrees", asked["shape"][0]), asked["shape"][1]
     info = {
         **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
         "device": runs[0].device,
@@ -141,7 +149,8 @@ def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: floa
         "chain_seconds": [run.seconds * share for run in runs for _ in range(each)],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
-        "m": asked.get("degrees", asked["shape"][0]),
+        "m": m,
+        "expected_features": expected_features(Model(**asked["model"]), m, P, _start(where)),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
     Sigma, tau = (np.concatenate([getattr(run, name)[:, :target] for run in runs]) for name in ("Sigma", "tau"))

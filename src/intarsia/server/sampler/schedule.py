@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors, trade
+from intarsia.server.sampler import priors, small_shares
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -18,19 +18,21 @@ from intarsia.server.sampler.state import BLOCK, Data, Tuning, has_gram
 
 COSTLY = 2e7  # multiplications of factoring the system of B above which sweeps share it
 BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B integrated out: a sixth of all, within these
-MANY_BORDERLINE = 192  # places for them where there are many (`inclusion`),
-MANY_CANDIDATES = 48  # and scales that each chooses among there
+# Places for them where features are scored (`inclusion`), so many at least and so many per row: with fewer than a few for each
+# feature in doubt, one that came in by chance stays for long. And scales that each chooses among there.
+MANY_BORDERLINE, BORDERLINE_PER_ROW, MANY_CANDIDATES = 192, 0.75, 24
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
 HOLD = 5  # sweeps that share it, the full one among them
-RESHAPES = 30  # steps of A with B integrated out per full sweep
+RESHAPES, WIDE_RESHAPES = 30, 120  # steps of A with B integrated out per full sweep, or where all are full
 RELAX = 0.8  # how far a B that is drawn given all else lies on the other side of its mean
 TARGET = 0.4  # acceptance rate the single-site proposals are tuned to
 ACCEPT = 0.44  # and that of the proposals of one number at a time
 MANY = 20_000  # below so many features every block is visited in every sweep; with row scales as long as their Gram matrices fit
-LOOKS = 1  # rounds without B before each sweep, where features are many
-SEARCHED = 2_000  # from so many features on, full sweeps look for missing ones
-PER_ROW = 10  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
+SEARCHED = 1_000  # from so many features on chains start from a sparse solution, and full sweeps look for what it misses
+WIDE_FROM = 2_000  # features from which on every sweep is a full one,
+LOOKS = 1  # with so many rounds without B before it
+PER_ROW = 5  # from so many features per row on (and SEARCHED in all), a number of features that matter is expected
 
 
 class Kind(NamedTuple):
@@ -39,12 +41,10 @@ class Kind(NamedTuple):
     collapse: bool  # the noise's covariance, the global scale and borderline features with B integrated out
     scales: bool  # the local scales; without, the factored system of B stays as it is
     sites: bool  # every local scale on its own, non-centred
-    trade: bool = False  # the small coefficients' share of the variance against the noise's, with B integrated out
     score: bool = False  # how likely each feature is to be in, for the warm-up
 
 
 FULL, DEEP = Kind(True, True, True), Kind(True, True, False)
-WIDE = Kind(True, True, True, trade=True, score=True)
 LIGHT, PLAIN, SHORT = Kind(False, True, True), Kind(False, True, False), Kind(False, False, False)
 
 
@@ -64,9 +64,12 @@ class Plan:
     block: int = BLOCK
     visits: int = 0  # blocks of features that the single-site move visits per sweep; 0: all of them
     length: float = field(default=0.0, compare=False)  # root mean square of the lengths of X's columns
+    expected: float | None = None  # features that are expected to matter; None: nothing is assumed
     tau_scale: float = 1.0  # tau_r ~ C⁺(0, tau_scale),
     tau_reach: float = math.inf  # whose tail ends about so many times its scale
     looks: int = 0  # rounds with B integrated out and not drawn (`without_b`) that a sweep begins with
+    refreshes: bool = False  # are all scales of a block drawn at once (`moves.refresh`) rather than one after the other?
+    lanes: int = 1  # equal parts of the features from each of which a block then has as many
     compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
 
     @cached_property
@@ -82,44 +85,53 @@ class Plan:
         """The prior of Sigma; `scale` (Q) are the root mean squares of the responses."""
         return covariance_law(self.model.noise, scale, self.Q)
 
-    def at_level(self, level: float) -> "Plan":
-        """With the scale of tau's law at which as many features matter as are expected (Piironen & Vehtari, 2017).
+    def expecting(self, number: float | None, level: float) -> "Plan":
+        """With the scale of tau's law at which so many features matter (Piironen & Vehtari, 2017); None: C⁺(0, 1).
 
         A feature with local scale lam keeps the share 1 − kappa = t/(1 + t), t = lam² tau² R ‖x‖²/σ², of its effect. Under
         lam ~ C⁺(0, 1) that share is a/(1 + a) on average, a = tau √R ‖x‖/σ: P a/(1 + a) features in all. σ is taken to be
-        `level`.
+        `level`. With many features per row the law's tail ends about there (`REACH`).
         """
-        expected = expected_features(self.model, self.m, self.P)
-        if expected is None or not self.length > 0 or not level > 0:
-            return replace(self, tau_scale=1.0)
-        share = min(expected / self.P, 0.5)
-        return replace(self, tau_scale=share / (1 - share) * level / (self.length * math.sqrt(self.R)))
-
-    @cached_property
-    def hold(self) -> int:
-        """Sweeps that share local scales and so the factored system: several where factoring takes most of the time."""
-        return HOLD if self.rows**2 * self.P + 3 * self.rows**3 > COSTLY else 1
+        if number is None or not self.length > 0 or not level > 0:
+            return replace(self, expected=None, tau_scale=1.0, tau_reach=math.inf)
+        share = min(number / self.P, 0.5)
+        scale = share / (1 - share) * level / (self.length * math.sqrt(self.R))
+        return replace(self, expected=number, tau_scale=scale, tau_reach=REACH if many(self.m, self.P) else math.inf)
 
     @cached_property
     def searches(self) -> bool:
         """Are features scored, so that those which are likely to be in are looked at most (`inclusion`)?"""
-        return self.mixing and self.hold > 1 and not self.element and self.P >= SEARCHED
+        return self.mixing and not self.element and self.P >= SEARCHED
 
-    def stretches(self, kind: Kind) -> bool:
-        """Is each response's share of the variance traded against its noise?"""
-        return kind.collapse and self.searches
+    @cached_property
+    def wide(self) -> bool:
+        """Is every sweep a full one? With so many features a short one would cost nearly as much."""
+        return self.searches and self.P >= WIDE_FROM
+
+    @cached_property
+    def single(self) -> bool:
+        """Is the design kept in single precision? Products over all features then take half the time and memory."""
+        return self.compiled and self.wide
+
+    @cached_property
+    def hold(self) -> int:
+        """Sweeps that share local scales and so the factored system: several where factoring takes most of the time."""
+        costly = self.rows**2 * self.P + 3 * self.rows**3 > COSTLY
+        return HOLD if (costly or self.searches) and not self.wide else 1
 
     @cached_property
     def reshapes(self) -> int:
-        """How often A is stretched with B integrated out in a full sweep; with many features other moves do that."""
-        return RESHAPES if self.mixing and self.hold > 1 and not self.element and not self.searches else 0
+        """How often A is stretched with B integrated out in a full sweep."""
+        if self.wide:
+            return WIDE_RESHAPES
+        return RESHAPES if self.mixing and not self.element and self.hold > 1 else 0
 
     @cached_property
     def every(self) -> int:
         """One sweep in so many is full."""
-        if not self.mixing or self.element or self.hold == 1:
-            return 1 if not self.mixing else 2 if self.element else 4
-        return 1 if self.searches else self.hold
+        if not self.mixing or self.element:
+            return 2 if self.mixing else 1
+        return 1 if self.wide else self.hold if self.hold > 1 else 4
 
     def kind(self, sweep: int, warmup: int | None = None) -> Kind:
         """What sweep number `sweep` (from 0) is; after the `warmup` features are not scored."""
@@ -130,11 +142,11 @@ class Plan:
         place = sweep % self.every
         if self.element:
             return PLAIN if place % 2 else FULL
-        if self.hold == 1:  # where the system of B is cheap, so must be the rest
+        if place < self.hold - 1:
+            return SHORT  # shares the factored system of B with the full sweep that ends the round
+        if self.hold == 1 and not self.wide:  # where the system of B is cheap, so must be the rest
             return DEEP if place == 0 else PLAIN if place % 2 else LIGHT
-        if self.searches:
-            return WIDE
-        return FULL if place == self.every - 1 else SHORT  # all of them share the factored system of B
+        return FULL._replace(score=self.searches)
 
     def noise(self, kind: Kind = FULL) -> dict[str, priors.Noise]:
         """Every random number of a sweep: name -> (kind of variate, shape, parameter)."""
@@ -166,18 +178,20 @@ class Plan:
             spec |= {"columns.g": ("gamma", (R,), rescale_shape(Q)), "columns.u": ("uniform", (R,), 0.0)}
         if self.mixing and kind.sites:
             spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
+            if self.refreshes:
+                spec |= {"single.xi": ("normal", (P, R), 0.0), "single.e": ("normal", (P, R), 0.0)}
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:
-            walk = self._walk(kind)
+            walk = self._walk()
             look = walk | {name: spec[name] for name in spec if name == "A" or name.startswith("Sigma.")}
             look |= {"z": ("normal", (self.rows, R), 0.0), "e": ("normal", (self.rows, R), 0.0)}
             spec |= walk | {f"looks.{name}": (of, (self.looks, *shape), p) for name, (of, shape, p) in look.items() if self.looks}
-        if kind.trade:
-            spec |= trade.needs()
+            if self.searches:
+                spec |= small_shares.needs()
         return spec
 
-    def _walk(self, kind: Kind) -> dict[str, priors.Noise]:
+    def _walk(self) -> dict[str, priors.Noise]:
         """The random numbers of what moves with B integrated out: A, Sigma, tau's common scale, borderline features."""
         P, Q, K, T, N = self.P, self.Q, self.borderline, self.candidates, self.reshapes
         spec: dict[str, priors.Noise] = {
@@ -191,7 +205,7 @@ class Plan:
         }
         if N:
             spec |= {"shape.w": ("normal", (N, self.R), 0.0), "shape.z": ("normal", (N,), 0.0), "shape.u": ("uniform", (N,), 0.0)}
-        return trade.stretch_needs(Q) | spec if self.stretches(kind) else spec
+        return small_shares.stretch_needs(Q) | spec if self.searches else spec
 
 
 def plan(
@@ -220,35 +234,42 @@ def plan(
     known = known and not visits and has_gram(P, block)
     made = Plan(
         model, m, P, Q, R, rows, borderline=min(places, P), mixing=mixing, block=block, visits=visits,
-        length=math.sqrt(np.einsum("mp,mp->", X, X) / P), tau_reach=REACH if _many(m, P) else math.inf,
+        length=math.sqrt(np.einsum("mp,mp->", X, X) / P),
         compiled=compiled and known and os.environ.get("INTARSIA_COMPILED", "1") != "0",
     )  # fmt: skip
-    made = made.at_level(math.sqrt(np.square(Y).sum() / (m * Q)))
+    made = made.expecting(model.expected_features, math.sqrt(np.square(Y).sum() / (m * Q)))
     if made.searches:
-        places = min(MANY_BORDERLINE, P) if borderline is None else made.borderline
-        made = replace(made, looks=LOOKS, borderline=places, candidates=MANY_CANDIDATES)
+        places = min(max(MANY_BORDERLINE, int(BORDERLINE_PER_ROW * rows)), P) if borderline is None else made.borderline
+        made = replace(made, looks=LOOKS if made.wide else 0, borderline=places, candidates=MANY_CANDIDATES)
     return made
+
+
+def starts_sparse(model: Model, P: int) -> bool:
+    """Do chains start from a sparse solution?"""
+    return model.local == "row" and P >= SEARCHED
 
 
 def with_start(plan: Plan, found: SparseStart) -> Plan:
     """The plan of a run whose chains start from a sparse solution: what it leaves tells the noise's size better than Y."""
-    return plan.at_level(math.sqrt(np.trace(found.residual) / plan.Q))
+    number = expected_features(plan.model, plan.m, plan.P, found)
+    return plan.expecting(number, math.sqrt(np.trace(found.residual) / plan.Q))
 
 
-def expected_features(model: Model, m: int, P: int) -> float | None:
+def expected_features(model: Model, m: int, P: int, found: SparseStart | None) -> float | None:
     """How many features are expected to matter; None: nothing is assumed.
 
     Unless the user says: with many features per row the small coefficients together are hard to tell from noise, and a law of
     tau that expects nothing lets them take a third of it. Then m/(2 log P) are expected, about as many as m rows can tell from
-    the best of P features that do not matter. The law's tail ends about there (`REACH`); it is the law of the small coefficients,
-    each feature that the data ask for has a scale of its own.
+    the best of P features that do not matter. It is the law of the small coefficients: each feature that the data ask for has a
+    scale of its own. Where no feature stands out, signals may be many and small, and nothing is assumed.
     """
-    if model.expected_features is not None or not _many(m, P):
-        return model.expected_features
-    return m / (2 * math.log(P))
+    if model.expected_features is None and many(m, P) and found is not None and found.features.size:
+        return m / (2 * math.log(P))
+    return model.expected_features
 
 
-def _many(m: int, P: int) -> bool:
+def many(m: int, P: int) -> bool:
+    """Are there many features per row?"""
     return max(SEARCHED, PER_ROW * m) <= P
 
 

@@ -3,12 +3,22 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from intarsia.errors import InputError
 from intarsia.server.sampler.stopping import Standing, Until
-from intarsia.wire.defaults import CHAINS, DRAWS, MANY_WARMUP, MEMORY, SHARED_THIN, THIN, WARMUP
+from intarsia.wire import defaults
+from intarsia.wire.defaults import CHAINS, MEMORY
 
 CHECKPOINT_SECONDS = 20.0
+
+
+class Length(Enum):
+    """Draws, warm-up sweeps and sweeps per kept draw unless told otherwise, by what a sweep costs."""
+
+    SMALL = defaults.DRAWS, defaults.WARMUP, defaults.THIN
+    SHARED = defaults.SHARED_DRAWS, defaults.SHARED_WARMUP, defaults.SHARED_THIN
+    MANY = defaults.MANY_DRAWS, defaults.MANY_WARMUP, defaults.MANY_THIN
 
 
 @dataclass(frozen=True)
@@ -29,9 +39,9 @@ class Progress:
 class Settings:
     """How chains are run. Which draws are made depends on the settings down to `backend`, not on those after it.
 
-    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept (500 and 10 by default, 20 where
-    most sweeps are short because they share a factored system; with many features, whose sweeps cost more and mix faster, 120 and
-    1); with a target `until` it ends before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it.
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
+    before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
+    problem's size asks for (`intarsia.wire.defaults`).
 
     Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
     single precision (both together about twice `memory` bytes at most), and moments and diagnostics of every coefficient
@@ -44,7 +54,7 @@ class Settings:
     Ctrl-C and SIGTERM write a checkpoint first.
     """
 
-    draws: int = DRAWS  # kept per chain, at most
+    draws: int | None = None  # kept per chain, at most
     warmup: int | None = None  # sweeps per chain
     chains: int = CHAINS
     thin: int | None = None  # sweeps per kept draw
@@ -58,14 +68,20 @@ class Settings:
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
 
-    def filled(self, many: bool = False, shared: bool = False) -> "Settings":
-        """The same with a length for warm-up and thinning where none was given, with many features or few; checked.
-
-        `shared`: do sweeps share a factored system?
+    def filled(self, size: Length = Length.SMALL, per_draw: int = 0) -> "Settings":
+        """The same with a length where none was given, checked. `per_draw` are the bytes of one draw of C: where sweeps share a
+        factored system the budget is no larger than what can be kept whole.
         """
-        warmup, thin = (MANY_WARMUP, 1) if many else (WARMUP, SHARED_THIN if shared else THIN)
+        draws, warmup, thin = size.value
+        if self.until is None:  # nothing else ends the run
+            draws = defaults.DRAWS
+        elif size is Length.SHARED and per_draw:
+            draws = max(defaults.DRAWS, min(draws, self.memory // (self.chains * per_draw)))
         found = replace(
-            self, warmup=warmup if self.warmup is None else self.warmup, thin=thin if self.thin is None else self.thin
+            self,
+            draws=draws if self.draws is None else self.draws,
+            warmup=warmup if self.warmup is None else self.warmup,
+            thin=thin if self.thin is None else self.thin,
         )
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("thin", 1)):
             value = getattr(found, name)

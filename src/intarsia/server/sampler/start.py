@@ -55,4 +55,5 @@ def initial_tuning(plan: Plan) -> Tuning:
         log_steps=np.log([np.sqrt(8.0 / plan.m), 0.3]),
         limit=np.zeros(()),
         rate=np.zeros(plan.P if plan.searches else ()),
+        clear=np.zeros(plan.P if plan.searches else (), dtype=bool),
     )

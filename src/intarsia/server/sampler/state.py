@@ -8,16 +8,17 @@ from scipy.linalg import qr
 from intarsia.errors import InputError
 from intarsia.server.sampler.backends.protocol import Array, Backend
 
-EXACT = 1e9  # d²G up to which features may be taken out of G by subtraction: rounding there stays far below the identity
+EXACT = 1e9  # d²G up to which columns may be added to G and taken out of it: rounding stays far below the identity
 BLOCK = 64  # features decided together in the single-site move
 GRAM_BYTES = 2**28  # size of the blocks' Gram matrices above which they are made when needed
 
 
 class Blocks(NamedTuple):
-    """The features in blocks of columns: Xᵀ (blocks, k, m) and their Gram matrices (blocks, k, k), padded with zeros."""
+    """The features in blocks of columns, padded with zeros: Xᵀ (blocks, k, m), and what the moves of their scales need."""
 
     Xt: Array
-    gram: Array  # None: made when needed
+    gram: Array  # (blocks, k, k) Gram matrices; None: made when needed
+    bound: Any = None  # `moves.Bound` of each block, where all scales of a block are drawn at once
 
 
 class Data(NamedTuple):
@@ -50,6 +51,7 @@ class Tuning(NamedTuple):
     log_steps: Array  # (2) proposals of a log noise variance and of tau's common log scale, B integrated out
     limit: Array  # log lam ‖x‖ above which a feature is in, where there are many features
     rate: Array  # log probability with which a feature that is in is taken for the borderline move, where there are many features
+    clear: Array  # (P) which features are clearly needed, where there are many
 
 
 class Border(NamedTuple):
@@ -97,11 +99,11 @@ def rotation(X: Any) -> tuple[Any, Any]:
     return q * sign, sign[:, None] * r
 
 
-def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | None = None) -> Data:
+def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | None = None, single: bool = False) -> Data:
     """Check X (m×P) and Y (m×Q), rotate to the small side, precompute what never changes.
 
     The triangular factor has no negative diagonal, so that rows with the same Gram matrix become the same data. `degrees` is m
-    where X and Y are a root of the Gram matrix of so many rows.
+    where X and Y are a root of the Gram matrix of so many rows; `single`: X is kept in single precision.
     """
     X, Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
     check(X, Y)
@@ -115,16 +117,18 @@ def prepare(be: Backend, X: Any, Y: Any, *, block: int = BLOCK, degrees: int | N
         Y, rss0 = q.T @ Y, rest.T @ rest
     k = min(block, P)
     nb = -(-P // k)
-    columns = np.zeros((nb * k, X.shape[0]))
+    columns = np.zeros((nb * k, X.shape[0]), dtype=np.float32 if single else np.float64)
     columns[:P] = X.T
     X, Xt = columns[:P].T, columns.reshape(nb, k, -1)  # one copy of the design serves both
-    gram = be.asarray(Xt @ Xt.transpose(0, 2, 1)) if has_gram(P, k) else None
+    gram = Xt @ Xt.transpose(0, 2, 1) if has_gram(P, k) else None
+    if not single:
+        X, Xt, gram = be.asarray(X), be.asarray(Xt), None if gram is None else be.asarray(gram)
     return Data(
-        be.asarray(X),
+        X,
         be.asarray(Y),
         be.asarray(rss0),
         float(m),
-        be.asarray(np.einsum("mp,mp->p", X, X)),
+        be.asarray(np.einsum("pm,pm->p", columns[:P], columns[:P], dtype=np.float64)),
         be.asarray(np.where(scale > 0, scale, 1.0)),
-        Blocks(be.asarray(Xt), gram),
+        Blocks(Xt, gram),
     )

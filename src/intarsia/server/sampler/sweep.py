@@ -8,7 +8,7 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves, trade, without_b
+from intarsia.server.sampler import compiled, conditionals, integrated, moves, small_shares, without_b
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
@@ -85,8 +85,8 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     factor, packed, border, Zk = given
     law = plan.covariance(data.noise_scale)
     Yrot, E, XZr, Xk = packed[:, :Q], packed[:, Q : Q + R], packed[:, Q + R : Q + 2 * R], packed[:, Q + 2 * R :]
-    if plan.stretches(now.kind):
-        state = trade.stretch(without_b.target(now, state, factor, Yrot), data, state, noise)
+    if plan.searches:
+        state = small_shares.stretch(without_b.target(now, state, factor, Yrot), data, state, now.tuning.clear, noise)
     target = without_b.target(now, state, factor, Yrot)
     root = law.rotation(be, state.Sigma).root()
     if plan.reshapes:
@@ -145,6 +145,8 @@ def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[
     xp, lam = be.xp, state.lam
     view = rotated(now, state)
     s = view.deviation(plan.model.power)
+    if plan.refreshes:
+        return refreshed(now, state, view, (residual @ view.rotation.U) / s, stats)
     new, log_prior = moves.propose_lam(be, lam, tuning.theta, noise["single.z"], plan.laws.local)
     unit, delta = moves.non_centred(view.A, state.B, lam, new, s)
     visited, seen = _visited(now)
@@ -153,6 +155,17 @@ def sites_row(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[
     lam = xp.where(accept, new, lam)
     single = accept if seen is None else xp.where(seen, accept, TARGET)
     return state._replace(B=unit * lam[:, None], lam=lam), stats._replace(single=single)
+
+
+def refreshed(now: Sweep, state: State, view: Rotated, W: Array, stats: Stats) -> tuple[State, Stats]:
+    """Every local scale with its coefficients, those of a block at once; W is the whitened residual."""
+    be, plan, noise = now.be, now.plan, now.noise
+    U, d, Vt = conditionals.whiten(be, view.A, state.tau, view.deviation(plan.model.power))
+    new, log_prior = moves.propose_lam(be, state.lam, math.pi / 2, noise["single.z"], plan.laws.local)
+    numbers = moves.Refreshed(new, log_prior, noise["single.u"], noise["single.xi"], noise["single.e"])
+    w = (state.B / state.tau) @ Vt.T
+    _, w, lam, accept = moves.refresh(be, now.data.blocks, W @ U, d, (w, state.lam), numbers, plan.lanes)
+    return state._replace(B=w @ Vt * state.tau, lam=lam), stats._replace(single=accept)
 
 
 def sites_element(now: Sweep, state: State, residual: Array, stats: Stats) -> tuple[State, Stats]:

@@ -12,7 +12,7 @@ Sigma given F.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from intarsia.server.sampler import conditionals, inclusion, integrated, trade
+from intarsia.server.sampler import conditionals, inclusion, integrated, small_shares
 from intarsia.server.sampler.backends.protocol import Array, Factor
 from intarsia.server.sampler.covariance import Rotation
 from intarsia.server.sampler.schedule import KNOWN, Sweep, part
@@ -56,7 +56,7 @@ class Drawn(NamedTuple):
 
 
 def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
-    """Looks, the trade of `trade`, a walk; then B and XB."""
+    """Looks, a walk; then B and XB, and the small coefficients' size (`small_shares.resize`)."""
     be, plan, data, noise, kind = now.be, now.plan, now.data, now.noise, now.kind
     xp, X, Z = be.xp, data.X, noise["Z"]
     factor = now.factor
@@ -67,15 +67,12 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     if plan.looks:
         state, G = looks(now, state, G, walk)
         XZ = be.times(X, state.lam[:, None] * Z)
-    if kind.trade:
-        prior = plan.laws, plan.covariance(data.noise_scale), plan.model.power
-        state, G, XZ = trade.trade(be, data, state, (G, XZ), prior, noise)
     lam, factor = state.lam, factored(now, state, G) if factor is None else factor
     if kind.score:
         stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
     border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
     chosen = border.features
-    columns, old = X[:, chosen], lam[chosen]
+    columns, old = be.columns(X, chosen), lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
     there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
     new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
@@ -90,7 +87,20 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
         return (moved + factor.apply(W)) @ Vt * tau
 
     F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
-    return Drawn(state._replace(A=there.A, B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
+    drawn = Drawn(state._replace(A=there.A, B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
+    return resized(now, drawn) if plan.searches else drawn
+
+
+def resized(now: Sweep, drawn: Drawn) -> Drawn:
+    """The same after `small_shares.resize`."""
+    be, plan, data = now.be, now.plan, now.data
+    state, F = drawn.state, drawn.F
+    clear = small_shares.listed(be, now.tuning.clear, plan.rows)
+    of_clear = be.columns(data.X, clear.chosen) @ (state.B[clear.chosen] * clear.counts[:, None])
+    white = plan.model.power**0.5 * drawn.rotation.whiten(be.xp.eye(plan.Q))
+    fit = small_shares.Fit((data.Y - F @ state.A.T) @ white, (F - of_clear) @ (state.A.T @ white))
+    state, factor = small_shares.resize(be, state, clear, fit, plan.laws, now.noise)
+    return drawn._replace(state=state, F=of_clear + factor * (F - of_clear))
 
 
 def factored(now: Sweep, state: State, G: Array) -> Factor:
@@ -125,7 +135,7 @@ def look(now: Sweep, state: State, G: Array, noise: dict[str, Array], walk: Walk
     factor = factored(now, state, G)
     border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
     chosen = border.features
-    columns, old = X[:, chosen], lam[chosen]
+    columns, old = be.columns(X, chosen), lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, xp.zeros((data.Y.shape[0], 2 * R)), columns], axis=1))
     state = given_G(now, state, factor, packed[:, :Q], noise)
     there = walk(now, state, Systems(factor, packed, border, xp.zeros((chosen.shape[0], R))), noise)

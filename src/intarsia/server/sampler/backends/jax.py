@@ -225,6 +225,10 @@ class JaxBackend:
         return X.T @ W
 
     @staticmethod
+    def columns(X: Array, chosen: Array) -> Array:
+        return X[:, chosen]
+
+    @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: Array, *, many: bool = False) -> Cholesky:
         """`many` evaluations may follow: then G is diagonalised where that is quick enough."""
         del X, lam, top
@@ -269,6 +273,20 @@ class JaxBackend:
         return jnp.where(place <= number, inside, others)
 
     @staticmethod
+    def over_blocks(step: Callable[..., tuple[Any, Any]], carry: Any, same: tuple[Array, ...], cut: tuple[Array, ...]) -> Any:
+        return lax.scan(lambda carry, x: step(carry, *x), carry, (same, cut))
+
+    @staticmethod
+    def together(x: Array) -> Array:
+        return x
+
+    @staticmethod
+    def over_chains(x: Array) -> Array:
+        with suppress(NameError):
+            return lax.pmean(x, CHAINS)
+        return x
+
+    @staticmethod
     def asarray(x: Array) -> Array:
         return jnp.asarray(x, dtype=jnp.float64)
 
@@ -301,6 +319,34 @@ class JaxBackend:
         return backward(L, half + Z[:, :, None])[:, :, 0]
 
     # What only a compiled run needs.
+    @staticmethod
+    def lanes() -> int:
+        return len(jax.devices())
+
+    @staticmethod
+    def over(P: int) -> "JaxBackend":
+        from intarsia.server.sampler.backends.spread import SpreadBackend
+
+        return SpreadBackend(P)
+
+    @staticmethod
+    def sent(shape: tuple[int, int, int], part: Callable[[int, int, int], Any], step: int) -> Array:
+        return jnp.concatenate([jnp.asarray(part(0, i, min(shape[0], i + step))) for i in range(0, shape[0], step)])
+
+    @staticmethod
+    def everywhere(tree: Any) -> Any:
+        return tree
+
+    @staticmethod
+    def design(Xt: Array, P: int) -> Array:
+        return Xt.reshape(-1, Xt.shape[2])[:P].T
+
+    def bounds(self, Xt: Array) -> Any:
+        """`moves.bound` of every block, one after the other."""
+        from intarsia.server.sampler.moves import bound
+
+        return jax.jit(lambda Xt: lax.map(lambda one: bound(self, one), Xt))(Xt)
+
     @staticmethod
     def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Compiled; a GPU's library has the products in double precision, to look for better kernels takes a minute."""

@@ -13,6 +13,8 @@ from scipy.special import ndtr, ndtri
 from intarsia.server.sampler.backends.protocol import Array
 
 CACHED = 2**16  # numbers of a part of X that stay in a core's cache
+STRONG = 256  # features, those with the largest scales, that are weighed in double precision where X is in single
+SUMMED = 4096  # features whose products are added up in single precision
 
 # Above this d²·trace(G), rounding in G could swallow the identity in I + d²G; singular values are used instead.
 STIFF = 1e10
@@ -143,6 +145,20 @@ def bidiagonal_root(diag: Array, off: Array, z: Array) -> Array:
     return np.asarray(out)
 
 
+def _weighed(X: Array, lam: Array, Z: Array, syrk: Callable[..., Array]) -> tuple[Array, Array]:
+    """`NumpyBackend.weigh` in the precision of the arrays."""
+    (m, P), R = X.shape, Z.shape[1]
+    both = np.zeros((m + R, m + R), order="F", dtype=X.dtype)
+    step = max(64, CACHED // m)
+    buffer = np.empty((min(step, P), m + R), dtype=X.dtype)
+    for i in range(0, P, step):
+        part = buffer[: min(step, P - i)]
+        np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part[:, :m])
+        part[:, m:] = Z[i : i + step]
+        both = syrk(1.0, part.T, beta=1.0, c=both, lower=1, overwrite_c=1)
+    return np.asfortranarray(both[:m, :m]), both[m:, :m].T
+
+
 class NumpyBackend:
     """NumPy and SciPy on the CPU."""
 
@@ -159,31 +175,43 @@ class NumpyBackend:
 
     @staticmethod
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
-        """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it."""
-        (m, P), R = X.shape, Z.shape[1]
-        both = np.zeros((m + R, m + R), order="F")
-        step = max(64, CACHED // m)
-        buffer = np.empty((min(step, P), m + R))
-        for i in range(0, P, step):
-            part = buffer[: min(step, P - i)]
-            np.multiply(X.T[i : i + step], lam[i : i + step, None], out=part[:, :m])
-            part[:, m:] = Z[i : i + step]
-            both = blas.dsyrk(1.0, part.T, beta=1.0, c=both, lower=1, overwrite_c=1)
-        return np.asfortranarray(both[:m, :m]), both[m:, :m].T
+        """X diag(lam²) Xᵀ (its lower triangle) and X diag(lam) Z in one pass over X, without a scaled copy of it.
+
+        Where X is in single precision so are the products; of the few features with large scales they are made in double, for
+        what is left is small beside the identity it is added to.
+        """
+        if X.dtype == np.float64:
+            return _weighed(X, lam, Z, blas.dsyrk)
+        few = np.argpartition(lam, -STRONG)[-STRONG:]
+        rest = lam.copy()
+        rest[few] = 0.0
+        m, R = X.shape[0], Z.shape[1]
+        G, XZ = np.zeros((m, m), order="F"), np.zeros((m, R))
+        for i in range(0, lam.size, SUMMED):
+            part = slice(i, i + SUMMED)
+            more = _weighed(X[:, part], rest[part].astype(np.float32), Z[part].astype(np.float32), blas.ssyrk)
+            G += more[0]
+            XZ += more[1]
+        strong = X[:, few] * lam[few]
+        return blas.dsyrk(1.0, strong, beta=1.0, c=G, lower=1, overwrite_c=1), XZ + strong @ Z[few]
 
     @staticmethod
     def times(X: Array, V: Array) -> Array:
         """X V for a few columns V: the library is twice as fast over the long sum with the small matrix first."""
-        return (V.T @ X.T).T
+        return (V.T.astype(X.dtype, copy=False) @ X.T).T.astype(np.float64, copy=False)
 
     @staticmethod
     def cross(X: Array, W: Array) -> Array:
         """Xᵀ W for a few columns W: in parts that the library's kernels for small matrices take."""
-        Xt, W, step = X.T, np.ascontiguousarray(W), max(16, 2 * CACHED // X.shape[0])
-        out = np.empty((Xt.shape[0], W.shape[1]))
+        Xt, W, step = X.T, np.ascontiguousarray(W, dtype=X.dtype), max(16, 2 * CACHED // X.shape[0])
+        out = np.empty((Xt.shape[0], W.shape[1]), dtype=X.dtype)
         for i in range(0, len(out), step):
             np.matmul(Xt[i : i + step], W, out=out[i : i + step])
-        return out
+        return out.astype(np.float64, copy=False)
+
+    @staticmethod
+    def columns(X: Array, chosen: Array) -> Array:
+        return X[:, chosen]
 
     @staticmethod
     def factor(G: Array, X: Array, lam: Array, top: float, *, many: bool = False) -> Tridiagonal:
@@ -196,12 +224,16 @@ class NumpyBackend:
 
     @staticmethod
     def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: tuple[Array, ...]) -> tuple[Any, Any]:
-        """Fold `step` over the leading axis of xs; the outputs are stacked."""
+        """Fold `step` over the leading axis of xs; the outputs, arrays or tuples of them, are stacked."""
         outputs = []
         for i in range(len(xs[0])):
             carry, out = step(carry, tuple(x[i] for x in xs))
             outputs.append(out)
-        return carry, np.stack(outputs) if outputs and outputs[0] is not None else None
+        if not outputs or outputs[0] is None:
+            return carry, None
+        if isinstance(outputs[0], tuple):
+            return carry, tuple(np.stack(parts) for parts in zip(*outputs, strict=True))
+        return carry, np.stack(outputs)
 
     @staticmethod
     def settle(f: Callable[[Array], Array], x: Array) -> Array:
@@ -228,6 +260,19 @@ class NumpyBackend:
     @staticmethod
     def members(mask: Array, k: int) -> Array:
         return np.flatnonzero(mask)[:k] if mask.any() else np.zeros(1, dtype=np.int64)
+
+    def over_blocks(
+        self, step: Callable[..., tuple[Any, Any]], carry: Any, same: tuple[Array, ...], cut: tuple[Array, ...]
+    ) -> tuple[Any, Any]:
+        return self.scan(lambda carry, x: step(carry, x[: len(same)], x[len(same) :]), carry, same + cut)
+
+    @staticmethod
+    def together(x: Array) -> Array:
+        return x
+
+    @staticmethod
+    def over_chains(x: Array) -> Array:
+        return x
 
     @staticmethod
     def asarray(x: Array) -> Array:

@@ -74,6 +74,10 @@ class Backend(Protocol):
         """Xᵀ W for a few columns W."""
         ...
 
+    def columns(self, X: Array, chosen: Array) -> Array:
+        """X[:, chosen]."""
+        ...
+
     def factor(self, G: Array, X: Array, lam: Array, top: Array, *, many: bool = False) -> Factor:
         """Factor G = X diag(lam²) Xᵀ; `top` bounds the d_j² to come, `many` evaluations may follow."""
         ...
@@ -114,6 +118,22 @@ class Backend(Protocol):
         """Indices where the mask holds, k at most; on a device k always, filled up with others."""
         ...
 
+    def over_blocks(
+        self, step: Callable[..., tuple[Any, Any]], carry: Any, same: tuple[Array, ...], cut: tuple[Array, ...]
+    ) -> tuple[Any, Any]:
+        """Fold step(carry, same, cut) over the blocks of features, the leading axis of both; devices that have a part of each
+        block have that part of `cut`, and call `together` for sums over features.
+        """
+        ...
+
+    def together(self, x: Array) -> Array:
+        """In `over_blocks`: the sum over the devices; x itself where there is one."""
+        ...
+
+    def over_chains(self, x: Array) -> Array:
+        """The mean over chains that run side by side; x itself where a chain runs alone."""
+        ...
+
 
 class DeviceBackend(Backend, Protocol):
     """An array library that compiles whole loops for an accelerator, chains side by side."""
@@ -128,6 +148,32 @@ class DeviceBackend(Backend, Protocol):
 
     def memory(self) -> float:
         """Bytes of the device's memory."""
+        ...
+
+    def lanes(self) -> int:
+        """How many devices there are."""
+        ...
+
+    def over(self, P: int) -> "DeviceBackend":
+        """The same with P features spread over all devices."""
+        ...
+
+    def sent(self, shape: tuple[int, int, int], part: Callable[[int, int, int], Any], step: int) -> Array:
+        """The design in blocks (blocks, k, m), each device with its part of every block; `part(number, first, last)` are some
+        blocks of device `number`, at most `step` of which are asked for at once.
+        """
+        ...
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays that are not cut over the devices, whole on each of them."""
+        ...
+
+    def design(self, Xt: Array, P: int) -> Array:
+        """What stands for the design X in `weigh`, `times`, `cross` and `columns`, from its blocks."""
+        ...
+
+    def bounds(self, Xt: Array) -> Any:
+        """`moves.bound` of every block (blocks, k, m)."""
         ...
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...

@@ -1,0 +1,58 @@
+"""The tables of the documents that say how long an answer takes, and what a sweep would over several cards."""
+
+from collections.abc import Iterator
+
+from benchmarks.quoting import Rows, fixed, kept
+
+DESIGNS = {"independent": "", "ar1": ", neighbours correlated at .9", "blocks": ", blocks of ten at .9"}
+
+
+def answer_rows() -> Iterator[list[str]]:
+    for row in sorted(kept("answer"), key=lambda row: (row["device"] != "cpu", row["P"], row["case"], row["seed"])):
+        start = ", wrong start" if "wrong" in row["case"] else ""
+        over = row["rhat_over"] + row["folded_over"]
+        yield [
+            f"{row['P']:,} × {row['m']:,} × {row['Q']}, {row['s']}{DESIGNS[row['design']]}{start}",
+            "two cores" if row["device"] == "cpu" else "H200",
+            fixed(row["seconds_to_answer"], 0),
+            f"{row['draws']:,}",
+            fixed(row["rhat_max"], 3) + (f" ({over:,} over)" if over else ""),
+            str(row["ess_min"]),
+            *(fixed(row[name], 2).lstrip("0") or "0" for name in ("power", "fdr", "coverage_nz")),
+            fixed(row["peak_host_gb"], 1),
+            fixed(row["lasso_seconds"], 1) if "lasso_seconds" in row else "",
+        ]
+
+
+CARDS, TEN_MILLION = 8, 10_000_000
+GB_PER_SECOND, MESSAGE_MS = 450.0, 0.02  # between cards; for a message of a few thousand numbers
+# What of a sweep is measured, in words, and how it grows with the features: over the cards, with each card doing all of it, not.
+PARTS = (
+    ("product", "X diag(λ²) Xᵀ", "m²P / cards"),
+    ("passes", "XV and XᵀW", "mPQ / cards"),
+    ("scales", "all scales, block by block", "mPQ / cards"),
+    ("eigenvalues", "eigenvalues of that product", "m³"),
+    ("random", "random numbers", "PQ"),
+)
+
+
+def part_rows() -> Iterator[list[str]]:
+    small, large = kept("gpu_parts")
+    grown = TEN_MILLION / large["P"]
+    sums = [0.0, 0.0, 0.0]
+    for key, words, growth in PARTS:
+        factor = {"m²P / cards": grown / CARDS, "mPQ / cards": grown / CARDS, "PQ": grown, "m³": 1.0}[growth]
+        each = [small["ms"][key], large["ms"][key], factor * large["ms"][key]]
+        sums = [total + value for total, value in zip(sums, each, strict=True)]
+        yield [words, growth, *(fixed(value, 0) for value in each)]
+    rest = [small["ms"]["whole"] - sums[0], large["ms"]["whole"] - sums[1]]
+    yield ["steps of A, Σ and borderline features, and the rest", "–", *(fixed(value, 0) for value in (*rest, rest[1]))]
+    numbers = 4 * 8 * large["chains"] * TEN_MILLION * large["Q"]  # four times PQ numbers of every chain
+    sent, told = 1e3 * numbers / GB_PER_SECOND / 1e9, 2 * grown * large["blocks"] * MESSAGE_MS
+    yield ["PQ numbers from card to card, four times", "PQ", "–", "–", fixed(sent, 0)]
+    yield ["two messages per block of features", "P / m", "–", "–", fixed(told, 0)]
+    whole = small["ms"]["whole"], large["ms"]["whole"], sums[2] + rest[1] + sent + told
+    yield ["whole sweep", "", *(fixed(value, 0) for value in whole)]
+
+
+ANSWER_QUOTES = [Rows("docs/performance.md", "parts", part_rows), Rows("docs/mixing.md", "answer", answer_rows)]
