@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.prepared import Prepared
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
-from intarsia.server.prediction_weights import refit_settings, weigh
+from intarsia.server.prediction_weights import weigh
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.selection import Selection, select
 from intarsia.server.results.stacking import Weighed
@@ -67,6 +67,10 @@ class LocalFit:
         y = self.data.y.scale[self.data.y.kept]
         return np.asarray(self.fitted.draws.Sigma.mean(axis=(0, 1)) * np.outer(y, y))
 
+    def predict_with(self, C: Array, new: Array) -> Array:
+        """What standardised coefficients (P, Q) say of new rows, in the data's units."""
+        return np.asarray(self.data.x.standardise(new) @ C * self.data.y.scale + self.data.y.mean)
+
     def predict(self, new: Array) -> tuple[Array, Array]:
         """Weighed means and standard deviations of the responses at new rows, without covariates."""
         assert self.weighed is not None
@@ -75,7 +79,7 @@ class LocalFit:
         each = np.stack([X @ C for C in draws.C.reshape(-1, *draws.C.shape[2:])])
         noise = np.diagonal(draws.Sigma.mean(axis=(0, 1)))
         sd = np.sqrt((each.var(axis=0, ddof=1) + noise * (1 + 1 / data.n)) * self.weighed.spread)
-        return (X @ (draws.mean() + self.weighed.coefficients)) * y + data.y.mean, sd * y
+        return self.predict_with(draws.mean() + self.weighed.coefficients, new), sd * y
 
 
 def local_fit(
@@ -91,8 +95,7 @@ def local_fit(
         fitted = sample_adjusted(
             lambda X, Y: sample(X, Y, model, settings, degrees=degrees), data.X, data.Y, covariates, settings.seed
         )
-        short = refit_settings(settings)
-        weighed = weigh(fitted, lambda X, Y: sample(X, Y, model, short), folds)
+        weighed = weigh(fitted, sample, model, settings, folds)
         seen = data.x.put_back(fitted.X) * data.x.scale
         C = data.all_columns(fitted.draws, None)[0].C * (data.y.or_one() / data.x.or_one()[:, None])
         selection = select(C, X=seen)

@@ -22,7 +22,7 @@ import numpy as np  # isort: skip
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 
-from benchmarks.local_fit import local_fit, prepared
+from benchmarks.local_fit import LocalFit, local_fit, prepared
 from intarsia.server.results.stacking import FOLDS as PARTS
 from intarsia.server.sampler.settings import Settings
 
@@ -65,6 +65,14 @@ def r2(truth: Array, predicted: Array, centre: Array) -> float:
     return float(1 - np.mean(np.square(truth - predicted).sum(axis=0) / np.square(truth - centre).sum(axis=0)))
 
 
+def tuned_ridge(model: LocalFit, new: Array, raw: bool) -> Array:
+    """What a ridge predicts, with one penalty per response by leave-one-out over the rows that the fit saw."""
+    seen = model.data
+    # Rows of raw data are centred, so that a row left out follows from the others unless the intercept is left out with it.
+    ridge = RidgeCV(np.logspace(-3, 6, 40) * len(seen.X) / 100, fit_intercept=raw, alpha_per_target=True)
+    return model.predict_with(ridge.fit(seen.X, seen.Y).coef_.T, new)
+
+
 def one(task: tuple[str, str, int]) -> resumed.Row:
     """One set, number of rows and fold."""
     X, Y, new, truth, m = parts(task)
@@ -72,16 +80,13 @@ def one(task: tuple[str, str, int]) -> resumed.Row:
     model = local_fit(X, Y, Settings(**RUN, seed=task[2], workers=1), m=m, folds=PARTS)  # type: ignore[arg-type]
     mean, sd = model.predict(new)
     seconds = time.process_time() - began
-    seen = model.data
-    # Rows of raw data are centred, so that a row left out follows from the others unless the intercept is left out with it.
-    ridge = RidgeCV(np.logspace(-3, 6, 40) * len(seen.X) / 100, fit_intercept=m is None, alpha_per_target=True)
-    ridge.fit(seen.X, seen.Y)
-    penalised = seen.x.standardise(new) @ ridge.coef_.T * seen.y.scale + Y.mean(axis=0)
+    assert model.weighed is not None
     return {
         "r2": r2(truth, mean, Y.mean(axis=0)),
-        "r2_ridge": r2(truth, penalised, Y.mean(axis=0)),
+        "r2_ridge": r2(truth, tuned_ridge(model, new, m is None), Y.mean(axis=0)),
         "covered": float((np.abs(truth - mean) <= Z95 * sd).mean()),
-        "weight": float(model.weighed.weight) if model.weighed else 1.0,
+        "weight": model.weighed.weight,
+        "weight_independent": model.weighed.weight_independent,
         "seconds": round(seconds, 1),
     }
 

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
-from intarsia.server.prediction_weights import refit_settings, weigh
+from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws, diagonal
 from intarsia.server.results.effects import effects_of
@@ -54,17 +54,17 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     covariates : names or positions of columns of X to adjust for: no shrinkage, not features.
     noise : "correlated" between the responses (a full Σ), "independent", or "jeffreys" (the paper's; independent, and
         improper with no more rows than features).
-    expected_features : how many features you expect to matter; by default nothing is assumed; from ten features per row on (and
-        2,000 in all) m/(2 log P) are.
+    expected_features : how many features you expect to matter. By default nothing is assumed, but from five features per row on
+        (and 1,000 in all), where a lasso finds some that stand out, m/(2 log P) are expected.
     fdr : rate of false discoveries of `selected_` and `groups_`.
     random_state : seed of the sampler and of `sketch` (data in one place need no secret; the sites of a study share a key).
     local : "row" (one local scale per feature) or "element" (one per feature and component, the paper's).
     rank : number of components R, at most the number of responses; by default that number.
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
-    draws, warmup, chains, thin : length of the run; each chain keeps at most `draws` draws after `warmup`, one in `thin`;
-        by default 500 and 10 (20 in middling problems, whose sweeps share their algebra), or 240 and 2 with many features
-        (2,000 and more), whose sweeps cost more.
+    draws, warmup, chains, thin : length of the run; each chain makes `warmup` sweeps and then keeps one in `thin`, at most
+        `draws` of them. By default 1,000 draws, 500 and 10 in small problems; 4,000, 500 and 5 in middling ones, whose sweeps
+        share their algebra; 2,000, 120 and 1 with many features (2,000 and more), whose sweeps cost more.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples; of a noise variance 1.05 and 100 are asked
         (or what an `intarsia.server.sampler.stopping.Until` says); None: `draws` draws in any case.
@@ -88,8 +88,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     groups_ : what was found, a list of index arrays: each selected feature, then each set of interchangeable features one
         of which matters.
     noise_covariance_ : posterior mean of Σ (Q, Q).
-    prediction_coef_ : coefficients that `predict` uses, shaped as `coef_`: the sparse ones and a ridge's, weighed by how well
-        each predicts rows left out; `stacking_weight_` is the sparse ones' weight.
+    prediction_coef_ : coefficients that `predict` uses, shaped as `coef_`: the sparse ones, those of the same model with
+        independent noise and a ridge's, weighed by how well each predicts rows left out; `stacking_weight_` is the sparse
+        ones' weight, `stacking_weight_independent_` that of the second.
     r2_loo_ : out-of-sample share of variance explained (Q,), from rows left out (with folds=0: by weighting the draws, which is
         too hopeful when there are more features than rows; `loo_` has more).
     posterior_ : the draws, labelled, in the data's units.
@@ -114,7 +115,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank: int | None = None,
         law: str = "horseshoe",
         power: float = 1.0,
-        draws: int = DRAWS,
+        draws: int | None = None,
         warmup: int | None = None,
         chains: int = CHAINS,
         thin: int | None = None,
@@ -228,8 +229,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predicted responses, and with `return_std` their standard deviations, noise included; X as it was fitted.
 
-        The sparse model's prediction is weighed with a ridge's (`stacking_weight_`), and the standard deviations are those
-        of the sparse model, scaled to the errors on rows left out. `predict_draws` is the sparse model's alone.
+        The sparse model's prediction is weighed with others (`prediction_coef_`), and the standard deviations are those of the
+        sparse model, scaled to the errors on rows left out. `predict_draws` is the sparse model's alone.
         """
         check_is_fitted(self)
         features, Z = self._split(validate_data(self, X, dtype=np.float64, reset=False))
@@ -287,7 +288,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("sketch", 1), ("rank", 1), ("thin", 1)):
             value = getattr(self, name)
-            if value is None and name in ("sketch", "rank", "warmup", "thin"):
+            if value is None and name in ("sketch", "rank", "draws", "warmup", "thin"):
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r}; expected a whole number of at least {least}.")
@@ -307,24 +308,23 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
-            empty = np.zeros((self.chains, self.draws, X.shape[1], Y.shape[1]))
+            empty = np.zeros((self.chains, self.draws or DRAWS, X.shape[1], Y.shape[1]))
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
         with self._progress() as progress:
             return sample(X, Y, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress), degrees=degrees)
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
-        """Weigh the sparse fit with a ridge by rows left out, for prediction."""
+        """Weigh the sparse fit with others by rows left out, for prediction."""
         from intarsia.server.sampler.sample import sample
 
-        short = refit_settings(self._settings(seed))
-        return weigh(fitted, lambda X, Y: sample(X, Y, self._model(Y.shape[1]), short), self.folds)
+        return weigh(fitted, sample, self._model(fitted.Y.shape[1]), self._settings(seed), self.folds)
 
     def _keep_weighed(self, weighed: Weighed | None, data: Prepared | None = None) -> None:
         """Coefficients to predict with, in the data's units, under scikit-learn's names."""
         flat = self.coef_.ndim == 1
         coef, effects, level = np.atleast_2d(self.coef_).T, np.atleast_2d(self.covariate_coef_).T, np.atleast_1d(self.intercept_)
         spread = np.ones(coef.shape[1])
-        self.stacking_weight_ = 1.0
+        self.stacking_weight_, self.stacking_weight_independent_ = 1.0, 0.0
         if weighed is not None:
             if data is not None:
                 change, follow = data.mean_units(weighed.coefficients, weighed.effects)
@@ -333,7 +333,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 weighed = replace(weighed, coefficients=change, effects=follow, spread=spread, **told)
                 level = level - data.x.mean @ change - data.z.mean @ follow
             coef, effects, spread = coef + weighed.coefficients, effects + weighed.effects, weighed.spread
-            self.stacking_weight_, self.r2_loo_ = weighed.weight, weighed.r2
+            self.stacking_weight_, self.stacking_weight_independent_ = weighed.weight, weighed.weight_independent
+            self.r2_loo_ = weighed.r2
             self.loo_ = keep(self.posterior_, self._judgement.with_weights(weighed)).loo
         self.prediction_coef_ = coef[:, 0] if flat else coef.T
         self._prediction_effects = effects[:, 0] if flat else effects.T

@@ -126,7 +126,7 @@ def test_draws_that_are_not_finite_still_make_a_posterior_to_look_at(draws):
 
 
 def test_spoilt_files_are_refused(posterior, tmp_path):
-    with pytest.raises(MessageError, match="No posterior"):
+    with pytest.raises(MessageError, match="no posterior"):
         Posterior.load(tmp_path / "none.nc")
     path = posterior.save(tmp_path / "fit.nc")
     whole = path.read_bytes()

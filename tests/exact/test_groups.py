@@ -53,6 +53,30 @@ def test_features_the_data_tell_apart_are_no_set():
     assert [f.tolist() for f in select(C, X=X).findings] == [[5]]
 
 
+def neighbours(t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Forty features correlated at .9 with the next: t or one of its two neighbours carries the effect in each draw."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((300, 40))
+    for p in range(1, 40):
+        X[:, p] = 0.9 * X[:, p - 1] + np.sqrt(1 - 0.81) * X[:, p]
+    C = 0.005 * rng.standard_t(3, (2, 400, 40, Q))
+    who = t + rng.choice([-1, 0, 1], size=(2, 400), p=[0.2, 0.6, 0.2])
+    effect = np.array([0.6, -0.4]) + 0.05 * rng.standard_normal((2, 400, Q))
+    C += (np.arange(40) == who[..., None])[..., None] * effect[:, :, None]
+    return C, X - X.mean(axis=0)
+
+
+def test_a_feature_and_its_neighbours_are_one_set_wherever_they_stand(monkeypatch):
+    """A tree cuts somewhere: sets from trees alone miss some of them."""
+    for t in range(2, 38):
+        C, X = neighbours(t)
+        (found,) = select(C, X=X).findings
+        assert t in found
+        assert len(found) <= module.MOST_AROUND
+    monkeypatch.setattr(module, "MOST_CENTRES", 0)
+    assert any(not select(*neighbours(t)[:1], X=neighbours(t)[1]).findings for t in range(2, 38))
+
+
 def test_null_twins_are_nothing():
     C, X = undecided()
     C[:, :, :2] = 0.02 * np.random.default_rng(3).standard_t(3, (2, 500, 2, Q))

@@ -1,5 +1,10 @@
 """Leave-one-out against the exact answer of a conjugate model, and ArviZ's own functions on our posterior."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import arviz
 import numpy as np
 import pytest
@@ -106,3 +111,13 @@ def test_a_row_that_the_draws_cannot_leave_out_is_told():
     found = leave_one_out(posterior(data), data)
     assert found.pareto_k[0] > module.K_LIMIT
     assert "k̂ > 0.7 in" in found.warning()
+
+
+def test_arviz_says_nothing_of_its_own_and_needs_no_home(tmp_path: Path) -> None:
+    """Its daily note stood in the middle of a first demo; a service without a home folder could not end its fit."""
+    (tmp_path / "no-folder").write_text("")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "no-folder"), "PYTHONWARNINGS": "default"}
+    script = "from intarsia.server.results.leave_one_out import arvizs; print(arvizs('psislw').__name__)"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "psislw\n", done.stderr
+    assert "major refactor" not in done.stderr

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
-from intarsia.server.prediction_weights import weigh
+from intarsia.server.prediction_weights import refit_settings, shares_noise, weigh
+from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
@@ -14,13 +15,16 @@ from intarsia.server.results.ridge import ridge
 from intarsia.server.results.stacking import (
     SHRINK,
     Refit,
+    Weighed,
     best_factor,
-    best_weight,
+    best_weights,
     fold_of_rows,
     from_all_rows,
     interval_of_explained,
     stack,
+    standard_errors_better,
 )
+from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 
@@ -67,24 +71,51 @@ def test_units_of_the_features_do_not_matter() -> None:
     assert np.allclose(ridge(1e6 * X, Y) * 1e6, ridge(X, Y), rtol=1e-6)
 
 
+def log_posterior(Y: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> float:
+    """Of the weights of all predictions but the first, whose weight is the rest, up to a constant."""
+    variance = np.square(Y - predictions.mean(axis=0)).mean(axis=0)
+    mixed = np.tensordot([1 - weights.sum(), *weights], predictions, axes=1)
+    return float(-0.5 * (np.square(Y - mixed) / variance).sum() - 0.5 * np.square(weights).sum() / SHRINK)
+
+
 def test_the_weight_is_the_mode_of_its_posterior() -> None:
     """Against a fine grid of the log posterior."""
     rng = np.random.default_rng(3)
     Y, a, b = rng.standard_normal((3, 40, 2))
-    a, b = 0.3 * Y + 0.3 * a, 0.3 * b
-    variance = np.square(Y - (a + b) / 2).mean(axis=0)
-    grid = np.linspace(0, 1, 100_001)
-    log = [-0.5 * (np.square(Y - w * a - (1 - w) * b) / variance).sum() - 0.5 * w**2 / SHRINK for w in grid[::100]]
-    assert 0.05 < best_weight(Y, a, b) < 0.95
-    assert abs(best_weight(Y, a, b) - grid[::100][int(np.argmax(log))]) <= 1e-3
+    predictions = np.stack([0.3 * b, 0.3 * Y + 0.3 * a])
+    grid = np.linspace(0, 1, 1001)
+    best = grid[int(np.argmax([log_posterior(Y, predictions, np.array([w])) for w in grid]))]
+    weights = best_weights(Y, predictions)
+    assert weights.sum() == pytest.approx(1.0)
+    assert 0.05 < weights[1] < 0.95
+    assert abs(weights[1] - best) <= 1e-3
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.2, 0.1), (0.0, 0.3, 0.9), (0.3, -0.4, 0.6)])
+def test_three_weights_are_the_mode_of_their_posterior(shares: tuple[float, ...]) -> None:
+    """Inside, where the ridge gets nothing, and where one of the sparse fits gets nothing."""
+    rng = np.random.default_rng(7)
+    predictions = rng.standard_normal((3, 60, 2))
+    Y = np.tensordot(shares, predictions, axes=1) + 0.7 * rng.standard_normal((60, 2))
+    steps = np.linspace(0, 1, 101)
+    grid = np.array([[a, b] for a in steps for b in steps if a + b <= 1 + 1e-9])
+    best = grid[int(np.argmax([log_posterior(Y, predictions, weights) for weights in grid]))]
+    found = best_weights(Y, predictions)
+    assert found.sum() == pytest.approx(1.0)
+    assert (found >= 0).all()
+    assert np.abs(found[1:] - best).max() <= 0.01
+    # A response that a row lacks says nothing.
+    holes = np.where(rng.random(Y.shape) < 0.2, np.nan, Y)
+    assert np.isfinite(best_weights(holes, predictions)).all()
 
 
 def test_the_better_predictor_gets_the_weight() -> None:
     rng = np.random.default_rng(4)
     truth = rng.standard_normal((400, 3))
-    Y = truth + 0.3 * rng.standard_normal((400, 3))
-    assert best_weight(Y, truth, np.zeros_like(truth)) > 0.9
-    assert best_weight(Y, np.zeros_like(truth), truth) < 0.05
+    Y, nothing = truth + 0.3 * rng.standard_normal((400, 3)), np.zeros_like(truth)
+    assert best_weights(Y, np.stack([nothing, truth]))[1] > 0.9
+    assert best_weights(Y, np.stack([truth, nothing]))[1] < 0.05
+    assert best_weights(Y, np.stack([nothing, nothing, truth]))[2] > 0.9
 
 
 def test_rows_left_out_are_not_seen() -> None:
@@ -108,7 +139,7 @@ def test_rows_left_out_are_not_seen() -> None:
     for k in range(5):
         plain[part == k] = X[part == k] @ np.linalg.lstsq(X[part != k], Y[part != k], rcond=None)[0]
         shrunk[part == k] = X[part == k] @ ridge(X[part != k], Y[part != k])
-    weight = best_weight(Y, plain, shrunk)
+    weight = best_weights(Y, np.stack([shrunk, plain]))[1]
     assert found.weight == pytest.approx(weight)
     error = np.square(Y - weight * plain - (1 - weight) * shrunk).sum(axis=0) / np.square(Y).sum(axis=0)
     assert np.allclose(found.r2, 1 - error)
@@ -124,6 +155,115 @@ def test_rows_that_come_in_turns_are_not_left_out_in_turns() -> None:
     for k in range(5):
         assert len(set(np.flatnonzero(part == k) % 5)) >= 3
     assert np.array_equal(part, fold_of_rows(100))
+
+
+def test_another_fit_is_used_where_it_is_clearly_better_and_not_made_again_where_it_is_not() -> None:
+    rng = np.random.default_rng(10)
+    X, C = rng.standard_normal((80, 30)), np.zeros((30, 3))
+    C[0] = 1.0
+    Y = X @ C + rng.standard_normal((80, 3))
+    nothing = Refit(np.zeros((1, 30, 3)), np.eye(3))
+    asked: list[int] = []
+
+    def other(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        asked.append(len(x))
+        return C
+
+    found = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing, other)
+    assert found is not None
+    assert asked == [64] * 5 + [80]
+    assert found.weight_other > 0.5
+    assert np.allclose(found.change[0], C[0], atol=0.2)
+
+    asked.clear()
+    C = -C
+    found = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing, other)
+    assert found is not None
+    assert asked == [64] * 5
+    assert found.weight_other == 0.0
+    without = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing)
+    assert without is not None
+    np.testing.assert_array_equal(found.change, without.change)
+
+
+def test_how_clearly_one_prediction_is_better_is_counted_in_rows() -> None:
+    """Ten responses that say the same are no more evidence than one."""
+    rng = np.random.default_rng(11)
+    y, one, than = rng.standard_normal((3, 50, 1))
+    once, often = (standard_errors_better(*(np.repeat(values, times, axis=1) for values in (y, one, than))) for times in (1, 10))
+    assert once == pytest.approx(often)
+    gain = np.square(y - than) - np.square(y - one)
+    assert once == pytest.approx(gain.sum() / np.sqrt(np.square(gain).sum()))
+    assert standard_errors_better(y, one, one) == 0.0
+    lacking = np.where(np.arange(50)[:, None] < 5, np.nan, y)
+    assert standard_errors_better(lacking, one, than) == pytest.approx(standard_errors_better(y[5:], one[5:], than[5:]))
+
+
+@pytest.mark.parametrize(("noise", "Q"), [("correlated", 5), ("independent", 5), ("correlated", 1)])
+def test_what_responses_share_is_predicted_where_it_is_signal(noise: str, Q: int) -> None:
+    """Signal that a model with correlated noise takes for noise is found by the same model with independent noise.
+
+    The sampler's part is played by the two answers it gives on such data (`benchmarks.look_alikes`, connectome).
+    """
+    rng = np.random.default_rng(1)
+    X, C = rng.standard_normal((90, 40)), np.zeros((40, Q))
+    C[:8] = np.sqrt(0.6 / 8)
+    Y = X @ C + np.sqrt(0.4) * rng.standard_normal((90, Q))
+    asked: list[tuple[int, str]] = []
+
+    def run(X: np.ndarray, Y: np.ndarray, model: Model, settings: Settings) -> Draws:
+        asked.append((len(X), model.noise))
+        found = C if model.noise == "independent" else 0 * C
+        Sigma = np.eye(Q) if model.noise == "independent" else 0.4 * np.eye(Q) + 0.6
+        return Draws(np.tile(found, (1, 4, 1, 1)), np.tile(Sigma, (1, 4, 1, 1)), np.ones((1, 4, Q)))
+
+    model, settings = Model(noise=noise), Settings(draws=4, warmup=4, workers=1)
+    fitted = sample_adjusted(lambda X, Y: run(X, Y, model, settings), X, Y, Covariates(np.empty((90, 0))), seed=1)
+    asked.clear()
+    weighed = weigh(fitted, run, model, settings)
+    assert weighed is not None
+    if noise == "correlated" and Q > 1:
+        assert asked == [(72, "correlated"), (72, "independent")] * 5 + [(90, "independent")]
+        assert weighed.weight_independent > 0.7
+        assert (weighed.r2 > 0.3).all()
+    else:  # one response shares its noise with none; a model that has independent noise needs no other
+        assert asked == [(72, noise)] * 5
+        assert weighed.weight_independent == 0.0
+
+
+@pytest.mark.parametrize("P", [1999, 2000])
+def test_refits_are_short_and_shorter_where_every_sweep_is_a_full_one(P: int) -> None:
+    rng = np.random.default_rng(13)
+    X, Y = rng.standard_normal((30, P)), rng.standard_normal((30, 1))
+    asked: list[Settings] = []
+
+    def run(X: np.ndarray, Y: np.ndarray, model: Model, settings: Settings) -> Draws:
+        asked.append(settings)
+        return Draws(np.zeros((2, 4, P, 1)), np.ones((2, 4, 1, 1)), np.ones((2, 4, 1)))
+
+    for whole, draws, warmup in ((Settings(seed=5), 25, 60), (Settings(draws=10, warmup=7, seed=5), 10, 7)):
+        fitted = sample_adjusted(lambda X, Y, whole=whole: run(X, Y, Model(), whole), X, Y, Covariates(np.empty((30, 0))), seed=1)
+        asked.clear()
+        assert weigh(fitted, run, Model(), whole) is not None
+        assert asked == [refit_settings(whole, wide=P >= 2000)] * 5
+        assert asked[0].seed == 5
+        if P >= 2000:
+            assert (asked[0].draws, asked[0].warmup) == (draws, warmup)
+    wide, plain = refit_settings(Settings(), wide=True), refit_settings(Settings())
+    assert wide.chains * (wide.warmup + wide.draws * wide.thin) < plain.chains * (plain.warmup + plain.draws * plain.thin) / 3
+
+
+def test_noise_is_shared_where_it_correlates_beyond_chance() -> None:
+    rng = np.random.default_rng(12)
+
+    def found(rho: float, Q: int, rows: int) -> bool:
+        E = rng.standard_normal((rows, Q)) * np.sqrt(1 - rho) + np.sqrt(rho) * rng.standard_normal((rows, 1))
+        return shares_noise(Draws(np.zeros((1, 4, 2, Q)), np.tile(E.T @ E / rows, (1, 4, 1, 1)), np.ones((1, 4, 1))), rows)
+
+    assert not found(0.0, 1, 50)
+    assert sum(found(0.0, 6, 100) for _ in range(40)) <= 2
+    assert all(found(0.3, 6, 100) for _ in range(40))
+    assert sum(found(0.0, 6, 10_000) for _ in range(40)) <= 2
 
 
 def test_too_few_rows_are_said() -> None:
@@ -148,9 +288,9 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     X = rng.standard_normal((60, 90))
     Y = X @ rng.normal(0, 0.2, (90, 2)) + rng.standard_normal((60, 2))
-    run = Settings(draws=60, warmup=100, thin=2, chains=1, workers=1)
+    run = Settings(draws=40, warmup=80, thin=2, chains=1, workers=1)
     fitted = sample_adjusted(lambda X, Y: sample(X, Y, settings=run), X, Y, Covariates(np.empty((60, 0))), seed=1)
-    weighed = weigh(fitted, lambda X, Y: sample(X, Y, settings=run))
+    weighed = weigh(fitted, sample, Model(), run)
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)
@@ -161,8 +301,21 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     again = kept(Posterior.load(tmp_path / "p.nc"))
     assert again is not None
     assert again.weighed is not None
-    for name in ("coefficients", "effects", "spread", "r2", "r2_se", "alike", "rows", "weight"):
+    for name in ("coefficients", "effects", "spread", "r2", "r2_se", "alike", "rows", "weight", "weight_independent"):
         np.testing.assert_array_equal(getattr(again.weighed, name), getattr(weighed, name))
+
+
+def test_where_predictions_do_worse_than_the_mean_nothing_is_expected_of_them() -> None:
+    """After covariates a share explained may come out just below nought; what a site is told must be one that can be."""
+    some = np.array([-0.01, 0.3])
+    weighed = Weighed(np.zeros((3, 2)), np.zeros((1, 2)), np.ones(2), some, some, some, np.full(2, 100.0), 0.5)
+    C = np.random.default_rng(0).standard_normal((2, 40, 3, 2))
+    posterior = Posterior.from_draws(Draws(C, np.tile(np.eye(2), (2, 40, 1, 1)), np.ones((2, 40, 2))))
+    found = judge(posterior).with_weights(weighed).expected_r2(np.array([1.02, 0.6]), 0.95)
+    assert found is not None
+    mean, lower, upper = found
+    assert mean[0] == lower[0] == 0
+    assert 0 < lower[1] < mean[1] < upper[1] < 1
 
 
 def test_a_timid_prediction_is_stretched_and_one_that_tells_nothing_is_left() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import StudyError
+from intarsia.wire.plain import plural
 
 EPILOG = """examples:
   intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
   intarsia fit *.gram *.product --study study.toml -o liver     # a Gram study: the sites' own blocks and their products
   intarsia fit lab.sketch -o liver                      # a site that came later; the folder knows its study
+  intarsia fit -o liver --draws 3000                    # not converged, and no site has its coefficients yet: go on
 An interrupted fit goes on where it was when the same command is given again."""
 
 
@@ -19,9 +21,29 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sketches", nargs="*", type=Path, help="one sketch of each site (those already in -o are known)")
     parser.add_argument("--study", type=Path, help="study.toml; needed once, the study folder keeps it")
     parser.add_argument("-o", "--out", type=Path, required=True, help="the study folder")
+    add_length(parser)
     parser.add_argument("--workers", type=int, help="processes for the sampler")
     add_json(parser)
     parser.set_defaults(run=run)
+
+
+def add_length(parser: argparse.ArgumentParser) -> None:
+    """How long the chains run is the server's own matter: no site sees it."""
+    parser.add_argument("--draws", type=int, metavar="N", help="go on until N draws per chain, in place of study.toml's budget")
+    parser.add_argument("--warmup", type=int, metavar="N", help="begin again with N sweeps of warm-up per chain")
+
+
+def length_of(args: argparse.Namespace) -> dict[str, int]:
+    return {name: getattr(args, name) for name in ("draws", "warmup") if getattr(args, name) is not None}
+
+
+def how_to_go_on(summary: dict[str, Any], command: str) -> list[str]:
+    """For a fit that has not converged: what to do before it is handed out. Sites take the coefficients of a run once."""
+    if summary["converged"]:
+        return []
+    draws = summary.get("draws_to_converge")
+    longer = "--warmup 2000" if draws is None else f"--draws {draws}"
+    return [f"first (a site takes its coefficients once): {command} {longer}"]
 
 
 def found(summary: dict[str, Any]) -> list[str]:
@@ -32,14 +54,14 @@ def found(summary: dict[str, Any]) -> list[str]:
     lines.append(f"{len(chosen)} of {summary['features']} features selected" + (f": {', '.join(chosen[:12])}" if chosen else ""))
     if sets:
         each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
-        lines.append(f"{len(sets)} sets of interchangeable features, one of each matters: {each}")
+        lines.append(f"{plural(len(sets), 'set')} of interchangeable features, of each of which one matters: {each}")
     if summary.get("left"):
         lines.append(f"without {', '.join(summary['left'])}, which left after having sent")
     if summary.get("left_out"):
         each = ", ".join(f"{count:,} of {name}" for name, count in summary["left_out"].items())
         lines.append(
-            f"the fit rests on {summary['subjects']:,} subjects; left out, being not at all sites or (in a union) in "
-            f"no group that is large enough: {each} (if too many: how are the ids written? see [alignment] canonical)"
+            f"the fit rests on {summary['subjects']:,} subjects; left out, because not all sites have them: {each} (if too "
+            "many: how are the ids written? see [alignment] canonical)"
         )
     if summary.get("not_predicted"):
         lines.append(f"not predicted beyond chance: {', '.join(summary['not_predicted'][:12])}")
@@ -53,9 +75,10 @@ def run(args: argparse.Namespace) -> None:
     if args.study is None and not (args.out / "study.toml").is_file():
         raise StudyError(f"{args.out} is not a study folder yet: say which study the sketches are of with --study study.toml.")
     with Bar() as bar:
-        summary = fit_files(args.sketches, args.study, args.out, workers=args.workers, progress=bar)
+        summary = fit_files(args.sketches, args.study, args.out, workers=args.workers, progress=bar, length=length_of(args))
     lines = [
         *found(summary),
+        *how_to_go_on(summary, f"intarsia fit -o {args.out}"),
         f"posterior  {args.out / 'posterior.nc'}",
         f"send each site its own file of {args.out / 'coefficients'}",
         f"when their receipts come back: intarsia deliver receipts {args.out} *.receipt",

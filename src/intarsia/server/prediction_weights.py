@@ -1,6 +1,10 @@
-"""What a fit predicts with: its sparse coefficients weighed with a ridge by rows left out, for the estimator and for studies."""
+"""What a fit predicts with: its sparse coefficients, those with independent noise and a ridge's, weighed by rows left out.
+
+The estimator and studies predict in the same way.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,25 +12,45 @@ from numpy.typing import NDArray
 from intarsia.server.covariates import Fitted
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.schedule import plan
 from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]
+Run = Callable[[Array, Array, Model, Settings], Draws]
 
-# The length of a refit: it weighs two predictions and is not reported itself.
-REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 100, 250, 4
+# The length of a refit: it weighs predictions and is not reported itself.
+REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 1, 100, 250, 4
+# Where every sweep is a full one; among many features chains stay with different ones for long, and more than one tells more.
+WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN = 2, 25, 60, 1
+
+BEYOND_CHANCE = 2.0  # times the mean squared correlation of so many rows of independent noise, 1/m
 
 
-def refit_settings(settings: Settings) -> Settings:
-    """A short run of one chain in this process, no longer than the fit itself."""
-    draws = max(4, min(settings.draws, REFIT_DRAWS))
-    warmup = REFIT_WARMUP if settings.warmup is None else min(settings.warmup, REFIT_WARMUP)
-    return Settings(draws, warmup, chains=1, thin=REFIT_THIN, seed=settings.seed, workers=1)
+def refit_settings(settings: Settings, wide: bool = False) -> Settings:
+    """A short run, no longer than the fit itself; `wide`: are there so many features that every sweep is a full one?"""
+    chains, draws, warmup, thin = (
+        (WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN) if wide else (REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN)
+    )
+    return Settings(
+        draws=draws if settings.draws is None else max(4, min(settings.draws, draws)),
+        warmup=warmup if settings.warmup is None else min(settings.warmup, warmup),
+        chains=chains,
+        thin=thin,
+        seed=settings.seed,
+        workers=settings.workers if wide else 1,
+    )
 
 
 def weigh(
-    fitted: Fitted, refit: Callable[[Array, Array], Draws], folds: int = FOLDS, stretched: NDArray[np.bool_] | None = None
+    fitted: Fitted,
+    run: Run,
+    model: Model,
+    settings: Settings,
+    folds: int = FOLDS,
+    stretched: NDArray[np.bool_] | None = None,
 ) -> Weighed | None:
-    """Refit without a part of the rows in turn (`refit(X, Y)`, short); None with nothing to weigh or too much to refit.
+    """Refit without a part of the rows in turn (`run`, short); None with nothing to weigh or too much to refit.
 
     `stretched` are the responses whose predictions become probabilities.
     """
@@ -34,14 +58,37 @@ def weigh(
     if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
         return None
 
-    def again(X: Array, Y: Array) -> Refit:
-        draws = refit(X, Y)
-        return Refit(draws.whole[0], draws.Sigma[0].mean(axis=0))
+    short = refit_settings(settings, plan(model, X, np.nan_to_num(Y)).wide)
 
-    stacked = stack(X, Y, fitted.draws.mean(), again, folds, stretched)
+    def again(X: Array, Y: Array) -> Refit:
+        draws = run(X, Y, model, short)
+        return Refit(draws.whole.reshape(-1, *draws.whole.shape[2:]), draws.Sigma.mean(axis=(0, 1)))
+
+    def independent(X: Array, Y: Array) -> Array:
+        return run(X, Y, replace(model, noise="independent"), short).mean()
+
+    other = independent if model.noise == "correlated" and shares_noise(fitted.draws, len(Y)) else None
+    stacked = stack(X, Y, fitted.draws.mean(), again, other, folds, stretched)
     if stacked is None:
         return None
     left = fitted.share_left()
-    effects = fitted.effects_follow(stacked.change)
     r2, alike = (1 - (1 - values) * left for values in (stacked.r2, stacked.alike))
-    return Weighed(stacked.change, effects, stacked.spread, r2, stacked.r2_se * left, alike, stacked.rows, stacked.weight)
+    return Weighed(
+        coefficients=stacked.change,
+        effects=fitted.effects_follow(stacked.change),
+        spread=stacked.spread,
+        r2=r2,
+        r2_se=stacked.r2_se * left,
+        alike=alike,
+        rows=stacked.rows,
+        weight=stacked.weight,
+        weight_independent=stacked.weight_other,
+    )
+
+
+def shares_noise(draws: Draws, rows: int) -> bool:
+    """Does the responses' noise correlate beyond chance? Where it does not, independent noise makes the same fit once more."""
+    Sigma = draws.Sigma.mean(axis=(0, 1))
+    sd = np.sqrt(np.diagonal(Sigma))
+    correlations = (Sigma / np.outer(sd, sd))[np.triu_indices(len(Sigma), 1)]
+    return rows * float(np.square(correlations).sum()) > BEYOND_CHANCE * correlations.size

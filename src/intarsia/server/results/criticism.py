@@ -82,7 +82,7 @@ def objections(judgement: Judgement, responses: list[str], found: Residuals | No
     if loo is not None:
         for q in np.flatnonzero(loo.unpredicted):
             said.append(
-                f"{responses[q]} is not predicted beyond chance: out-of-sample R² {loo.r2[q]:.2f} ± {loo.r2_se[q]:.2f}. "
+                f"{responses[q]} is not predicted beyond chance: out-of-sample R² {_signed(loo.r2[q])} ± {loo.r2_se[q]:.2f}. "
                 "What the features explain of it is little or nothing."
             )
         if loo.warning() and judgement.weighed is None:  # else R² comes from refits
@@ -91,8 +91,8 @@ def objections(judgement: Judgement, responses: list[str], found: Residuals | No
         if found.correlated:
             one, two = found.worst_pair
             said.append(
-                f"The residuals of {responses[one]} and {responses[two]} correlate at {found.correlation[one, two]:.2f}, where "
-                f"the fit takes {found.expected[one, two]:.2f}. "
+                f"The residuals of {responses[one]} and {responses[two]} correlate at "
+                f"{_signed(found.correlation[one, two])}, where the fit takes {_signed(found.expected[one, two])}. "
                 + (
                     "The noise was taken as independent, so shared noise can pass for an effect: fit again with "
                     'noise = "correlated".'
@@ -103,6 +103,10 @@ def objections(judgement: Judgement, responses: list[str], found: Residuals | No
         for q in np.flatnonzero(found.not_normal):
             said.append(f"The residuals of {responses[q]} are not normal (p = {found.normality[q]:.1g}); intervals may be off.")
     return said
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,12 @@ def row_share(x: Array, entry: Array) -> Array:
     return np.minimum(1.0, 2 * np.minimum(contour_share(x), sharpest))
 
 
+def sharpest_share(entry: Array) -> Array:
+    """The same where the draws are not there: from the shares (feature, response) alone."""
+    Q = entry.shape[1]
+    return entry[:, 0].copy() if Q == 1 else np.minimum(1.0, 2 * Q * entry.min(axis=1))
+
+
 def contour_share(x: Array) -> Array:
     """The share of draws further from their mean than zero, in the metric of their own covariance."""
     Q, N = x.shape[1:]

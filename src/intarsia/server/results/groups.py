@@ -4,7 +4,8 @@ Two features that nearly agree in the data leave the posterior undecided between
 posterior, while their common effect is certain. Genetics calls such a set a credible set. Features are clustered by their
 correlations in the sketch itself (complete linkage: within a set every two are correlated). A set is judged like a single
 feature, by the posterior of its common effect: the sum of the members' coefficients for one standard deviation, each with
-the sign of its correlation with the first. From the top of every cluster downwards the smallest sets that pass are taken.
+the sign of its correlation with the first. From the top of every cluster downwards the smallest sets that pass are taken. A tree
+may cut between a feature and its nearest neighbour, so sets are then grown around the features with the largest coefficients too.
 
 Single features stay as the selection found them, with one exception: one whose own local fdr is above the rate, let in by
 the room that surer features left, gives way to a set of close twins around it that passes.
@@ -30,6 +31,7 @@ MOST_MEMBERS = 50  # a larger set names nothing
 MOST_FEATURES = 2000  # clustered: those with the largest coefficients
 SCREEN_DRAWS = 200  # to rule out sets that are not worth judging
 SCREEN_FACTOR = 6  # times the rate: what a share may be there
+MOST_CENTRES, MOST_AROUND = 200, 8  # features around which sets are grown, and members of such a set
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,12 @@ def find_groups(C: NDArray[Any], X: Array, local_fdr: Array, selected: NDArray[n
     """The smallest sets that pass, surest first; C (chain, draw, P, Q), X (m, P) the rows that the sampler saw."""
     found: list[Group] = []
     roots, R = _clusters(C, np.asarray(X, dtype=np.float64))
-    worth = _screen([node for root in roots for node in root.sets()], R, C, fdr)
+    judge = _Judge(C, R, local_fdr, selected, fdr)
+    screen = _Screen.of(C, R, fdr)
+    worth = {node.key for node in screen.passing([node for root in roots for node in root.sets()])}
     for root in roots:
-        found += _refine(root, lambda node: node.key in worth, _Judge(C, R, local_fdr, selected, fdr))
+        found += _refine(root, lambda node: node.key in worth, judge)
+    found += _around(judge, screen, {int(p) for group in found for p in group.members})
     return sorted(found, key=lambda group: group.local_fdr)
 
 
@@ -114,21 +119,66 @@ def _refine(node: _Node, worth: Callable[[_Node], bool], judge: _Judge) -> list[
     return [group] if group.local_fdr <= judge.fdr else []
 
 
-def _screen(nodes: list[_Node], R: "_Correlations", C: NDArray[Any], fdr: float) -> set[int]:
-    """The sets worth judging: those that a few hundred draws do not rule out. Judging all of them takes seconds."""
-    nodes = [node for node in nodes if len(node.leaves) <= MOST_MEMBERS]
-    if not nodes:
-        return set()
-    thin = max(1, C.shape[0] * C.shape[1] // SCREEN_DRAWS)
-    some = np.asarray(C[:, ::thin, R.places])
-    some = np.ascontiguousarray(some.transpose(2, 3, 0, 1)).reshape(len(R.places), C.shape[3], -1)
-    kept: set[int] = set()
-    for start in range(0, len(nodes), 500):
-        part = nodes[start : start + 500]
-        x = np.stack([np.tensordot(R.weight(node.leaves), some[np.searchsorted(R.places, node.leaves)], 1) for node in part])
-        share = row_share(x, sign_share(x))
-        kept |= {node.key for node, value in zip(part, share) if value <= SCREEN_FACTOR * fdr}
-    return kept
+def _around(judge: _Judge, screen: "_Screen", taken: set[int]) -> list[Group]:
+    """The first set to pass of those that grow around one feature after the other; none of those `taken` is in them."""
+    found: list[Group] = []
+    R = judge.R
+    centres = [int(p) for p in R.largest if not judge.selected[p] and int(p) not in taken][:MOST_CENTRES]
+    for centre in centres:
+        for node in () if centre in taken else _growing(R, centre, taken):
+            if judge.says_nothing_new(node):
+                break
+            if not screen.passing([node]):
+                continue
+            group = judge.of(node)
+            if group.local_fdr <= judge.fdr:
+                found.append(group)
+                taken |= {int(p) for p in group.members}
+                break
+    return found
+
+
+def _growing(R: "_Correlations", centre: int, taken: set[int]) -> Iterator[_Node]:
+    """Sets around a feature, the nearest first, among which every two are correlated at least at the limit."""
+    close = R.with_one(centre)
+    near = [int(R.places[i]) for i in np.argsort(-close, kind="stable") if close[i] >= R.least]
+    members = [centre]
+    for p in near:
+        if p == centre or p in taken:
+            continue
+        node = R.node([*members, p])
+        if node.correlation < R.least:
+            continue
+        members.append(p)
+        yield node
+        if len(members) == MOST_AROUND:
+            return
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """A few hundred draws (feature, response, draw), which rule out most sets. Judging all of them takes seconds."""
+
+    R: "_Correlations"
+    some: Array
+    most: float  # share that a set worth judging may have there
+
+    @classmethod
+    def of(cls, C: NDArray[Any], R: "_Correlations", fdr: float) -> "_Screen":
+        thin = max(1, C.shape[0] * C.shape[1] // SCREEN_DRAWS)
+        some = np.asarray(C[:, ::thin, R.places]).transpose(2, 3, 0, 1)  # none where every column is constant
+        features, responses, chains, draws = some.shape
+        return cls(R, np.ascontiguousarray(some).reshape(features, responses, chains * draws), SCREEN_FACTOR * fdr)
+
+    def passing(self, nodes: list[_Node]) -> list[_Node]:
+        """The sets worth judging."""
+        nodes = [node for node in nodes if len(node.leaves) <= MOST_MEMBERS]
+        passed: list[_Node] = []
+        for start in range(0, len(nodes), 500):
+            part = nodes[start : start + 500]
+            x = np.stack([np.tensordot(self.R.weight(node.leaves), self.some[self.R.at(node.leaves)], 1) for node in part])
+            passed += [node for node, share in zip(part, row_share(x, sign_share(x)), strict=True) if share <= self.most]
+        return passed
 
 
 @dataclass(frozen=True)
@@ -141,31 +191,47 @@ class _Correlations:
     places: Index
     unit: Array
     length: Array
+    largest: Index  # the same places, the largest coefficients first
+    least: float  # correlation of two in a set
 
     def all(self) -> Array:
         return self.unit.T @ self.unit
 
+    def at(self, members: Any) -> Index:
+        """Which of `places` they are."""
+        return np.searchsorted(self.places, members)
+
+    def with_one(self, place: int) -> Array:
+        """|correlation| of each with one of them."""
+        return np.abs(self.unit.T @ self.unit[:, self.at(place)])
+
+    def node(self, members: list[int]) -> _Node:
+        """A set that no tree has."""
+        unit = self.unit[:, self.at(members)]
+        return _Node(np.sort(members), (), float(np.abs(unit.T @ unit).min()), -1)
+
     def weight(self, members: Index) -> Array:
         """Of each member in the common effect: its standard deviation, signed as it correlates with the first."""
-        at = np.searchsorted(self.places, members)
+        at = self.at(members)
         sign = np.where(self.unit[:, at[0]] @ self.unit[:, at] < 0, -1.0, 1.0)
         return np.asarray(sign * self.length[at])
 
 
 def _clusters(C: NDArray[Any], X: Array) -> tuple[list[_Node], _Correlations]:
     """Trees of features among which every two are correlated at least at the limit."""
-    m, P = X.shape
-    places = np.arange(P)
-    if P > MOST_FEATURES:
-        places = np.sort(np.argsort(-_size(C), kind="stable")[:MOST_FEATURES])
-    length = np.sqrt(np.einsum("ip,ip->p", X[:, places], X[:, places]) / m)
-    places, length = places[length > 0], length[length > 0]
-    R = _Correlations(places, X[:, places] / (length * np.sqrt(m)), length)
+    m = len(X)
+    order = np.argsort(-_size(C), kind="stable")[:MOST_FEATURES]
+    length = np.sqrt(np.einsum("ip,ip->p", X[:, order], X[:, order]) / m)
+    largest, length = order[length > 0], length[length > 0]
+    sort = np.argsort(largest)
+    places, length = largest[sort], length[sort]
+    least = min(max(LEAST_CORRELATION, 4 / np.sqrt(m)), TWINS)  # among few rows chance alone correlates
+    R = _Correlations(places, X[:, places] / (length * np.sqrt(m)), length, largest, least)
     if len(places) < 2:
         return [], R
     distance = 1 - np.abs(R.all())
     np.fill_diagonal(distance, 0.0)
-    limit = 1 - min(max(LEAST_CORRELATION, 4 / np.sqrt(m)), TWINS)  # among few rows chance alone correlates
+    limit = 1 - least
     if not (distance[~np.eye(len(places), dtype=bool)] <= limit).any():
         return [], R
     steps = hierarchy.linkage(squareform(np.maximum(distance, 0.0), checks=False), "complete")

@@ -65,9 +65,10 @@ class Judgement:
         if self.weighed is not None:
             found, rows = from_all_rows(self.weighed.alike, noise), self.weighed.rows
         elif self.loo is not None and len(self.loo.elpd) >= len(self.selection.selected):
-            found, rows = np.clip(self.loo.r2, 0.0, 1.0), np.full(len(noise), len(self.loo.elpd))
+            found, rows = self.loo.r2, np.full(len(noise), len(self.loo.elpd))
         else:
             return None
+        found = np.clip(found, 0.0, 1.0)  # predictions that do worse than the mean explain nothing; they do not explain less
         return found, *interval_of_explained(found, rows, probability)
 
     def summary(self, features: list[str], responses: list[str]) -> dict[str, Any]:
@@ -89,6 +90,7 @@ class Judgement:
                 "not_predicted": [responses[q] for q in np.flatnonzero(self.loo.unpredicted)],
                 "elpd_loo": self.loo.total,
                 "weight_of_sparse_prediction": None if self.weighed is None else round(self.weighed.weight, 4),
+                "weight_with_independent_noise": None if self.weighed is None else round(self.weighed.weight_independent, 4),
                 "unreliable_rows": self.loo.unreliable,
             }
         return found
@@ -139,6 +141,7 @@ def keep(posterior: Posterior, judgement: Judgement) -> Judgement:
         words["loo_p_loo"] = loo.p_loo
     if judgement.weighed is not None:
         words["weighed_weight"] = judgement.weighed.weight
+        words["weighed_weight_independent"] = judgement.weighed.weight_independent
     child = posterior.tree.children.get("constant_data")
     before = xr.Dataset(coords={"feature": posterior.columns["feature"].values}) if child is None else child.to_dataset()
     before = before.drop_vars([name for name in data if name in before])
@@ -173,6 +176,10 @@ def kept(posterior: Posterior) -> Judgement | None:
         loo = LeaveOneOut(p_loo=float(words["loo_p_loo"]), **{name: data[f"loo_{name}"].values for name in _LOO})
     weighed = None
     if "weighed_weight" in words:
-        weighed = Weighed(weight=float(words["weighed_weight"]), **{name: data[f"weighed_{name}"].values for name in _WEIGHED})
+        weighed = Weighed(
+            **{name: data[f"weighed_{name}"].values for name in _WEIGHED},
+            weight=float(words["weighed_weight"]),
+            weight_independent=float(words.get("weighed_weight_independent", 0.0)),
+        )
     unshrunk = (data[_UNSHRUNK[0]].values, data[_UNSHRUNK[1]].values) if _UNSHRUNK[0] in data else None
     return Judgement(diagnosis, selection, loo, weighed, unshrunk)

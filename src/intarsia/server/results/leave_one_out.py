@@ -6,6 +6,8 @@ No refit is needed: the draws are weighted by the inverse of the left-out row's 
 estimate for that row is not to be trusted, and `intarsia.server.results.refits.k_fold` gives the answer by refitting.
 """
 
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,8 +126,7 @@ def normal_log_density(residual: Array, Sigma: Array) -> Array:
 
 def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     """Leave-one-out of every row; the posterior also gets the group `log_likelihood`, which ArviZ reads."""
-    from arviz import psislw
-
+    psislw = arvizs("psislw")
     each, fitted = log_likelihood(posterior, rows)
     attach(posterior, each)
     chains, draws, m = each.shape
@@ -155,6 +156,23 @@ def attach(posterior: Posterior, each: Array) -> None:
 
 def to_arviz(posterior: Posterior) -> Any:
     """The posterior as this ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on."""
-    import arviz
+    turn = arvizs("from_datatree", None)
+    return posterior.tree if turn is None else turn(posterior.tree)
 
-    return arviz.from_datatree(posterior.tree) if hasattr(arviz, "from_datatree") else posterior.tree
+
+def arvizs(name: str, *default: Any) -> Any:
+    """A function of ArviZ's. Its daily note about its next version is not for our users; the note's date goes into the home
+    folder, which a service may not have.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            import arviz
+        except OSError:
+            before = os.environ.get("XDG_CACHE_HOME")
+            with tempfile.TemporaryDirectory() as elsewhere:
+                os.environ["XDG_CACHE_HOME"] = elsewhere
+                import arviz
+            del os.environ["XDG_CACHE_HOME"]
+            os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
+    return getattr(arviz, name, *default)

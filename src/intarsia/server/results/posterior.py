@@ -19,7 +19,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from intarsia.errors import InputError, MessageError
+from intarsia.errors import InputError, MessageError, of_the_system
 from intarsia.server.results.draws import Draws, plain, square_root
 from intarsia.server.results.summaries import ARRAYS, PER_FEATURE, Summaries
 
@@ -337,8 +337,14 @@ class Posterior:
             self.tree.to_zarr(where, mode="w", consolidated=False)
             return where
         part = where.with_name(where.name + ".part")
-        self.tree.to_netcdf(part, engine="h5netcdf")
-        os.replace(part, where)
+        try:
+            self.tree.to_netcdf(part, engine="h5netcdf")
+            os.replace(part, where)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            if error.errno is not None:
+                raise OSError(error.errno, os.strerror(error.errno), str(where)) from None
+            raise
         return where
 
     @classmethod
@@ -347,10 +353,12 @@ class Posterior:
         where = Path(path)
         how: dict[str, Any] = {"engine": "zarr", "consolidated": False} if where.suffix == ".zarr" else {"engine": "h5netcdf"}
         if not where.exists():
-            raise MessageError(f"No posterior at {where}.")
+            raise MessageError(f"There is no posterior at {where}. Give a study folder, or a posterior.nc.")
         try:
             with xr.open_datatree(where, **how) as opened:
                 tree = opened.load()
+        except PermissionError as error:
+            raise InputError(of_the_system(error)) from None
         except Exception:  # HDF5 and zarr raise whatever the spoilt bytes lead to
             raise MessageError(f"{where.name} cannot be read as a posterior; expected netCDF-4 or zarr.") from None
         if tree.attrs.get("intarsia_format") != FORMAT:

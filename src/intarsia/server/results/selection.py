@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.results.distance_from_zero import calibrate, row_share, sign_share, sign_share_of
+from intarsia.server.results.distance_from_zero import calibrate, row_share, sharpest_share, sign_share, sign_share_of
 from intarsia.server.results.groups import Group, find_groups
 from intarsia.server.results.summaries import Summaries
 
@@ -33,8 +33,6 @@ COVARIANCES = {
     "VVV": "full",
 }  # mclust's letters -> scikit-learn's name
 _CHUNK = 8_000_000  # numbers in memory at once
-SCREEN_DRAWS = 200  # whole draws that tell which features the others are asked about
-DOUBT = 0.5  # row share below which a feature is one of them
 NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 
 
@@ -153,31 +151,16 @@ def _shares(C: NDArray[Any]) -> _Shares:
 
 
 def _shares_of_all(C: NDArray[Any], known: Summaries) -> _Shares:
-    """Those of features without draws of their own: each coefficient's from counts over all draws, the row's joint share from the
-    whole draws.
+    """With those of features without draws of their own: each coefficient's from counts over all draws, the row's from its
+    sharpest response alone. The few whole draws would not do: a feature that was in for some draws, none of them whole, has a
+    mean far from these, and zero would seem to lie outside.
     """
     if not np.isfinite(known.mean).all():
         raise InputError(NOT_FINITE)
-    total = C.shape[0] * C.shape[1]
-    entry = sign_share_of(known.positive, known.mean, known.sd, total)
-    row, others = np.empty(len(entry)), known.others()
-    some = known.whole[:, :: max(1, known.whole.shape[0] * known.whole.shape[1] // SCREEN_DRAWS)]
-    _row_shares(row, others, some, entry)
-    # All of the whole draws are asked only about those that a few of them leave in doubt.
-    _row_shares(row, others[row[others] < DOUBT], known.whole, entry)
-    exact = _shares(C)
+    entry = sign_share_of(known.positive, known.mean, known.sd, C.shape[0] * C.shape[1])
+    row, exact = sharpest_share(entry), _shares(C)
     row[known.features], entry[known.features] = exact.row, exact.entry
     return _Shares(row, entry, known.mean)
-
-
-def _row_shares(row: Array, places: NDArray[Any], whole: NDArray[Any], entry: Array) -> None:
-    """Fill in `row` at `places`, from whole draws (chain, draw, P, Q)."""
-    Q = whole.shape[3]
-    step = max(1, _CHUNK // (whole.shape[0] * whole.shape[1] * Q))
-    for start in range(0, len(places), step):
-        part = places[start : start + step]
-        x = np.asarray(whole[:, :, part], dtype=np.float64).transpose(2, 3, 0, 1)
-        row[part] = row_share(np.ascontiguousarray(x).reshape(len(part), Q, -1), entry[part])
 
 
 def _bfdr(shares: _Shares, fdr: float, max_local_fdr: float) -> Selection:

@@ -1,26 +1,33 @@
-"""Prediction from a sparse and a dense fit, weighed by how well each predicts sketch rows it has not seen.
+"""Prediction from sparse fits and a dense one, weighed by how well each predicts sketch rows it has not seen.
 
 The rows of a sketch are exchangeable, so that leaving some of them out is a fair test of prediction, and costs no privacy. The
-sparse model is fitted again with a fifth of the rows left out in turn (short chains), the ridge of `ridge` likewise. Then
+sparse model is fitted again with a fifth of the rows left out in turn (short chains), the ridge of `ridge` likewise, and so is
+another sparse model where there is one. Then
 
-    prediction = weight · sparse + (1 − weight) · ridge,    weight ~ N(0, SHRINK) a priori,  0 ≤ weight ≤ 1,
+    prediction = Σ weight_k · sparse_k + (1 − Σ weight_k) · ridge,    weight_k ~ N(0, SHRINK) a priori,  weights and rest ≥ 0,
 
-with one weight for all responses: the least-squares one on the rows left out, drawn towards the ridge by the prior. Where few
-rows tell the two apart the ridge is the safer choice; where many do the prior hardly matters. Selection, coefficients and their
-intervals stay with the sparse model: the weighing serves prediction alone.
+with the same weights for all responses: the least-squares ones on the rows left out, drawn towards the ridge by the prior. Where
+few rows tell the predictions apart the ridge is the safer choice; where many do the prior hardly matters. Selection, coefficients
+and their intervals stay with the first sparse model: the weighing serves prediction alone.
 
-A mean of two predictions varies less than what it predicts calls for. For responses in `stretched` (yes or no, whose predictions
+The other sparse model is the same with independent noise, where the first one lets the responses' noise correlate. What responses
+have in common is signal to the one and noise to the other, and where features are many and rows few nothing but a test on rows
+left out can tell which it is. The other model is used where it betters their prediction by more than CLEARLY standard errors:
+with few rows and responses that go together it may seem better by chance, and can do much harm.
+
+A mean of predictions varies less than what it predicts calls for. For responses in `stretched` (yes or no, whose predictions
 become probabilities) it is multiplied by the slope of the rows left out on their prediction, drawn towards 1 by a prior as above.
 
 Rows may lack responses (NaN in Y): each response is judged by the rows that have it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from intarsia.server.results.ridge import ridge
 from intarsia.server.results.rows import out_of_sample
@@ -28,9 +35,10 @@ from intarsia.server.results.rows import out_of_sample
 Array = NDArray[np.float64]
 
 FOLDS = 5
-SHRINK = 0.03  # prior variance of the weight of the sparse fit, and of the factor of a prediction
+SHRINK = 0.03  # prior variance of the weight of a sparse fit, and of the factor of a prediction
 MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
 WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
+CLEARLY = 2.0  # standard errors by which the other sparse fit must better the prediction of rows left out to be used
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 
 
@@ -52,7 +60,8 @@ class Stacked:
     """What the rows left out say, and the way to the coefficients to predict with."""
 
     change: Array  # (P, Q): what takes the sparse coefficients to those that predict
-    weight: float
+    weight: float  # of the sparse coefficients
+    weight_other: float  # of the other sparse fit; the ridge has the rest
     r2: Array  # (Q) 1 − squared error / squared response, on rows left out, of the weighed prediction
     r2_se: Array  # its standard error
     spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
@@ -73,6 +82,7 @@ class Weighed:
     alike: Array  # (Q) squared correlation of rows left out with their prediction
     rows: Array  # (Q) how many there are
     weight: float  # of the sparse coefficients
+    weight_independent: float = 0.0  # of those with independent noise; the ridge has the rest
 
 
 def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
@@ -85,24 +95,36 @@ def stack(
     Y: Array,
     sparse: Array,
     fit: Callable[[Array, Array], Refit],
+    other: Callable[[Array, Array], Array] | None = None,
     folds: int = FOLDS,
     stretched: NDArray[np.bool_] | None = None,
 ) -> Stacked | None:
     """Weigh the sparse fit (its coefficients `sparse` from all rows) with a ridge; None when there are too few rows.
 
-    `fit(X, Y)` fits the sparse model to the rows that are not left out.
+    `fit(X, Y)` fits the sparse model to the rows that are not left out, `other(X, Y)` gives the coefficients of another model.
     """
     if len(X) < max(FEWEST_ROWS, 2 * folds):
         return None
-    from_sparse, variance, from_ridge = left_out(X, Y, fit, folds)
-    weight = best_weight(Y, from_sparse, from_ridge)
-    predicted = weight * from_sparse + (1 - weight) * from_ridge
+    ways = [ridge_of_known] if other is None else [ridge_of_known, other]
+    from_sparse, variance, from_others = left_out(X, Y, fit, ways, folds)
+    predictions = np.stack([from_others[0], from_sparse, *from_others[1:]])
+    weights = best_weights(Y, predictions[:2])
+    predicted = np.tensordot(weights, predictions[:2], axes=1)
+    if other is not None:
+        three = best_weights(Y, predictions)
+        better = np.tensordot(three, predictions, axes=1)
+        if standard_errors_better(Y, better, predicted) > CLEARLY:
+            weights, predicted = three, better
     factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
     predicted, there = factor * predicted, ~np.isnan(Y)
     each = [out_of_sample(Y[rows, q], predicted[rows, q]) for q, rows in enumerate(there.T)]
+    coefficients = weights[0] * ridge_of_known(X, Y) + weights[1] * sparse
+    if other is not None and len(weights) > 2:
+        coefficients += weights[2] * other(X, Y)
     return Stacked(
-        change=factor * (sparse + (1 - weight) * (ridge_of_known(X, Y) - sparse)) - sparse,
-        weight=weight,
+        change=factor * coefficients - sparse,
+        weight=float(weights[1]),
+        weight_other=float(weights[2:].sum()),
         r2=np.array([r2 for r2, _ in each]),
         r2_se=np.array([se for _, se in each]),
         spread=np.nansum(np.square(Y - predicted), axis=0) / np.maximum(np.where(there, variance, 0.0).sum(axis=0), 1e-300),
@@ -112,15 +134,19 @@ def stack(
     )
 
 
-def left_out(X: Array, Y: Array, fit: Callable[[Array, Array], Refit], folds: int = FOLDS) -> tuple[Array, Array, Array]:
-    """Every row predicted from the rows of the other parts: the sparse fit's mean and variance, and the ridge's mean (m×Q)."""
+def left_out(
+    X: Array, Y: Array, fit: Callable[[Array, Array], Refit], ways: Sequence[Callable[[Array, Array], Array]], folds: int = FOLDS
+) -> tuple[Array, Array, Array]:
+    """Every row predicted from the rows of the other parts: the sparse fit's mean and variance (m×Q), and what the
+    coefficients found in each of the other `ways` say (way, m, Q)."""
     part = fold_of_rows(len(X), folds)
-    from_sparse, variance, from_ridge = np.empty_like(Y), np.empty_like(Y), np.empty_like(Y)
+    from_sparse, variance, others = np.empty_like(Y), np.empty_like(Y), np.empty((len(ways), *Y.shape))
     for k in range(folds):
         out = part == k
         from_sparse[out], variance[out] = fit(X[~out], Y[~out]).predict(X[out])
-        from_ridge[out] = X[out] @ ridge_of_known(X[~out], Y[~out])
-    return from_sparse, variance, from_ridge
+        for other, way in zip(others, ways, strict=True):
+            other[out] = X[out] @ way(X[~out], Y[~out])
+    return from_sparse, variance, others
 
 
 def ridge_of_known(X: Array, Y: Array) -> Array:
@@ -137,13 +163,27 @@ def squared_correlation(Y: Array, predicted: Array) -> Array:
     return np.asarray(np.square(np.maximum((Y * predicted).sum(axis=0), 0.0)) / np.where(both > 0, both, 1.0))
 
 
-def best_weight(Y: Array, from_sparse: Array, from_ridge: Array) -> float:
-    """The posterior mode of the weight, given both predictions (m×Q) of rows neither fit has seen."""
-    variance = np.nanmean(np.square(Y - (from_sparse + from_ridge) / 2), axis=0)
-    variance = np.maximum(variance, 1e-12 * np.nanmean(np.square(Y)) + 1e-300)
-    apart = np.where(np.isnan(Y), 0.0, from_sparse - from_ridge)
-    pull = np.nansum((Y - from_ridge) * apart / variance)
-    return float(np.clip(pull / (np.square(apart / np.sqrt(variance)).sum() + 1 / SHRINK), 0.0, 1.0))
+def best_weights(Y: Array, predictions: Array) -> Array:
+    """The posterior mode of the weights, given several predictions (way, m, Q) of rows that no fit has seen; the first is the
+    ridge's, which has no prior. None is negative and their sum is 1."""
+    variance = np.nanmean(np.square(Y - predictions.mean(axis=0)), axis=0)
+    sd = np.sqrt(np.maximum(variance, 1e-12 * np.nanmean(np.square(Y)) + 1e-300))
+    left, apart = (np.where(np.isnan(Y), 0.0, values) / sd for values in (Y - predictions[0], predictions[1:] - predictions[0]))
+    K = len(apart)
+    columns = np.vstack([apart.reshape(K, -1).T, np.eye(K) / np.sqrt(SHRINK)])
+    target = np.append(left.ravel(), np.zeros(K))
+    # The rest is the ridge's: one more number that is not negative, and a last row so heavy that the sum is 1.
+    heavy = 1e6 * np.sqrt(1 + np.square(columns).sum() + np.square(target).sum())
+    columns = np.vstack([np.hstack([np.zeros((len(columns), 1)), columns]), np.full((1, K + 1), heavy)])
+    return np.asarray(nnls(columns, np.append(target, heavy))[0])
+
+
+def standard_errors_better(Y: Array, one: Array, than: Array) -> float:
+    """By how many standard errors the first prediction is the better one, each row (all its responses together) counting once."""
+    before, after = np.square(Y - than), np.square(Y - one)
+    gain = np.nansum((before - after) / np.maximum(np.nanmean(before, axis=0), 1e-300), axis=1)
+    size = float(np.sqrt(np.square(gain).sum()))
+    return float(gain.sum() / size) if size > 0 else 0.0
 
 
 def best_factor(Y: Array, predicted: Array) -> Array:

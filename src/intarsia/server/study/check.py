@@ -15,9 +15,8 @@ from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.fold_checks import check_folds, replicate
-from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.folder import CHECKS, StudyFolder, write_atomic
 
-FILE = "checks.json"
 MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
 
@@ -78,14 +77,14 @@ def check(
 
 
 def _kept(folder: StudyFolder, found: dict[str, Any]) -> dict[str, Any]:
-    write_atomic(folder.path / FILE, json.dumps(found, indent=1).encode())
+    write_atomic(folder.path / CHECKS, json.dumps(found, indent=1).encode())
     folder.note("checked", checks=sorted(found))
     return found
 
 
 def read(folder: StudyFolder) -> dict[str, Any]:
     """The checks made before; empty when none."""
-    file = folder.path / FILE
+    file = folder.path / CHECKS
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 

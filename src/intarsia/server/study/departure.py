@@ -15,10 +15,9 @@ from typing import Any
 
 from intarsia.errors import FederationError, StudyError
 from intarsia.server.study import gram
-from intarsia.server.study.check import FILE as CHECKS
 from intarsia.server.study.comparison import FILE, keep, read_json, results
 from intarsia.server.study.fit import fit
-from intarsia.server.study.folder import KINDS, StudyFolder, write_atomic
+from intarsia.server.study.folder import CHECKS, KINDS, StudyFolder, write_atomic
 from intarsia.wire.changes import Changes
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.leave import Leave, check_leave

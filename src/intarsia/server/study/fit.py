@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
-from intarsia.server.prediction_weights import refit_settings, weigh
+from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.unshrunk import unshrunk_of
+from intarsia.server.results.verdict import Diagnosis
+from intarsia.server.results.worth import predict_worth, to_worth
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.private import PrivacyNoise
 from intarsia.server.sampler.private import sample as run_private
@@ -29,6 +31,7 @@ from intarsia.server.sampler.sample import sample as run_chains
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.stopping import Until
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.longer import with_length
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
@@ -48,18 +51,28 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         judgement = kept(posterior)
     if judgement is None:
         folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
-        settings = replace(settings_of(study), checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
+        settings = with_length(folder, settings_of(study))
+        settings = replace(settings, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
         posterior, judgement = sample(study, joined, settings)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
         os.replace(temporary, target)
     messages, summary = coefficients(study, posterior, judgement, folder.names)
+    summary["draws_to_converge"] = _enough(judgement.diagnosis)
     summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     write_atomic(done, json.dumps(summary, indent=1).encode())
     folder.note("fit done", verdict=summary["verdict"])
     return summary
+
+
+def _enough(diagnosis: Diagnosis) -> int | None:
+    """So many draws per chain, in all, should bring every coefficient and noise variance within the limits; None: draws alone
+    will not.
+    """
+    more = [one.more_draws() for one in (diagnosis, diagnosis.noise) if one is not None]
+    return None if None in more else diagnosis.draws + max(n for n in more if n is not None)
 
 
 def settings_of(study: Study) -> Settings:
@@ -77,16 +90,23 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
     judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     noisy = any(joined.feature_noise) or any(joined.response_noise)
     if not noisy:  # privacy noise on the features would draw these effects towards zero
-        judgement = replace(judgement, unshrunk=unshrunk_of(posterior, fitted.X, fitted.Y))
+        judgement = replace(judgement, unshrunk=_told(*unshrunk_of(posterior, fitted.X, fitted.Y)))
     if not noisy:  # the ridge does not know of privacy noise
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
-        short = refit_settings(settings)
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
             yes_or_no = np.array([label in study.yes_or_no for label in joined.responses], dtype=bool)
-            weighed = weigh(exchangeable, lambda X, Y: run_sampler(study, plain, X, Y, short), stretched=yes_or_no)
-            judgement = judgement.with_weights(weighed)
+
+            def refit(X: Any, Y: Any, model: Model, settings: Settings) -> Draws:
+                return run_sampler(study, plain, X, Y, settings, model)
+
+            weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
+            judgement = judgement.with_weights(predict_worth(weighed))
     return posterior, keep(posterior, judgement)
+
+
+def _told(mean: Any, sd: Any) -> tuple[Any, Any]:
+    return to_worth(mean, sd), sd
 
 
 def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Fitted]:
@@ -108,10 +128,15 @@ def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Post
     return posterior, fitted
 
 
-def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings) -> Draws:
-    """Draws given X and Y, what the covariates left of the joined sketches."""
+def model_of(study: Study) -> Model:
+    """What is fitted, as the study says."""
     f = study.fit
-    model = Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
+    return Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
+
+
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: Model | None = None) -> Draws:
+    """Draws given X and Y, what the covariates left of the joined sketches; of the study's model unless another is given."""
+    model = model or model_of(study)
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
         return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates))
@@ -139,6 +164,7 @@ def coefficients(
     mean, sd = posterior.mean().values, posterior.sd().values
     lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
     effects = posterior.covariate_summary(study.deliver.interval)
+    effects |= {name: to_worth(effects[name], effects["sd"]) for name in ("mean", "lower", "upper")}
     covariates = tuple(posterior.covariates)
     covariate_sites = np.array([str(s) for s in posterior.Gamma.coords["covariate_site"].values] if covariates else [], dtype=str)
     S = posterior.Sigma.shape[0] * posterior.Sigma.shape[1]

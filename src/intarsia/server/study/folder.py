@@ -37,8 +37,9 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, Signed, verify
-from intarsia.wire.study import Study
+from intarsia.wire.study import Study, read_study_text
 
+CHECKS = "checks.json"  # what `server.study.check` found
 KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch", "product", "receipt")
 
 
@@ -53,7 +54,9 @@ class StudyFolder:
     def open(cls, path: str | Path) -> "StudyFolder":
         path = Path(path)
         if not (path / "study.toml").is_file():
-            raise StudyError(f"{path} is not a study folder: it has no study.toml.")
+            why = "it is a site's folder" if (path / "site.toml").is_file() else "it has no study.toml"
+            why = why if path.exists() else "there is nothing"
+            raise StudyError(f"{path} is not a study folder: {why}. Give the folder at the server that `intarsia fit -o` made.")
         return cls(path, Study.load(path / "study.toml"))
 
     @classmethod
@@ -69,8 +72,10 @@ class StudyFolder:
                     "Use another folder: what was collected for one text is never used for another."
                 )
             return folder
+        if path.exists() and not path.is_dir():
+            raise StudyError(f"{path} is a file; what the server keeps of a study goes into a folder. Give another name.")
         path.mkdir(parents=True, exist_ok=True)
-        text = dump(study).encode() if isinstance(source, Study) else Path(source).read_bytes()
+        text = dump(study).encode() if isinstance(source, Study) else read_study_text(source)[0]
         write_atomic(path / "study.toml", text)
         return cls.open(path)
 
@@ -155,14 +160,20 @@ class StudyFolder:
         reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
+    def listed(self) -> dict[str, int]:
+        """How many subjects each site listed; empty where not all lists are here."""
+        if self.left or self.missing("alignment"):
+            return {}
+        return {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.names}
+
     def left_out(self) -> dict[str, int]:
         """How many subjects of each site's list are not at all sites, where any are; empty where the lists did not come here.
 
         Nor is it known any more when a site has left: its list is deleted.
         """
-        if self.left or self.missing("alignment"):
+        counts = self.listed()
+        if not counts:
             return {}
-        counts = {name: AlignmentReport.from_bytes(self.read("alignment", name)).n for name in self.names}
         return {name: counts[name] - cohort.n for name, cohort in self.cohorts().items() if counts[name] > cohort.n}
 
     def sketches(self) -> list[Sketch]:

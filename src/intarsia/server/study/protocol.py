@@ -186,10 +186,18 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
     if refused:
         away = [name for name in missing if name not in replies]
         silent = f" No answer in time from {', '.join(away)}." if away else ""
-        said = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        said = _together(refused)
         raise FederationError(f"No {kind} from {', '.join(refused)}. {said}{silent} What has arrived is kept.")
     folder.require(kind, tuple(payloads))
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:
-    return "; ".join(f"{name}: {replies[name].error if name in replies else 'nothing came'}" for name in names)
+    return _together({name: str(replies[name].error) if name in replies else "nothing came" for name in names})
+
+
+def _together(reasons: Mapping[str, str]) -> str:
+    """Each reason once, after the sites that gave it."""
+    by: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        by.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in by.items())
