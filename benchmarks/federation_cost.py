@@ -3,9 +3,12 @@
     git worktree add /tmp/before 470f568            # 0.1.0; each tree needs an environment of its own, .venv in the tree
     python -m benchmarks.federation_cost --before /tmp/before --after . --repeats 4
 
-Wall times on a shared machine wander, so the two versions take turns, and what is kept are the ratios of the medians. The
-processor seconds are those of the jobs' processes at server and sites: all that the steps of a study cost, without the engine's
-idling while the sampler runs in the benchmark's own process. The result goes to results/federation_cost.json.
+Wall times on a shared machine wander, so the two versions take turns, and what is kept are the ratios of the medians. A first,
+small study of each version, which is not kept, compiles what is compiled once. A run takes two to three minutes on an idle
+machine, four pairs of them twenty. Look at `ratio_of_medians` in the result (all three below 1.1), and at how far the runs of one
+version scatter: if by more than the ratio is above 1, the machine was not idle. The processor seconds are those of the jobs'
+processes at server and sites: all that the steps of a study cost, without the engine's idling while the sampler runs in the
+benchmark's own process. The result goes to results/federation_cost.json.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +26,7 @@ import psutil
 
 # Modules that run a job: at a site before and behind the guard, and at the server.
 JOBS = ("worker_process", "start_job", "runner_process")
+SMALL = ["--n", "600", "--features", "20", "--m", "60"]
 RESULT = Path(__file__).parent / "results" / "federation_cost.json"
 
 
@@ -31,7 +36,10 @@ def one_run(tree: Path, arguments: list[str]) -> dict[str, Any]:
     before = kept.read_bytes() if kept.exists() else None
     command = [str(tree / ".venv" / "bin" / "python"), "-m", "benchmarks.federation", *arguments]
     seconds: dict[int, float] = {}
-    with subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=told, text=True) as process,
+    ):
         top = psutil.Process(process.pid)
         while process.poll() is None:
             for child in _children(top):
@@ -44,8 +52,12 @@ def one_run(tree: Path, arguments: list[str]) -> dict[str, Any]:
                     seconds[child.pid] = times.user + times.system
             time.sleep(0.2)
         text = process.stdout.read() if process.stdout else ""
+        told.seek(0)
+        said = told.read()
     if before is not None:
         kept.write_bytes(before)  # this run is about the comparison alone
+    if "{" not in text:
+        raise SystemExit(f"benchmarks.federation of {tree} failed (exit code {process.returncode}):\n{said[-2000:]}")
     found = json.loads(text[text.index("{") :])
     return {
         "study_seconds": found["seconds_outside_sampling"],
@@ -68,6 +80,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     args, rest = parser.parse_known_args()
     runs: dict[str, list[dict[str, Any]]] = {"before": [], "after": []}
+    for name in runs:
+        one_run(getattr(args, name).resolve(), SMALL)
     for _ in range(args.repeats):
         for name in runs:
             runs[name].append(one_run(getattr(args, name).resolve(), rest))

@@ -58,6 +58,7 @@ class RogueServer:
         self.study = plan
         self.folder = StudyFolder.create(folder, plan)
         self.seen: list[bytes] = []
+        self.reason = ""  # of the last refusal, which no server sees: for the tests alone
 
     @classmethod
     def before(
@@ -101,6 +102,7 @@ class RogueServer:
             told = Told(answer(party, self.study, step, payload or {}, None if new is None else lambda _study, _request: new))
         except Exception as error:
             told = Told(None, scrub(party, self.study, error))
+            self.reason = str(error)
         self.seen.append(told.message if told.message is not None else (told.words or "").encode())
         return told
 
@@ -154,6 +156,12 @@ class RogueServer:
         first = self.sites[NAMES[0]]
         rows = tokenise(new[NAMES[0]]["id"], first.key(self.study), self.study, purpose=f"predict-{request}").rows
         return np.hstack([new[name].drop(columns="id").to_numpy()[rows] for name in NAMES])
+
+    def refusals(self, site: str) -> int:
+        """How often the site noted that it refused something; a refusal like an earlier one is counted, not written again."""
+        path = self.sites[site].run_store(self.study).path("problems.counts.json")
+        assert path is not None
+        return sum(kind["times"] for kind in json.loads(path.read_text()).values()) if path.is_file() else 0
 
     def log(self, site: str) -> list[dict[str, str]]:
         """The site's own log of refusals, which no server sees."""

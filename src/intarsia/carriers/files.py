@@ -11,10 +11,12 @@ from typing import Any
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.server.study import protocol
-from intarsia.server.study.fit import fit
+from intarsia.server.study.fit import fit, settings_of
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.longer import go_on
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.wire.alignment import AlignmentReport
+from intarsia.wire.bounded import read_file
 from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
@@ -34,6 +36,10 @@ _SENDER: dict[str, Callable[[bytes], str]] = {
     "predict": lambda raw: PredictionPart.from_bytes(raw).site,
 }
 
+LARGEST_SIGNATURE_BYTES = 2**20
+# What the files of a step are called, where not as the step.
+_WHAT = {"align": "alignment", "deal": "dealt shares", "multiply": "products", "receive": "receipt", "predict": "part"}
+
 # Messages that go block by block.
 _NUMBERED: dict[str, type[GramDeal] | type[GramProduct]] = {"deal": GramDeal, "multiply": GramProduct}
 
@@ -45,11 +51,11 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
         replies: dict[str, Reply] = {}
         for path in paths:
             # The file stays with its owner: what is kept is a copy of what was checked.
-            raw = _read(path)
+            raw = read_file(path)
             try:
                 sender = _SENDER[_kind(study) if step == "sketch" else step](raw)
             except MessageError as error:
-                raise MessageError(f"{path.name}: {error}") from None
+                raise MessageError(f"{path.name} is not the {_WHAT.get(step, step)} of a site: {error}") from None
             study.check_sender(sender)
             if step in _NUMBERED:
                 wanted = payloads.get(sender, {}).get(BLOCK, b"")
@@ -79,8 +85,11 @@ def fit_files(
     *,
     workers: int | None = None,
     progress: Callable[..., Any] | None = None,
+    length: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again.
+
+    `length` (draws, warmup) takes the place of study.toml's.
 
     Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
@@ -93,12 +102,13 @@ def fit_files(
     protocol.collect_sketches(folder, ask)
     if not folder.collected:
         protocol.collect_shares(folder, lambda step, payloads: carrier(folder.study, numbered[step])(step, payloads))
+    go_on(folder, settings_of(folder.study), length or {})
     return fit(folder, workers=workers, progress=progress)
 
 
 def _is_a(step: str, path: Path) -> bool:
     try:
-        return bool(_NUMBERED[step].from_bytes(_read(path)).site)
+        return bool(_NUMBERED[step].from_bytes(read_file(path)).site)
     except MessageError:
         return False
 
@@ -114,7 +124,7 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
             f"{path.name} of site {sender!r} comes without its signature {beside.name}; study.toml pins its keys. "
             "Ask the site for both files."
         )
-    found = FileSignature.from_bytes(_read(beside))
+    found = FileSignature.from_bytes(read_file(beside, LARGEST_SIGNATURE_BYTES))
     signed = verify(key, found.signature, found.body())
     if signed and found.study_hash != study.hash:
         raise FederationError(
@@ -127,10 +137,3 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         raise FederationError(
             f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."
         )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise MessageError(f"Cannot read {path}: {error.strerror}.") from None

@@ -23,6 +23,7 @@ from intarsia.privacy.membership import membership_auc
 from intarsia.wire.study_parts import Privacy
 
 SCHEMA = 2
+LARGEST_CARD_BYTES = 16 * 2**20
 UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
 Signer = Callable[[bytes], bytes]
 
@@ -33,11 +34,15 @@ NOT_CLAIMED = (
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
     "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
+    "Every site's results are effects on the other sites' responses: a site that brings as many columns as the sketch has rows "
+    "works the sketches of these responses out of them, and for responses the line for a party that knows Φ applies to it alone.",
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
     "deviations (with two sites: the other site's own). An owner who works with the server also chooses the coefficients, once "
-    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, and "
-    "refuses what gives one of its columns away; but one exact sum can hold many columns of two or three values.",
+    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, "
+    "refuses what gives one of its columns away, and rounds: each number leaves with two decimals, which is room for up to 9 "
+    "bits (half a dozen columns of two values), and one owner is told at most 100 bits about a person, unless the site's own "
+    "settings say more.",
 )
 
 
@@ -298,7 +303,7 @@ def verify(text: str | bytes, signing_key: str | None = None) -> dict[str, Any]:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if len(text) > 16 * 2**20:
+    if len(text) > LARGEST_CARD_BYTES:
         raise MessageError("The privacy card is larger than 16 MB: it is not one of ours.")
     try:
         outer = json.loads(text)
@@ -322,7 +327,10 @@ def verify(text: str | bytes, signing_key: str | None = None) -> dict[str, Any]:
 def card_of(text: str | bytes, study: Any) -> dict[str, Any]:
     """A site's card for this study and run, signed with the key that study.toml pins; unsigned where it pins none."""
     pinned = {f"site {site.name}": site.signing_key for site in study.sites}
-    outer = json.loads(text) if len(text) <= 16 * 2**20 else {}
+    try:
+        outer = json.loads(text) if len(text) <= 16 * 2**20 else {}
+    except (ValueError, RecursionError):
+        outer = {}
     card = outer.get("card") if isinstance(outer, dict) else None
     if not isinstance(card, dict) or card.get("made_by") not in pinned or card.get("study", {}).get("hash") != study.hash:
         raise MessageError("This is not the card of a site of this study and run.")

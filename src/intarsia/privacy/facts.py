@@ -8,6 +8,8 @@ from intarsia.privacy.leakage import Kind
 from intarsia.privacy.policy import Override
 
 OK, NOTE, WARN, REFUSE, OVERRIDDEN = "ok", "note", "warn", "refuse", "overridden"
+TOLD_MORE = 0.05  # the most that results may tell of a response because its values are few (`ColumnFacts.told_more`)
+BY_THEORY = 0.01  # share of a column's variance left unknown below which it counts as decoded where the attack was not tried
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class ColumnFacts:
     dominance: float  # largest share of the column's variance that one subject carries
     duplicate_of: str | None = None
     theory_unknown: float | None = None  # share of variance left unknown if Φ leaks (state evolution)
+    # Of a response: k sums over any values tell k/n of the variance. By theory, the share of the rest that other sites, who have
+    # k sums as their results, work out because the values are few.
+    told_more: float | None = None
     attacked: str | None = None  # "exact", "partly", "no"
     right: float | None = None
     right_rare: float | None = None  # of the subjects who do not have the commonest value, how many were found
@@ -55,8 +60,10 @@ class Facts:
     columns_known: bool = True
     folds: int = 1  # parts of the subjects of which a Gram study shows the second moments one by one
     own_columns: tuple[ColumnFacts, ...] = ()
+    responses: frozenset[str] = frozenset()  # which of them are responses: other sites get effects on these
     other_sites: bool = False  # whether other sites bring columns, which this site cannot compare with its own
     history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
+    told: int = 0  # effects on a response that other sites get, in this run and the earlier ones on (any part of) this cohort
     epsilon: float | None = None  # of this run, against the server
     delta: float | None = None
     earlier_budget: tuple[float, float] | None = (0.0, 0.0)  # Σε, Σδ of earlier runs; None: one of them had no noise
@@ -72,6 +79,15 @@ class Facts:
     def people(self) -> int:
         """Subjects of the smallest part whose second moments are shown by themselves."""
         return self.n // self.folds
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Responses that other sites read from their results: by theory, or as the self-attack did where they get (half of) the
+        sketch."""
+        responses = [c for c in self.own_columns if c.name in self.responses]
+        sketch_told = self.kind != "gram" and 0 < self.m <= 2 * self.told
+        tried = [c.name for c in responses if sketch_told and c.attacked in ("exact", "partly")]
+        return tuple(c.name for c in responses if c.name in tried or (c.told_more or 0.0) > TOLD_MORE)
 
     @property
     def differential_privacy(self) -> bool:

@@ -80,7 +80,7 @@ def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     fits = facts.columns_known and facts.columns < facts.people - 1
     auc = gram_leakage.membership_auc(facts.people, facts.columns) if fits else None
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
-    found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy)]
+    found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy), *rules.readable(facts)]
     return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.people, None, policy)
 
 

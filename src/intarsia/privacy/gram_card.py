@@ -8,8 +8,9 @@ from intarsia.wire.study_parts import SERVER
 
 BESIDE_A_SKETCH = " (With a sketch, one site that works with the server knows Φ and can attack every sketch.)"
 MARKED = (
-    "A site that lies about its columns and works with the server can bring columns that mark single subjects, and so reads "
-    "these subjects' values at the other sites: at most as many subjects as it brings columns."
+    "A site that lies about its columns can bring columns that mark single subjects. Their effects are these subjects' values of "
+    "the other sites' responses; with the server's help it reads their values in all columns: at most as many subjects as it "
+    "brings columns."
 )
 
 
@@ -20,19 +21,20 @@ def together(study: Any) -> str:
         return (
             "The server holds the third share. The server and one of the two sites that work together have every value of the "
             f"other site's columns: {one} with the server all of {two}'s, {two} with the server all of {one}'s. Each of the "
-            "three alone has nothing of another's columns but the Gram matrix (the server), or not even that (a site). Whoever "
+            "three alone has nothing of another's columns but the Gram matrix (the server), or its own results (a site). Whoever "
             f"can read what a site sends to the server has what the server has.{BESIDE_A_SKETCH}"
         )
     if len(study.names) == 3:
         return (
             "Two of the three sites that work together have every value of the third site's columns. One site alone has nothing "
-            "of the others, and a site that works with the server has the Gram matrix and nothing else." + BESIDE_A_SKETCH
+            "of the others but its results, and a site that works with the server has the Gram matrix and nothing else."
+            f"{BESIDE_A_SKETCH}"
         )
     return (
         f"Three sites hold shares of everybody's columns: {', '.join(study.holders)}. Any two of these three that work together "
-        "have every value of every site's columns. One site alone has nothing of the others, whether it holds shares or not; "
-        "a site that works with the server, and all sites that hold no shares together with it, have the Gram matrix and "
-        f"their own columns.{BESIDE_A_SKETCH}"
+        "have every value of every site's columns. One site alone has nothing of the others but its results, whether it holds "
+        "shares or not; a site that works with the server, and all sites that hold no shares together with it, have the Gram "
+        f"matrix and their own columns.{BESIDE_A_SKETCH}"
     )
 
 
@@ -53,8 +55,10 @@ NOT_CLAIMED = (
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
     "deviations. An owner who works with the server also chooses the coefficients, once "
-    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, and "
-    "refuses what gives one of its columns away; but one exact sum can hold many columns of two or three values.",
+    "per run: one such sum and its spread for each of its responses. A site counts what an owner was told about a subject, "
+    "refuses what gives one of its columns away, and rounds: each number leaves with two decimals, which is room for up to 9 "
+    "bits (half a dozen columns of two values), and one owner is told at most 100 bits about a person, unless the site's own "
+    "settings say more.",
 )
 NO_PHI = "there is no Φ: nothing was mixed"
 

@@ -39,7 +39,7 @@ MAX_LINE_BYTES = 1 << 16
 class Entry:
     """One line. `state` is "tried" (the run is bound to its cohort), "refused" (the gate said no; `note` names the rules),
     "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave). In the last two the note says whether
-    exact scales of responses leave too.
+    exact scales of responses leave too, and how many effects on a response other sites get.
     """
 
     sequence: int
@@ -85,6 +85,7 @@ class Claim:
     delta: float | None = None
     responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
     folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
+    told: int = 0  # effects on each of this site's responses that the other sites get
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -152,15 +153,21 @@ class Ledger:
 
         A cohort whose token file was deleted counts in full: unknown overlap is taken as complete.
         """
+        return self._added_up(tokens, [(entry, entry.m) for entry in self._released(but)])
+
+    def told(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The same for the effects on a response that other sites got as their results: each is a sum over its values.
+
+        Where an entry of an earlier version does not say how many, they are as many as they can be.
+        """
+        counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
+        return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
+
+    def _added_up(self, tokens: NDArray[np.uint64], counts: Iterable[tuple[Entry, int]]) -> int:
         spent = np.zeros(len(tokens), np.int64)
-        for entry in self._runs().values():
-            if entry.state != "released" or (entry.study, entry.run) == but:
-                continue
-            path = self.folder / "cohorts" / entry.cohort
-            if path.exists():
-                spent[_among(tokens, np.frombuffer(path.read_bytes(), "<u8"))] += entry.m
-            else:
-                spent += entry.m
+        for entry, count in counts:
+            cohort = self.cohort(entry)
+            spent[slice(None) if cohort is None else _among(tokens, cohort)] += count
         return int(spent.max(initial=0))
 
     def about(self, tokens: NDArray[np.uint64]) -> list[tuple[Entry, int]]:
@@ -168,10 +175,10 @@ class Ledger:
         taken to hold all of them.
         """
         out = []
-        for entry in self._runs().values():
-            path = self.folder / "cohorts" / entry.cohort
-            met = len(tokens) if not path.exists() else int(np.isin(tokens, np.frombuffer(path.read_bytes(), "<u8")).sum())
-            if entry.state == "released" and met:
+        for entry in self._released(None):
+            cohort = self.cohort(entry)
+            met = len(tokens) if cohort is None else int(_among(tokens, cohort).sum())
+            if met:
                 out.append((entry, met))
         return out
 
@@ -190,10 +197,8 @@ class Ledger:
         from intarsia.privacy.dp import composed  # with it come libraries that not every process needs
 
         pairs: list[tuple[float, float]] = []
-        for entry in self._runs().values():
-            path = self.folder / "cohorts" / entry.cohort
-            met = not path.exists() or _among(tokens, np.frombuffer(path.read_bytes(), "<u8")).any()
-            if entry.state != "released" or not met or (entry.study, entry.run) == but:
+        for entry in self._released(but):
+            if not self._meets(entry, tokens):
                 continue
             if entry.epsilon is not None and entry.delta is not None:
                 pairs.append((entry.epsilon, entry.delta))
@@ -252,8 +257,8 @@ class Ledger:
         return _smallest_atom([*shared.values(), *others]) if others else None
 
     def _meets(self, entry: Entry, tokens: NDArray[np.uint64]) -> bool:
-        path = self.folder / "cohorts" / entry.cohort
-        return not path.exists() or bool(_among(tokens, np.frombuffer(path.read_bytes(), "<u8")).any())
+        cohort = self.cohort(entry)
+        return cohort is None or bool(_among(tokens, cohort).any())
 
     def _released(self, but: tuple[str, str] | None) -> list[Entry]:
         return [e for e in self._runs().values() if e.state == "released" and (e.study, e.run) != but]
@@ -300,6 +305,7 @@ class Ledger:
             for fold in claim.folds:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
+            said += [f"{_TOLD}{claim.told}"]
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
             return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
@@ -443,11 +449,12 @@ class Ledger:
 
 _SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
 _FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
+_TOLD = "told "  # in the note of a run, before the number of effects on each response that the other sites get
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
 
 def _noted(note: str, what: str) -> str:
-    """What a note says of scales or folds; empty where it says nothing of them."""
+    """What a note says of scales, folds or effects; empty where it says nothing of them."""
     return next((part.removeprefix(what) for part in note.split("; ") if part.startswith(what)), "")
 
 

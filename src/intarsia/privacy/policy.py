@@ -21,6 +21,7 @@ RULES = {
     "duplicate": "two identical columns",
     "dominant": "one subject carries most of a column's variance, or a few nearly all of it",
     "decodable": "columns that the self-attack decoded",
+    "readable-response": "a response of few values that other sites can read from their own results",
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",
     "near-duplicate": "two columns that differ in few subjects",

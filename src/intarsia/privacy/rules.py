@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import isinf
 
-from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
+from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
@@ -195,7 +195,7 @@ def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
 def attack(facts: Facts, policy: Policy) -> list[Finding]:
     if not policy.self_attack or not facts.attack_ran:
         text = "self-attack: switched off, so nobody knows which columns a leaked key would expose."
-        return [Finding("self-attack", WARN, text)]
+        return [Finding("self-attack", WARN, text), *readable(facts)]
     out = []
     decoded = tuple(c.name for c in facts.own_columns if c.attacked == "exact")
     if decoded:
@@ -206,15 +206,34 @@ def attack(facts: Facts, policy: Policy) -> list[Finding]:
         out.append(Finding("decodable", WARN, text, len(decoded), columns=decoded))
     theory = tuple(
         c.name for c in facts.own_columns
-        if c.attacked is None and c.theory_unknown is not None and c.theory_unknown < 0.01
+        if c.attacked is None and c.theory_unknown is not None and c.theory_unknown < BY_THEORY
     )  # fmt: skip
     if theory:
         text = f"decodable: {_list(theory)} would be decoded by theory if Φ leaked (not tried here: time or size)."
         out.append(Finding("decodable", WARN, text, len(theory), columns=theory))
+    out += readable(facts)
     if not facts.attack_complete:
         text = f"self-attack: stopped after {policy.attack_seconds:g} s; the most exposed columns were tried first."
         out.append(Finding("self-attack", NOTE, text, policy.attack_seconds))
     return out or [Finding("self-attack", OK, "self-attack: no column was decoded, even with Φ known.")]
+
+
+def readable(facts: Facts) -> list[Finding]:
+    """A response that a site reads from its own results: they are sums over the response (or its sketch, and every site knows Φ)
+    with weights that it knows."""
+    found = facts.readable
+    if not found:
+        return []
+    if facts.kind == "gram":
+        how, remedy = "knows the weights of these sums", "Fewer columns, or more subjects"
+    else:
+        how, remedy = "knows Φ, and with it the weights of these sums", "Smaller m, more subjects, or differential privacy"
+    text = (
+        f"readable-response: each other site gets the effects of its own columns on {_list(found)}; in all runs on these people "
+        f"they are {facts.told} sums over its values for {facts.n} subjects. A site {how}, and works out who has a rarer value, "
+        f"without the server's help. {remedy}; or override 'readable-response'."
+    )
+    return [Finding("readable-response", REFUSE, text, len(found), columns=found)]
 
 
 def precision(facts: Facts) -> list[Finding]:

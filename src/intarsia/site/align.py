@@ -71,6 +71,27 @@ def canonical(ids: Iterable[Any], rules: Sequence[str]) -> list[str]:
     return texts
 
 
+def written(ids: Iterable[Any]) -> str:
+    """How a site's ids are written, where another site may write the same ones otherwise; counts, never an id."""
+    texts = [str(value) for value in ids]
+    if not texts:
+        return ""
+    digits = [text for text in texts if text.strip().isdecimal()]
+    facts = (
+        ("with leading zeros", sum(text.strip().startswith("0") and len(text.strip()) > 1 for text in digits)),
+        ("ending in .0", sum(text.strip().endswith(".0") for text in texts)),
+        ("with spaces around them", sum(text != text.strip() for text in texts)),
+    )
+    small = sum(text != text.upper() for text in texts)
+    decimals = sum(_INTEGER.fullmatch(text.strip()) is not None for text in texts) - len(digits)
+    kind = "numbers and texts" if digits else "texts"
+    if len(digits) + decimals == len(texts):
+        kind = "numbers with decimals" if decimals else "whole numbers"
+    said = [kind, *(f"{count:,} {what}" for what, count in facts if count)]
+    said += [f"{small:,} with small letters"] if 0 < small < len(texts) else []
+    return "ids are " + ", ".join(said)
+
+
 def _texts(values: list[Any], integral: bool) -> list[str]:
     missing = sum(value is None or value != value for value in values)
     if missing:

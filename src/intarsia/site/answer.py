@@ -5,6 +5,7 @@ refusal that crosses the wall is a code and fixed words: neither a label nor a c
 `problems.jsonl` of the study's run folder.
 """
 
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,16 +80,21 @@ def _entry(payload: Mapping[str, bytes], name: str) -> bytes:
 
 
 def scrub(site: Site, study: Study | None, error: Exception) -> str:
-    """What the server is told; the whole story is noted once, at the site."""
-    if isinstance(error, IntarsiaError):
-        story = str(error)
-    else:  # not our words: they might quote a value, so only the places are kept
-        story = " > ".join(f"{place.name}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__))
+    """What the server is told; the whole story is noted at the site, and the same story once."""
+    places = [f"{place.name}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)]
+    # Words that are not ours might quote a value, so only the places are kept of such errors.
+    story = str(error) if isinstance(error, IntarsiaError) else " > ".join(places)
     code = type(error).__name__
-    if study is not None:
-        site.run_store(study).problem(code, story)
-    elif site.folder is not None:
-        note_problem(site.folder, code, story)
+    kind = " > ".join([code, *places[-3:]])
+    with contextlib.suppress(OSError):  # a full disk makes no answer of a refusal
+        try:
+            store = None if study is None else site.run_store(study)
+        except IntarsiaError:  # the run folder is another study's
+            store = None
+        if store is not None:
+            store.problem(code, story, kind)
+        elif site.folder is not None:
+            note_problem(site.folder, code, story, kind)
     if study is None and isinstance(error, IntarsiaError):
         return REFUSALS[StudyError]
     return next((words for kind, words in REFUSALS.items() if isinstance(error, kind)), REFUSED)

@@ -5,11 +5,12 @@ nothing, books nothing and keeps nothing. It names columns, levels and counts: f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import InputError, IntarsiaError
 from intarsia.privacy.policy import Policy
+from intarsia.site.align import written
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.kept_rows import KeptRows
@@ -17,6 +18,7 @@ from intarsia.site.data.suspects import suspected_codes
 from intarsia.site.data.table import Table
 from intarsia.site.dry_groups import judge_groups, profile_of_complete
 from intarsia.site.key import SketchKey
+from intarsia.site.predict_rules import foreseen
 from intarsia.site.prepared_table import PreparedTable
 from intarsia.site.response_kinds import kinds_of, prepared
 from intarsia.site.site import Site
@@ -53,6 +55,7 @@ class StudyReport:
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()  # what joint predictions would tell, and whether this site will have to refuse them
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class SiteReport:
     unlisted: bool  # no list of features: every column without another role is one
     problems: tuple[str, ...] = ()
     studies: tuple[StudyReport, ...] = field(default=())
+    id_form: str = ""  # how ids are written, where another site may write them otherwise
     withdrawn: int = 0  # subjects of the table who withdrew; they are not among `n`
 
     @property
@@ -81,12 +85,15 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     """Look at the site's table and at the accepted studies; nothing is written anywhere."""
     site = site_folder.site()
     table = site.table()
-    problems = []
-    for trial in (table.ids if table.has_id else _no_id, lambda: check_covariates(table)):
-        try:
-            trial()
-        except InputError as error:
-            problems.append(str(error))
+    problems, form = [], ""
+    try:
+        form = written(table.ids() if table.has_id else _no_id())
+    except InputError as error:
+        problems.append(str(error))
+    try:
+        check_covariates(table)
+    except InputError as error:
+        problems.append(str(error))
     try:
         kinds, graded = _kinds(site, table, studies)
     except InputError as error:
@@ -104,9 +111,10 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
         site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, graded, gaps)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
         unlisted=site_folder.settings.get("features") is None and bool(roles.features),
-        problems=tuple(problems), withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
-        studies=tuple(_study(site_folder, table, study) for study in studies) if found is not None or gaps
-        else (),
+        problems=tuple(problems), id_form=form,
+        withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
+        studies=tuple(_with_predictions(site, table, study, _study(site_folder, table, study)) for study in studies)
+        if found is not None or gaps else (),
     )  # fmt: skip
 
 
@@ -129,7 +137,7 @@ def _yes(table: Table, name: str, said: Mapping[str, Any]) -> list[str]:
     return [f"yes is {said.get('yes', table.layout.shown(name)[0])}{chosen}"]
 
 
-def _no_id() -> None:
+def _no_id() -> Any:
     raise InputError('site.toml names no id column, so subjects cannot be matched. Say which it is: id = "…" under [table].')
 
 
@@ -152,7 +160,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
                 note = "one value only: left out" if table.constant == "drop" else "one value only: refused"
                 values = 1
             else:
-                note = kinds.get(name, _outcome(values)) if role == "response" else _feature(values, name in whole)
+                note = kinds.get(name, _outcome(name, values)) if role == "response" else _feature(values, name in whole)
             if name in suspects:
                 suspect = suspects[name]
                 code = f"{suspect.count:,} times {suspect.code}, far from all other values: a code for missing? (missing_codes)"
@@ -170,12 +178,18 @@ def _constant(table: Table, found: Profile) -> set[str]:
     return {label for label in table.labels if judged.get(label, 1) < 2}
 
 
-def _outcome(values: int | None) -> str:
+def _outcome(name: str, values: int | None) -> str:
     """Outcomes that the linear model would take for measurements: say so."""
     if values == 2:
-        return 'two values: a yes/no outcome. Say kinds = { … = "binary" } for odds ratios, else effects are differences in risk'
+        return (
+            f'two values: a yes/no outcome. Say kinds = {{ {name} = "binary" }} for odds ratios, else effects are differences '
+            "in risk"
+        )
     if values is not None and 2 < values <= MOST_LEVELS:
-        return f"{values} values: taken as equally spaced scores; if they are categories, bring one yes/no column for each"
+        return (
+            f'{values} values, taken as numbers. Grades in order: say kinds = {{ {name} = "ordinal" }}; categories without an '
+            "order: bring one yes/no column for each"
+        )
     return ""
 
 
@@ -215,6 +229,11 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
         alone = columns_alone(table, checks[""].verdict.policy)
         notes += tuple(f"not looked at in a private study, for you alone: {text}" for text in (*alone.refused, *alone.warnings))
     return StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)
+
+
+def _with_predictions(site: Site, table: Table, study: Study, found: StudyReport) -> StudyReport:
+    columns = len(table.features) + len(table.covariates)
+    return replace(found, predictions=tuple(foreseen(study, site.name, columns, site.predict_rules)))
 
 
 def columns_alone(table: Table, policy: Policy) -> StudyReport:

@@ -2,8 +2,9 @@
 
 A mean is a sum of a subject's values with weights that a server may have chosen: the site cannot check a fit. One sum may hide
 every column and two of them show two: x₁ + x₂ and x₁ − x₂. So a column is given away if all sums that an owner gets explain it
-together, those of earlier runs about the same people among them. A spread tells the size of a sum where one sum makes up
-nearly all of it, and counts as that sum.
+together, those of earlier runs about the same people among them. Spreads are equations too, in squares: as many as there are
+responses. Where so many sums, beside those that the means tell, make up nearly all of the spreads, they count as told. A
+covariate's share of a spread is a sum of sizes and counts as one.
 """
 
 import hashlib
@@ -19,84 +20,152 @@ from intarsia.wire.container import pack, unpack, write
 
 Array = NDArray[np.float64]
 FOLDER = "predicted"
+ANYBODY = "anybody"  # an owner without a pinned key
 SUBJECTS_PER_SUM = 3  # with fewer, chance alone explains columns
-_TO, _ROUNDS = "to.", 20
+ROUNDING = 1 / 12  # variance of what rounding takes away, in steps²
+_PARTS = ("weights", "sizes", "centres", "steps")
+_ROUNDS = 20  # of the search for the largest sums in the spreads; it is quick where they are nearly all
 
 
 @dataclass(frozen=True)
-class Sums:
-    """The sums that one owner gets: weights (column, sum) of the columns by name, in the columns' own units."""
+class Told:
+    """What one owner gets about a subject, in steps of the rounding.
+
+    `weights` (column, sum) are those of the columns in their own units, `sizes` those of their distances from `centres`; `steps`
+    (slice, response) are the rounding's own, `bits` what all the numbers can tell.
+    """
 
     columns: tuple[str, ...]
     weights: Array
+    sizes: Array
+    centres: Array
+    steps: Array
+    bits: float
 
-    def of(self, values: Array, columns: Sequence[str]) -> Array:
+    def sums(self, values: Array, columns: Sequence[str]) -> Array:
         """The sums of these subjects (subject, sum); a column that is not there counts as nothing."""
-        at = {label: k for k, label in enumerate(self.columns)}
-        known = [k for k, label in enumerate(columns) if label in at]
-        return values[:, known] @ self.weights[[at[columns[k]] for k in known]]
+        here, at = self._known(columns)
+        return np.asarray(values[:, here] @ self.weights[at])
+
+    def sums_of_sizes(self, values: Array, columns: Sequence[str]) -> Array:
+        here, at = self._known(columns)
+        return np.asarray(np.abs(values[:, here] - self.centres[at]) @ self.sizes[at])
+
+    def _known(self, columns: Sequence[str]) -> tuple[list[int], list[int]]:
+        place = {label: k for k, label in enumerate(self.columns)}
+        here = [k for k, label in enumerate(columns) if label in place]
+        return here, [place[columns[k]] for k in here]
 
 
 def columns_of(model: SiteModel) -> tuple[str, ...]:
     return (*model.units.features, *model.units.covariates)
 
 
-def sums(model: SiteModel, values: Array, spreads: Array | None, responses: Sequence[int], nearly: float) -> Sums:
-    """What a site's part tells of these subjects' columns; `spreads` is the part's second slice, where it has one."""
-    c, u = model.coefficients, model.units
-    scale = np.concatenate([u.x_scale, u.z_scale])
-    means = np.vstack([c.mean + c.to_predict, c.covariate_mean + c.covariate_to_predict])
-    found = [means[:, q] for q in responses]
-    if spreads is not None and c.draws is not None:
-        V, W = np.split((values - np.concatenate([u.x_mean, u.z_mean])) / scale, [len(u.features)], axis=1)
-        for q in responses:
-            total = (len(c.draws) - 1) * float(((spreads[:, q] - np.abs(W) @ c.covariate_sd[:, q]) ** 2).sum())
-            leading = _leading(V, c.draws[:, :, q] - c.draws[:, :, q].mean(axis=0))
-            if total > 0 and float(((V @ leading) ** 2).sum()) > nearly * total:
-                found.append(np.concatenate([leading, np.zeros(len(u.covariates))]))
-    return Sums(columns_of(model), np.stack(found, axis=1) / scale[:, None])
+def told_now(
+    model: SiteModel, values: Array, owned: tuple[list[int], Array], bits: float, before: Array, nearly: float
+) -> Told:  # fmt: skip
+    """What a site's part tells of these subjects' columns, (subject, column) in their own units.
+
+    `owned` are the owner's responses and the steps of their means and, where the part has them, of their spreads; `before`
+    (subject, sum) is what other fits told the owner about these subjects.
+    """
+    c, u, (responses, steps) = model.coefficients, model.units, owned
+    scale, centres = np.concatenate([u.x_scale, u.z_scale]), np.concatenate([u.x_mean, u.z_mean])
+    means = np.vstack([c.mean + c.to_predict, c.covariate_mean + c.covariate_to_predict])[:, responses]
+    weights, sizes = means / scale[:, None] / steps[0], np.zeros((len(scale), 0))
+    if len(steps) > 1 and c.draws is not None:
+        V = (values - centres) / scale
+        draws = c.draws[:, :, responses] - c.draws[:, :, responses].mean(axis=0)
+        stacked = draws.transpose(2, 0, 1).reshape(len(draws) * len(responses), len(u.features)) / np.sqrt(max(len(draws) - 1, 1))
+        found = _in_spreads(V[:, : len(u.features)], stacked, np.hstack([V @ means, before]), len(responses), nearly)
+        squares = np.concatenate([found, np.zeros((len(u.covariates), found.shape[1]))])
+        weights = np.hstack([weights, squares / scale[:, None] / steps[1].min()])
+        sizes = np.concatenate([np.zeros((len(u.features), len(responses))), c.covariate_sd[:, responses]])
+        sizes = sizes / scale[:, None] / steps[1]
+    return Told(columns_of(model), weights, sizes, centres, steps, bits)
 
 
-def _leading(V: Array, draws: Array) -> Array:
-    """The sum of columns that makes up most of the spread: by power iteration, which is quick where it makes up nearly all."""
-    v = draws @ draws[np.argmax((draws**2).sum(axis=1))]
-    weights: Array = np.zeros(draws.shape[1])
+def _in_spreads(V: Array, draws: Array, known: Array, count: int, nearly: float) -> Array:
+    """The `count` sums (column, sum) that make up nearly all of the spreads but for what is known; none where there are more."""
+    basis, length, _ = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)
+    basis = basis[:, length > 1e-9 * length.max(initial=0.0)]
+    basis = np.hstack([np.ones((len(V), 1)) / np.sqrt(len(V)), basis])  # what all have in common tells nobody apart
+
+    def unknown(sums: Array) -> Array:
+        return np.asarray(sums - basis @ (basis.T @ sums))
+
+    if not draws.size:
+        return np.zeros((draws.shape[1], 0))
+    order = np.argsort((draws**2).sum(axis=1))[::-1]
+    at = np.zeros((len(draws), min(count, *draws.shape)))
+    at[order[: at.shape[1]], np.arange(at.shape[1])] = 1.0
+    total = sum(float((unknown(V @ some.T) ** 2).sum()) for some in np.array_split(draws, max(1, len(draws) // 100)))
+    if total <= 0:
+        return np.zeros((draws.shape[1], 0))
     for _ in range(_ROUNDS):
-        length = float(np.linalg.norm(v))
-        if length == 0:
-            break
-        weights = draws.T @ (v / length)
-        v = draws @ (V.T @ (V @ weights))
-    return weights
+        at = np.linalg.qr(draws @ (V.T @ unknown(V @ (draws.T @ at))))[0]
+    sums = np.asarray(draws.T @ at)
+    return sums if float((unknown(V @ sums) ** 2).sum()) > nearly * total else sums[:, :0]
 
 
-def largest_share(values: Array, told: Array, step: float) -> float:
-    """How much of any column the sums told about these subjects explain (R²). `step`: differences below it do not show."""
+def largest_share(values: Array, told: Array) -> float:
+    """How much of any column the sums told about these subjects, in steps of the rounding, explain (R²)."""
     if not values.shape[1] or not told.shape[1]:
         return 0.0
     if len(values) < SUBJECTS_PER_SUM * told.shape[1]:
         return 1.0
-    left, sizes, _ = np.linalg.svd(told - told.mean(axis=0), full_matrices=False)
-    basis = left[:, sizes > step * np.sqrt(len(told))]
+    basis, sizes, _ = np.linalg.svd(told - told.mean(axis=0), full_matrices=False)
+    seen = sizes**2 / (sizes**2 + len(told) * ROUNDING)  # of each direction; the rest is lost in the rounding
     off = values - values.mean(axis=0)
     length = (off**2).sum(axis=0)
-    return float(np.max(((basis.T @ off) ** 2).sum(axis=0) / np.where(length > 0, length, np.inf), initial=0.0))
+    return float(np.max(seen @ (basis.T @ off) ** 2 / np.where(length > 0, length, np.inf), initial=0.0))
 
 
-def remember(folder: Path, fit_digest: str, people: NDArray[np.uint64], told: dict[str, Sums]) -> None:
+@dataclass(frozen=True)
+class People:
+    """Whom a part is about: the subjects as the site's ledger knows them, and a digest of each one's numbers."""
+
+    tokens: NDArray[np.uint64]
+    numbers: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, tokens: NDArray[np.uint64], part: Array) -> "People":
+        """`part` is (slice, subject, response); in the order of the tokens."""
+        rows = np.ascontiguousarray(part.transpose(1, 0, 2))
+        digests = [int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little") for row in rows]
+        order = np.argsort(tokens, kind="stable")
+        return cls(tokens[order], np.array(digests, dtype=np.uint64)[order])
+
+    def met(self, other: "People") -> NDArray[np.bool_]:
+        """Which of these are among the others."""
+        return np.isin(self.tokens, other.tokens, kind="sort")
+
+    def told_the_same(self, other: "People") -> bool:
+        """Whether everybody in both has the same numbers in both."""
+        return np.array_equal(self.numbers[self.met(other)], other.numbers[other.met(self)])
+
+
+def remember(folder: Path, fit_digest: str, told: dict[str, tuple[People, Told]]) -> None:
     """Keep what leaves about whom and for whom (`joint_prediction._party`), for the site alone; people are keyed tokens."""
-    columns = next(iter(told.values())).columns if told else ()
-    arrays = {"people": np.sort(people).view(np.int64), **{_TO + owner: one.weights for owner, one in told.items()}}
-    raw = pack("told", {"columns": list(columns), "fit_digest": fit_digest}, arrays)
     where = folder / FOLDER
     where.mkdir(mode=0o700, exist_ok=True)
-    write(where / hashlib.sha256(raw).hexdigest()[:32], raw, mode=0o600)
+    for owner, (people, one) in told.items():
+        header = {"owner": owner, "columns": list(one.columns), "fit_digest": fit_digest, "bits": one.bits}
+        whom = {"people": people.tokens.view(np.int64), "numbers": people.numbers.view(np.int64)}
+        raw = pack("told", header, whom | {name: getattr(one, name) for name in _PARTS})
+        write(where / hashlib.sha256(raw).hexdigest()[:32], raw, mode=0o600)
 
 
-def told_before(folder: Path, fit_digest: str, people: NDArray[np.uint64], owner: str) -> Iterator[Sums]:
-    """The sums of other fits that this owner got about any of these people."""
+def told_before(folder: Path, fit_digest: str, people: People, owner: str, steps: Array) -> Iterator[Told]:
+    """What this owner, or one who may be it, was told about any of these people: numbers other than those told now, each once."""
+    known = [(fit_digest, steps, people)]
     for path in sorted((folder / FOLDER).glob("*")):
         header, arrays = unpack(path, "told")
-        met = np.isin(people, arrays["people"].view(np.uint64), kind="sort").any()
-        if header["fit_digest"] != fit_digest and met and _TO + owner in arrays:
-            yield Sums(tuple(header["columns"]), arrays[_TO + owner])
+        others = People(arrays["people"].view(np.uint64), arrays["numbers"].view(np.uint64))
+        same_owner = header["owner"] == owner or ANYBODY in (header["owner"], owner)
+        if not same_owner or not people.met(others).any():
+            continue
+        fit, step = header["fit_digest"], arrays["steps"]
+        if not any(fit == f and np.array_equal(step, s) and others.told_the_same(p) for f, s, p in known):
+            known.append((fit, step, others))
+            yield Told(tuple(header["columns"]), **{name: arrays[name] for name in _PARTS}, bits=header["bits"])

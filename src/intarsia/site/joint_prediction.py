@@ -6,22 +6,23 @@ it, and a request's name is answered for one digest and one set of values only.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import FederationError, InputError, MessageError, PrivacyError
-from intarsia.site import given_away
+from intarsia.errors import FederationError, InputError, MessageError
+from intarsia.site import given_away, prediction_gate
 from intarsia.site.align import Tokens, tokenise
 from intarsia.site.data.table import Table
-from intarsia.site.given_away import Sums
 from intarsia.site.key import SketchKey
 from intarsia.site.masks import Fixed, from_fixed, masked, to_fixed, with_tags
+from intarsia.site.predict_rules import rounded, steps
 from intarsia.site.prediction import Prediction, SiteModel
+from intarsia.site.prediction_gate import Leaving
 from intarsia.site.rank_normal import Scores
+from intarsia.site.run_store import alone
 from intarsia.site.site_ledger import open_ledger
 from intarsia.site.table_settings import for_new_subjects
 from intarsia.site.withdrawal import refuse_withdrawn
@@ -35,36 +36,12 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Parts of a prediction are in standard deviations: 2⁻⁴⁰ ≈ 1e-12 apart, up to ± 2 million.
 FIXED_BITS = 40
-STEP = 2.0**-FIXED_BITS
-MOST_DIGITS = 12
 LARGEST_PART = 2.0**12  # no honest part comes near it; a part that coefficients of a liar's choice made larger is cut
 MOST_SITES = 255  # sums of their parts stay so far below the tags' prime that no two of them are alike modulo it
+# Where no keys are pinned, masks come from a key that all sites have, and a name is whatever the study file says: what leaves for
+# one owner of responses counts as told to all.
+ANY_SITE = "any site"
 LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of the study: beyond, it is in other units
-
-
-@dataclass(frozen=True)
-class PredictRules:
-    """The site's own rules, from [predict] of its site.toml: how few subjects, whether parts may give nearly one column away, and
-    with how many decimals a part leaves, in standard deviations of the response.
-
-    A sum of twelve decimals has room for forty columns of two values, one behind the other.
-    """
-
-    min_subjects: int = 0
-    one_column: str = "refuse"
-    digits: int = MOST_DIGITS
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "PredictRules":
-        unknown = sorted(set(given) - {"min_subjects", "one_column", "digits"})
-        rules = cls(**given) if not unknown else cls()
-        counts = type(rules.min_subjects) is int and type(rules.digits) is int and 1 <= rules.digits <= MOST_DIGITS
-        if unknown or not counts or rules.one_column not in ("refuse", "allow"):
-            raise InputError(
-                '[predict] of site.toml knows min_subjects = N, one_column = "refuse" or "allow", and digits from 1 to '
-                f"{MOST_DIGITS}."
-            )
-        return rules
 
 
 @dataclass(frozen=True)
@@ -78,32 +55,46 @@ class NewSubjects:
 
 
 def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
-    """This site's masked part for every other owner of responses."""
-    model = site.model(study)
+    """This site's masked part for every other owner of responses.
+
+    One at a time at a site, whatever the runs: two at the same moment would each not know what the other tells.
+    """
+    with alone(site.folder):
+        return _part(site, study, request, data, id)
+
+
+def _part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
+    model, rules, store = site.model(study), site.predict_rules, site.run_store(study)
     new = _read(site, study, model, request, data, id)
     asked = _request(study, model, request, new)
-    values = np.round(_own_part(model, new), site.predict_rules.digits)
-    leaves = [owner for owner in dict.fromkeys(asked.owners.values()) if owner != site.name]
-    told, people = _told(model, new, values, asked, study, leaves), _people(site, new)
-    parties = {_party(study, owner): one for owner, one in told.items()}
-    share = max(_of_sizes(model, new, values, asked, leaves), _of_columns(site, model, new, people, parties))
-    if share > _allow(site, study, asked, share):
-        note = {"rule": "one_column", "largest_share": round(share, 4), "allowed_by": "[predict] of site.toml"}
-        site.run_store(study).replace(f"request-{request}.override.json", json.dumps(note).encode())
-    once = f"{asked.digest()} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()}".encode()
-    if site.run_store(study).put(f"request-{request}", once) != once:
+    prediction_gate.check_number(site, study, asked.n)
+    prediction_gate.check_new(site, study, new.table.ids())
+    exact = _own_part(model, new)
+    step = steps(exact, rules.digits)
+    people = None if site.folder is None else open_ledger(site.folder).token_of_each(new.table.ids()[new.tokens.rows])
+    leaving = Leaving(model, np.hstack([new.X, new.Z]), rounded(exact, step), step, people)
+    note: dict[str, Any] = {"digits": rules.digits, "loosened": rules.loosened, "owners": {}}
+    owners = {owner: _at(asked, model, owner) for owner in dict.fromkeys(asked.owners.values()) if owner != site.name}
+    parts, told = {}, {}
+    for who, at in _told_apart(study, owners).items():
+        party = _party(study, who)
+        about, one, note["owners"][who] = prediction_gate.judge(site, study, leaving, party, at)
+        if about is not None:
+            told[party] = (about, one)
+    for owner, at in owners.items():
+        fixed = _tagged(site, study, asked, owner, to_fixed(leaving.part[:, :, at], FIXED_BITS))
+        parts[owner] = masked(site.name, _pair_secrets(site, study, asked, owner), fixed)
+    once = f"{asked.digest()} {hashlib.sha256(np.ascontiguousarray(leaving.part).tobytes()).hexdigest()}".encode()
+    if store.put(f"request-{request}", once) != once:
         raise FederationError(
             f"Prediction {request!r} was asked with other data before. Masks are used once: choose another name."
         )
-    parts = {}
-    for owner in leaves:
-        fixed = _tagged(site, study, asked, owner, to_fixed(values[:, :, _at(asked, model, owner)], FIXED_BITS))
-        parts[owner] = masked(site.name, _pair_secrets(site, study, asked, owner), fixed)
     bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
     message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
-    if site.folder is not None and people is not None:
-        given_away.remember(site.folder, asked.fit_digest, people, parties)
-    site.run_store(study).sent(f"prediction {request}", message)
+    store.put(f"request-{request}.told.json", json.dumps(note, indent=1).encode())
+    if site.folder is not None:
+        given_away.remember(site.folder, asked.fit_digest, told)
+    store.sent(f"prediction {request}", message)
     return message
 
 
@@ -177,61 +168,15 @@ def _request(study: Study, model: SiteModel, request: str, new: NewSubjects) -> 
     return Request(study.hash, request, owners, model.coefficients.fit_digest, new.tokens.mac(), new.tokens.n)
 
 
-def _allow(site: "Site", study: Study, asked: Request, share: float) -> float:
-    """Refuse what may not be predicted; returns the share of one column above which the site's own permission was needed."""
-    fewest = max(study.predict.min_subjects, site.predict_rules.min_subjects)
-    if asked.n < fewest:
-        raise PrivacyError(
-            f"A joint prediction for {asked.n} subjects is refused: at least {fewest} are needed, "
-            "so that no sum is about a few people."
-        )
-    if share > study.predict.max_column_share and site.predict_rules.one_column == "refuse":
-        raise PrivacyError(
-            "What this site's part of the prediction tells one owner of responses, together with what earlier fits told it about "
-            "the same subjects, is nearly one of the site's own columns, so it would hand that column over "
-            f"(R² above {study.predict.max_column_share:g}); or there are fewer than {given_away.SUBJECTS_PER_SUM} subjects for "
-            'each sum, too few to tell. If the site agrees to that, set [predict] one_column = "allow" in its site.toml.'
-        )
-    return study.predict.max_column_share
-
-
-def _of_sizes(model: SiteModel, new: NewSubjects, values: Array, asked: Request, leaves: list[str]) -> float:
-    """How much of any column's size the spreads that leave for one owner explain (R²)."""
-    u = model.units
-    sizes = np.abs(np.hstack([(new.X - u.x_mean) / u.x_scale, (new.Z - u.z_mean) / u.z_scale]))
-    found = [given_away.largest_share(sizes, values[1][:, _at(asked, model, owner)], STEP) for owner in leaves if len(values) > 1]
-    return max(found, default=0.0)
-
-
-def _told(
-    model: SiteModel, new: NewSubjects, values: Array, asked: Request, study: Study, leaves: list[str]
-) -> dict[str, Sums]:  # fmt: skip
-    """The sums of the site's columns that each owner gets."""
-    raw, spreads = np.hstack([new.X, new.Z]), values[1] if len(values) > 1 else None
-    nearly = study.predict.max_column_share
-    return {owner: given_away.sums(model, raw, spreads, _at(asked, model, owner), nearly) for owner in leaves}
-
-
-def _of_columns(
-    site: "Site", model: SiteModel, new: NewSubjects, people: NDArray[np.uint64] | None, told: Mapping[str, Sums]
-) -> float:  # fmt: skip
-    """How much of any column all sums explain that one owner has of these subjects, those of earlier fits among them."""
-    raw, columns, found, digest = np.hstack([new.X, new.Z]), given_away.columns_of(model), 0.0, model.coefficients.fit_digest
-    for owner, now in told.items():
-        before = [] if site.folder is None or people is None else given_away.told_before(site.folder, digest, people, owner)
-        known = np.hstack([one.of(raw, columns) for one in (now, *before)])
-        found = max(found, given_away.largest_share(raw, known, STEP))
-    return found
+def _told_apart(study: Study, owners: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The responses of all owners by who is told of them; see `ANY_SITE`."""
+    return owners if study.agrees or not owners else {ANY_SITE: sorted(q for at in owners.values() for q in at)}
 
 
 def _party(study: Study, owner: str) -> str:
-    """Who an owner is, under whatever name a study file has it: by its pinned key, where it has one."""
-    return hashlib.sha256((study.site(owner).signing_key or owner).encode()).hexdigest()[:32]
-
-
-def _people(site: "Site", new: NewSubjects) -> NDArray[np.uint64] | None:
-    """The new subjects as the site's ledger knows them; None for a site without a folder, which remembers nothing."""
-    return None if site.folder is None else open_ledger(site.folder).token_of_each(new.table.ids())
+    """Who an owner is, under whatever name a study file has it: its pinned key."""
+    known = study.site(owner).signing_key if study.agrees else None
+    return given_away.ANYBODY if known is None else hashlib.sha256(known.encode()).hexdigest()[:32]
 
 
 def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any, id: Any) -> NewSubjects:

@@ -71,15 +71,19 @@ class SketchKey:
             if overwrite:
                 target.unlink(missing_ok=True)
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+            except OSError:
+                target.unlink(missing_ok=True)  # half a key would stand in the way of the next
+                raise
         except FileExistsError:
             raise KeyFileError(
                 f"{target} exists already and is kept: a lost key cannot be made again. Choose another name or ask to overwrite."
             ) from None
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise KeyFileError(f"Cannot write the key file {target}: {why}.") from None
+            raise KeyFileError(f"Cannot write the key file {target}: {why}. Nothing is left of it.") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SketchKey":

@@ -24,13 +24,14 @@ from intarsia.privacy import dp, grid
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import ColumnFacts, Facts
 from intarsia.privacy.gate import Verdict, judge
+from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
-from intarsia.site.data.columns import profile
+from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
-from intarsia.site.self_attack import attack_blind, attack_columns
+from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
 from intarsia.site.sketch.terms import SketchTerms
@@ -104,17 +105,21 @@ def _looked_at(
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
     facts = _public_facts(table, study, site, n, own.announced or {})
+    now = _told_now(facts)
+    facts = replace(facts, told=now)
     claim = None
     if ledger is not None:
         tokens = ledger.tokens(_ids(table, chosen))
         claim = Claim(
-            study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta
+            study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta,
+            told=now,
         )  # fmt: skip
         if not own.dry:
             ledger.bind(claim)
         this = (study.id, study.run)
         facts = replace(
-            facts, history_m=ledger.history(tokens, but=this), earlier_budget=ledger.budget(tokens, but=this),
+            facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
+            earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
         )  # fmt: skip
     hasher = None if ledger is None else ledger.content_hasher()
@@ -135,6 +140,7 @@ def _looked_at(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
+        facts = replace(facts, own_columns=_told_by_results(facts, found))
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
         under = () if gram else (key.fingerprint, order_mac)
@@ -153,6 +159,26 @@ def _looked_at(
     if claim is not None and ledger is not None and verdict.refused and not own.dry:
         ledger.refuse(claim, (f.rule for f in verdict.refused))
     return Preflight(site, study, facts, verdict, guarantee, clip, ledger, claim, key.study_fingerprint(study.hash))
+
+
+def _told_now(facts: Facts) -> int:
+    """How many effects on each of this site's responses the other sites get, all columns of all of them taken together; of a
+    sketch no more than m of them tell anything."""
+    if not facts.responses or not facts.other_sites:
+        return 0
+    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
+    return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
+
+
+def _told_by_results(facts: Facts, found: Profile) -> tuple[ColumnFacts, ...]:
+    """What a site that has the results of every run on these people works out of each response, by theory."""
+    if not facts.told:
+        return facts.own_columns
+    share = facts.told / facts.n
+    laws = {name: law for name, law in found.laws.items() if name in facts.responses}
+    unknown = exposures(laws, min(share, 1.0))
+    more = {name: 1.0 if share >= 1 else 1 - left / (1 - share) for name, left in unknown.items()}
+    return tuple(replace(one, told_more=more.get(one.name)) for one in facts.own_columns)
 
 
 class SharedScale(NamedTuple):
@@ -203,6 +229,7 @@ def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapp
         delta=study.privacy.delta, other_sites=len(study.sites) > 1,
         folds=study.sketch.folds or 1,
         own_columns=tuple(ColumnFacts(label, 0, None, 0, 0.0) for label in labels),
+        responses=frozenset(table.responses),
     )  # fmt: skip
 
 

@@ -45,6 +45,14 @@ def kinds_of(study: Study, site: str, own: Kinds) -> dict[str, dict[str, Any]]:
                     "read its effects by study.toml: correct one of the two. Nothing was sent."
                 )
         out[name] = {**told, **said}
+    for name, said in out.items():
+        # No study file reaches for a column that the site does not bring: whether an event came leaves with the times.
+        if "event" in said and "event" not in own.get(name, {}):
+            raise InputError(
+                f"study.toml takes column {said['event']!r} of this site for the event of {name!r}. A column that has no role "
+                f'here is read only if the site says so itself: kinds = {{ {name} = {{ kind = "time", event = '
+                f'"{said["event"]}" }} }} under [table] of site.toml. Nothing was sent.'
+            )
     return out
 
 

@@ -2,20 +2,19 @@
 
 On disk the folder and its files are the owner's alone. Each item is written once and whole; a repeated step finds the
 item and sends the same bytes again, so a site never makes a second sketch under the same Φ. `sent.jsonl` lists every
-message that left, for the site's data officer.
+message that left, for the site's data officer, and `sent.counts.json` how often each was sent.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from intarsia.errors import FederationError
 from intarsia.privacy.ledger import lock
+from intarsia.site.counted_log import CountedLog
 
 
 class RunStore:
@@ -86,25 +85,18 @@ class RunStore:
         else:
             (self.folder / name).unlink(missing_ok=True)
 
-    def sent(self, step: str, content: bytes | None = None, size: int = 0, digest: str = "") -> None:
-        """Note a message that leaves the site."""
-        if content is not None:
-            size, digest = len(content), hashlib.sha256(content).hexdigest()
-        entry: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "step": step,
-            "bytes": size,
-            "sha256": digest,
-        }
-        self.log.append(entry)
+    def sent(self, step: str, content: bytes) -> None:
+        """Note a message that leaves the site; the same again is counted."""
+        entry: dict[str, object] = {"step": step, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        if entry not in self.log:
+            self.log.append(entry)
         if self.folder is not None:
-            with (self.folder / "sent.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            CountedLog(self.folder, "sent", limited=False).note(step, entry)
 
-    def problem(self, code: str, text: str) -> None:
+    def problem(self, code: str, text: str, place: str) -> None:
         """Note a refusal, in full, for the site's own operator."""
         if self.folder is not None:
-            note_problem(self.folder, code, text)
+            note_problem(self.folder, code, text, place)
 
     def need(self, name: str, remedy: str) -> bytes:
         content = self.get(name)
@@ -127,8 +119,9 @@ def alone(folder: Path | None) -> Iterator[None]:
         os.close(descriptor)
 
 
-def note_problem(folder: Path, code: str, text: str) -> None:
-    """One line in `problems.jsonl` of a run folder or, where no study is known, of the site's folder."""
-    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "code": code, "text": text}
-    with (folder / "problems.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+def note_problem(folder: Path, code: str, text: str, place: str) -> None:
+    """A line in `problems.jsonl` of a run folder or, where no study is known, of the site's folder.
+
+    Refusals from one place in our code are of one kind: nobody can push another kind out by sending many of one.
+    """
+    CountedLog(folder, "problems", limited=True).note(place, {"code": code, "text": text})

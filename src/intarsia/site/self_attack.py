@@ -5,7 +5,7 @@ come first and the time is bounded. Membership needs people who are not in the c
 play them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
@@ -49,10 +49,13 @@ def attack_columns(
 ) -> tuple[list[ColumnFacts], bool]:
     """Theory for every column of few values, then the real attack on the most exposed; False if not all were tried."""
     start = monotonic()
-    unknown = exposures(found.laws, phi.m / phi.n, seconds / 2)
+    # Responses first, should time run out: the other sites get effects on them.
+    first = set(table.responses)
+    unknown = exposures(found.laws, phi.m / phi.n, seconds / 2, first)
     facts = {f.name: replace(f, theory_unknown=unknown.get(f.name)) for f in found.facts}
     # Far beyond the threshold nothing is found; trying costs time only.
-    ranked = sorted((c for c in unknown if unknown[c] < 0.9), key=lambda c: (unknown[c], facts[c].off_mode))
+    ranked = [c for c in unknown if unknown[c] < 0.9]
+    ranked.sort(key=lambda c: (c not in first, unknown[c], facts[c].off_mode))
     small = phi.m * phi.n <= LARGEST_PHI
     complete = len(unknown) == len(found.laws) and (small or not ranked)
     Phi = real_phi(phi) if ranked and small else None
@@ -103,15 +106,17 @@ def attack_blind(
     return int(matched(blind_phi(sent, np.random.default_rng(0), starts), Phi).size)
 
 
-def exposures(laws: Mapping[str, Levels], ratio: float, seconds: float = float("inf")) -> dict[str, float]:
+def exposures(
+    laws: Mapping[str, Levels], ratio: float, seconds: float = float("inf"), first: Container[str] = ()
+) -> dict[str, float]:
     """The share of each column's variance left unknown if Φ leaks, by state evolution; equal laws are computed once.
 
-    Columns in which one value is commonest come first; those not reached in time are missing from the answer.
+    After the `first`, columns in which one value is commonest; those not reached in time are missing from the answer.
     """
     start = monotonic()
     known: dict[Any, float] = {}
     out = {}
-    for name, law in sorted(laws.items(), key=lambda item: -float(item[1].weights.max())):
+    for name, law in sorted(laws.items(), key=lambda law: (law[0] not in first, -float(law[1].weights.max()))):
         if monotonic() - start > seconds:
             break
         values = np.round((law.values - law.mean) / np.sqrt(law.variance), 3)

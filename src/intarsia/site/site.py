@@ -23,8 +23,8 @@ from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
 from intarsia.site.fingerprint import Fingerprint
 from intarsia.site.gram import gram_steps as gram
 from intarsia.site.identity import Identity
-from intarsia.site.joint_prediction import PredictRules
 from intarsia.site.key import SketchKey
+from intarsia.site.predict_rules import PredictRules
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, backs_of, kinds_of, leaving, prepared, published_scales, read_kinds
@@ -105,7 +105,13 @@ class Site:
         study.site(self.name)
         if study.hash not in self._stores:
             where = None if self.folder is None else self.folder / "studies" / study.folder_name
-            self._stores[study.hash] = RunStore(where)
+            store = RunStore(where)
+            if store.put("study.hash", study.hash.encode()) != study.hash.encode():
+                raise FederationError(
+                    f"The run folder {study.folder_name} belongs to another study file whose hash begins alike. Nothing is "
+                    "mixed; ask for a new run of the study."
+                )
+            self._stores[study.hash] = store
         return self._stores[study.hash]
 
     # The study key: brought along, or agreed through a relay that learns nothing.
@@ -121,7 +127,8 @@ class Site:
         if study.agrees:
             raise KeyFileError(
                 f"Site {self.name!r} has not agreed on a key for study {study.id!r} with the other sites yet. This study pins "
-                "the sites' keys, so the study key comes from their agreement and never from a key file."
+                "the sites' keys, so the study key comes from their agreement and never from a key file. By files: intarsia site "
+                "offer, share, combine, seal, in this order."
             )
         if self._key is None:
             raise KeyFileError(
@@ -392,6 +399,19 @@ class Site:
             raise InputError(
                 f"study.toml does not list the {what} {column!r} ({len(labels)} in all) for site {self.name!r}. "
                 "Leave it out at the site, or list it in study.toml."
+            )
+        if study.privacy.epsilon is not None:
+            self._levels_stated(table)
+
+    def _levels_stated(self, table: Table) -> None:
+        """Labels that leave tell which levels a column has. Under differential privacy that must not rest on the data."""
+        rules = self.rules.by_column
+        read = [name for name in table.levels if rules.at(name).levels is None]
+        if read:
+            raise InputError(
+                f"Column {read[0]!r} ({len(read)} in all) has categories that were read from the table. Their names leave as "
+                "labels, and whether one is there would tell of a person what no ε covers. State all that could occur: "
+                f'levels = ["…"] under [table.columns.{read[0]}] of site.toml, or leave the column out.'
             )
 
     # After the fit.

@@ -7,39 +7,42 @@ studies/         one run folder per study
 withdrawn.txt    subjects who withdrew: ids, owner only, never sent
 predict/         tables of new subjects, one folder per study and one file per request
 network/         certificates and configuration of the networked carrier
-problems.jsonl   what went wrong here, in full; the server is told a code
+problems.jsonl   what went wrong here, in full; the server is told a code (problems.counts.json: how often)
 """
 
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import InputError, StudyError
+from intarsia.errors import InputError, StudyError, of_the_system
+from intarsia.privacy.policy import Policy
 from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
+from intarsia.site.predict_rules import PredictRules
 from intarsia.site.site import Site
 from intarsia.site.table_settings import resolve, resolve_options, table_settings
 from intarsia.wire.container import write
 from intarsia.wire.schema import Checker, check_name
-from intarsia.wire.study import Study
+from intarsia.wire.study import Study, read_study_text
 from intarsia.wire.words import to_words
 
 TEMPLATE = """# This site's own settings; nothing in here is ever sent.
-name = "{name}"
+name = {name}
 
 [table]
 # The table of this site's subjects: a file (CSV, Parquet, Feather, …) or a database; a relative path counts from this file.
 # docs/tables.md has everything that can be said about a table. `intarsia site check` shows what it comes to; it sends nothing.
-source = "{source}"
+source = {source}
+{query}
 # The column that identifies a subject.
-id = "{id}"
+id = {id}
 # Columns this site brings as responses, those that are adjusted for (age, sex, centre), and those to leave out;
 # every other column is a feature. To name the features yourself: features = ["snp_*", "bmi"].
 responses = {responses}
 covariates = {covariates}
-ignore = []
+ignore = {ignore}
 # Responses that are no plain measurements, as study.toml says them (docs/outcomes.md):
 # kinds = {{ asthma = "binary", months = {{ kind = "time", event = "died", horizon = 24, unit = "months" }} }}
 # A missing value of a feature or covariate: "error", "mean" (the column's mean) or "regression" (the mean given the subject's
@@ -70,12 +73,16 @@ constant = "error"
 # Fewest new subjects of a joint prediction, if more than the study asks for; for example min_subjects = 50
 # Parts from which nearly one column of this site's can be worked out hand it to the owner of the responses: "refuse" or "allow".
 one_column = "refuse"
-# Decimals with which a part leaves, in standard deviations of the response; fewer (3) leave less room for columns of few values.
-digits = 12
+# Decimals with which a part leaves, in standard deviations of the response: what an owner of responses gets is rounded to that.
+# More of them leave room for columns of few values, one behind the other (docs/protocol.md); 12 is not rounded at all.
+digits = 2
+# How many bits one owner of responses may be told about a person, over all predictions; about 9 for each mean and each spread.
+max_bits = 100
 """
 
 
-LIMIT_BYTES = 16 * 2**20
+QUERY = '# query = "visits"        # of a database: the name of a table, or one SELECT'
+LIMITS = tuple(item.name for item in fields(Policy) if item.name != "overrides")
 NOT_ACCEPTED = (
     "This site has not accepted that study. The study file was changed, or not accepted here yet: compare the files, then "
     "run `intarsia site accept` at the site."
@@ -97,6 +104,11 @@ class StudyReview:
         return {**self.peers, "study.toml": self.hash_words}
 
 
+def _toml(value: Any) -> str:
+    """Text or a list of texts as TOML writes it: what JSON writes, but for the characters that JSON need not escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _tables(value: Any, check: Checker) -> list[Any]:
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
@@ -115,14 +127,21 @@ class SiteFolder:
     @classmethod
     def create(
         cls, folder: str | Path, name: str, source: str = "data.csv", id: str = "id",
-        responses: Sequence[str] = (), covariates: Sequence[str] = (),
+        responses: Sequence[str] = (), *, query: str | None = None, **roles: Sequence[str],
     ) -> "SiteFolder":  # fmt: skip
-        """Make a site: a new identity and a commented site.toml."""
+        """Make a site: a new identity and a commented site.toml. `roles` are covariates and columns to ignore."""
         folder = Path(folder)
+        if (folder / FILE).exists():
+            raise InputError(
+                f"{folder} is a site already, and its keys ({FILE}) are never made anew. To change what it brings, edit "
+                f"{folder / 'site.toml'}; for another site give another folder."
+            )
         Identity.new(name).save(folder)
         folder.chmod(0o700)
-        roles = {"responses": json.dumps(list(responses)), "covariates": json.dumps(list(covariates))}
-        text = TEMPLATE.format(name=name, source=source, id=id, **roles)
+        said: dict[str, Any] = {"name": name, "source": source, "id": id, "responses": list(responses)}
+        said |= {role: list(roles.get(role, ())) for role in ("covariates", "ignore")}
+        asked = QUERY if query is None else f"query = {_toml(query)}"
+        text = TEMPLATE.format(query=asked, **{key: _toml(value) for key, value in said.items()})
         if not (folder / "site.toml").exists():
             (folder / "site.toml").write_text(text, encoding="utf-8")
         return cls.load(folder)
@@ -135,7 +154,11 @@ class SiteFolder:
             text = path.read_text(encoding="utf-8")
             content = tomllib.loads(text)
         except OSError as error:
-            raise InputError(f"{folder} is not a site's folder: {path.name}: {error.strerror}.") from None
+            if path.exists():
+                raise InputError(of_the_system(error)) from None
+            raise InputError(
+                f"{folder} is not a site's folder: it has no {path.name}. A new site is made by `intarsia site init`."
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}.") from None
         check = Checker(str(path), text)
@@ -143,10 +166,12 @@ class SiteFolder:
         table = check.table(content, "table")
         settings: dict[str, Any] = {"name": check.label(content, (), "name"), **table_settings(check, table)}
         settings["policy"] = dict(check.table(content, "policy"))
+        check.known(settings["policy"], ("policy",), (*LIMITS, "override", "overrides"))
         if "override" in content:
             # Exceptions stand on their own: [[override]] with rule, reason and, if for some columns only, columns.
             settings["policy"]["override"] = [*settings["policy"].get("override", ()), *_tables(content["override"], check)]
         settings["predict"] = check.table(content, "predict")
+        check.known(settings["predict"], ("predict",), [item.name for item in fields(PredictRules)])
         check.finish()
         return cls(folder, settings)
 
@@ -186,16 +211,7 @@ class SiteFolder:
 
     def review(self, source: str | Path) -> "StudyReview":
         """Read a study file, once, and lay out what its acceptance would mean; nothing is kept yet."""
-        try:
-            with Path(source).open("rb") as file:
-                raw = file.read(LIMIT_BYTES + 1)
-            text = raw.decode("utf-8")
-        except OSError as error:
-            raise StudyError(f"Cannot read the study file {source}: {error.strerror}.") from None
-        except UnicodeDecodeError as error:
-            raise StudyError(f"{source} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
-        if len(raw) > LIMIT_BYTES:
-            raise StudyError(f"{source} is larger than {LIMIT_BYTES // 2**20} MB; a study file holds no data.")
+        raw, text = read_study_text(source)
         study = Study.parse(text, str(source))
         self._own_entry(study, source)
         if study.agrees and "key" in self.settings:
@@ -232,6 +248,10 @@ class SiteFolder:
         study = review.study
         target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
+        if target.exists() and Study.load(target).hash != study.hash:
+            raise StudyError(
+                "Another study file whose hash begins alike was accepted before: whoever wrote them made it so. Do not accept it."
+            )
         write(target, review.raw)  # the bytes that were checked, not the file a second time
         return study
 

@@ -15,6 +15,7 @@ from intarsia.wire.messages import check_labels
 from intarsia.wire.schema import check_name
 
 TOKEN_BYTES = 16
+MUCH_LOST = 0.2  # share of the shortest list: above it the ids are probably not written alike
 MODES = ("strict", "intersect", "union")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -138,6 +139,23 @@ def intersect(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
         name: Cohort(name, report.study_hash, report.mode, common, everywhere[site == k])
         for k, (name, report) in enumerate(reports.items())
     }
+
+
+def who_is_common(n: int, listed: Mapping[str, int]) -> list[str]:
+    """What an intersection keeps and loses, in words, for those who can still stop: `listed` counts each site's list."""
+    lost = {name: count - n for name, count in listed.items() if count > n}
+    said = [f"{n:,} subjects are at all sites"]
+    if lost:
+        each = ", ".join(f"{lost[name]:,} of {listed[name]:,} at {name}" for name in lost)
+        said.append(f"  not at all sites, so left out: {each}")
+    shortest = min(listed.values(), default=n)
+    if shortest - n > MUCH_LOST * shortest:
+        said += [
+            f"  ATTENTION: that is {1 - n / shortest:.0%} of even the shortest list. Are ids written alike everywhere?",
+            "  1, 001 and 1.0 are three ids, which [alignment] canonical in study.toml makes one. A corrected study.toml is",
+            "  a new text: all sites accept it again.",
+        ]
+    return said
 
 
 def _strict(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:

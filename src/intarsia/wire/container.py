@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.errors import MessageError
+from intarsia.errors import MessageError, of_the_system
+from intarsia.wire.bounded import LARGEST_BYTES, read_file
 
 MAGIC = b"INTARSIA"
 VERSION = 1
 MAX_HEADER_BYTES = 64 * 2**20
-MAX_BYTES = 16 * 2**30
+MAX_BYTES = LARGEST_BYTES
 MAX_ARRAYS = 256
 ALIGN_BYTES = 64
 _PREFIX = struct.Struct("<8sII")
@@ -100,25 +101,17 @@ def write(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> No
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise MessageError(f"Cannot write {target}: {error.strerror or type(error).__name__}.") from None
+        error.filename = None  # a temporary one beside it
+        raise MessageError(f"Cannot write {target}: {of_the_system(error)}") from None
 
 
 def _read(source: bytes | bytearray | memoryview | str | os.PathLike[str], limit: int) -> tuple[bytes, str]:
-    if isinstance(source, bytes | bytearray | memoryview):
-        what, size = "The message", memoryview(source).nbytes
-        data = bytes(source) if size <= limit else b""
-    else:
-        path = Path(source)
-        what = str(path)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                data = file.read(min(size, limit) + 1) if size <= limit else b""
-        except OSError as error:
-            raise MessageError(f"Cannot read {path}: {error.strerror or type(error).__name__}.") from None
+    if not isinstance(source, bytes | bytearray | memoryview):
+        return read_file(source, limit), str(source)
+    size = memoryview(source).nbytes
     if size > limit:
-        raise MessageError(f"{what} has {size:,} bytes; at most {limit:,} are accepted.")
-    return data, what
+        raise MessageError(f"The message has {size:,} bytes; at most {limit:,} are accepted.")
+    return bytes(source), "The message"
 
 
 def _affordable(text: memoryview, room: int, what: str) -> None:

@@ -126,9 +126,9 @@ class Back:
         if self.kind == "binary":
             return Language(
                 "log odds ratio", "", ODDS_RATIO,
-                "from the linear model: right for normally distributed features. A feature's skewness is made up for to second "
-                "order where the share of yes is known (skewness 1, odds ratio 2, outcome in 5 %: log odds 5 % too large, 34 % "
-                "where it is not): bring a very skewed feature with a strong effect as normal scores of its ranks",
+                "from a linear model, so right for normally distributed features. For a skewed one the log odds are somewhat too "
+                "large (skewness 1, odds ratio 2, outcome in 5 % of people: by 5 % at the outcome's owner, by 34 % elsewhere): "
+                "bring a very skewed feature with a strong effect as normal scores of its ranks",
             )  # fmt: skip
         if self.kind == "time" and self.transform == RMST:
             return Language(
@@ -147,7 +147,8 @@ class Back:
         if self.transform == "rank-normal":
             return Language("difference of normal scores", "sd", "", "on the scale of the ranks' normal scores")
         if self.kind == "ordinal":
-            return Language("difference of scores", "score", "", "the grades are taken as the numbers they were given")
+            caution = "the grades count as numbers: the scores given, else their own numbers, else 1, 2, 3, …"
+            return Language("difference of scores", "score", "", caution)
         return Language("difference", self.unit)
 
     @property

@@ -8,6 +8,10 @@ from typing import Any
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
+def plural(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
 def printable(text: str) -> str:
     """The text with control, escape and direction-changing characters written out (`\\x1b`), so that it moves no cursor.
 

@@ -100,7 +100,7 @@ class Checker:
     def _raise(self) -> NoReturn:
         rows = [f"line {n}: {text}" if n else text for n, text in sorted(set(self.problems))]
         if len(rows) == 1:
-            raise StudyError(f"{self.source}, {rows[0]}.")
+            raise StudyError(f"{self.source}, {rows[0]}{'' if rows[0].endswith('?') else '.'}")
         raise StudyError(f"{self.source} has {len(rows)} problems:\n  " + "\n  ".join(rows))
 
     def known(self, table: Mapping[str, Any], at: Path, names: Sequence[str]) -> None:
@@ -233,7 +233,7 @@ class Checker:
             raw = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             raw = b""
-        if len(raw) != 32:
+        if len(raw) != 32 or base64.b64encode(raw).decode() != value:  # one key has one spelling: it names whom it belongs to
             self.fail((*at, key), f"{key} must be 32 bytes in base64, as `intarsia site init` prints it")
         return value
 

@@ -1,3 +1,11 @@
-"""The steps a server may ask a site to take; a request for any other is refused."""
+"""The steps a server may ask a site to take; a request for any other is refused. And how much may come with one."""
 
 STEPS = ("offer", "share", "combine", "announce", "align", "sketch", "deal", "multiply", "receive", "predict", "finish")
+# What is read of a step's messages at a site. Coefficients, with draws, are the largest; a cohort has one bit per subject or so.
+_MOST_BYTES = {"receive": 4 * 2**30, "finish": 2**30, "sketch": 2**28, "deal": 2**28, "multiply": 2**31}
+_MOST_BYTES_ELSE = 2**24
+
+
+def most_bytes(step: str) -> int:
+    """The largest message, or file with one, that a site reads for a step, whoever carries it."""
+    return _MOST_BYTES.get(step, _MOST_BYTES_ELSE)

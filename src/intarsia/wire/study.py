@@ -20,6 +20,22 @@ from intarsia.wire.schema import Checker
 from intarsia.wire.study_parts import REASONS, SERVER, Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
 
 SCHEMA = 1
+LARGEST_STUDY_BYTES = 16 * 2**20
+
+
+def read_study_text(path: str | Path) -> tuple[bytes, str]:
+    """The bytes of a study file, read once and no more of them than a study file has, and its text."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(LARGEST_STUDY_BYTES + 1)
+    except OSError as error:
+        raise StudyError(f"Cannot read the study file {path}: {error.strerror}.") from None
+    if len(raw) > LARGEST_STUDY_BYTES:
+        raise StudyError(f"{path} is larger than {LARGEST_STUDY_BYTES // 2**20} MB; a study file holds no data.")
+    try:
+        return raw, raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
 
 
 @dataclass(frozen=True)
@@ -43,17 +59,7 @@ class Study:
     def load(cls, path: str | Path) -> "Study":
         """Read and validate study.toml; every complaint names the line."""
         path = Path(path)
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            raise StudyError(f"Cannot read the study file {path}: {error.strerror}.") from None
-        if len(raw) > 16 * 2**20:
-            raise StudyError(f"{path} is larger than 16 MB; a study file holds no data.")
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise StudyError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
-        return cls.parse(text, str(path))
+        return cls.parse(read_study_text(path)[1], str(path))
 
     @classmethod
     def parse(cls, text: str, source: str = "study.toml") -> "Study":
@@ -66,6 +72,9 @@ class Study:
             raise StudyError(f"{source} is not a study file: it holds a number that cannot be read.") from None
         except RecursionError:
             raise StudyError(f"{source} is not a study file: it nests too deeply.") from None
+        if "site" not in content and ("table" in content or "exchange_key" in content):
+            what = "a site's own settings (site.toml)" if "table" in content else "a site's public file, which `study new` takes"
+            raise StudyError(f"{source} is not a study file but {what}. `intarsia study new` writes a study file.")
         return _read(content, Checker(source, text))
 
     @classmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from intarsia.wire.defaults import CHAINS, DRAWS, ESS, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import CHAINS, ESS, RHAT, RHAT_FOLDED
 
 SKETCH_KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
@@ -72,8 +72,8 @@ class Fit:
     noise: str = "correlated"
     power: float = 1.0
     expected_features: float | None = None
-    draws: int = DRAWS
-    warmup: int | None = None  # None: as the number of features asks for (`wire.defaults`)
+    draws: int | None = None  # None, as of `warmup` and `thin`: as the problem's size asks for (`wire.defaults`)
+    warmup: int | None = None
     chains: int = CHAINS
     thin: int | None = None
     until: str = "converged"

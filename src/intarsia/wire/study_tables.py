@@ -96,7 +96,7 @@ def read_fit(content: dict[str, Any], check: Checker) -> Fit:
         noise=check.choice(table, at, "noise", NOISES, d.noise),
         power=check.number(table, at, "power", default=d.power, within=POSITIVE),
         expected_features=check.number(table, at, "expected_features", within=POSITIVE) if "expected_features" in table else None,
-        draws=check.integer(table, at, "draws", default=d.draws, low=1, high=10**7),
+        draws=check.integer(table, at, "draws", low=1, high=10**7) if "draws" in table else None,
         warmup=check.integer(table, at, "warmup", low=0, high=10**7) if "warmup" in table else None,
         chains=check.integer(table, at, "chains", default=d.chains, low=1, high=1024),
         thin=check.integer(table, at, "thin", low=1, high=10**5) if "thin" in table else None,

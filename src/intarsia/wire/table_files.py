@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from intarsia.errors import InputError
+from intarsia.wire.container import write
 from intarsia.wire.plain import cells, one_line
 
 Rows = Sequence[Mapping[str, Any]]
@@ -22,7 +24,11 @@ _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
+# What is mark-up of Markdown within a cell; an underscore is at the edge of a word. What HTML has is escaped as such.
+_MARKS = re.compile(r"[\\`*\[\]~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ROWS_IN_EXCEL = 1_048_576
+_LEAST_FDR = 0.001  # a page says no more of a smaller one
+_SAID_ONCE = frozenset(("role", "selected"))  # left out of a page where every row has the same
 # What a table for a page leaves out of the results, beside columns that are empty in every row; the other kinds have all.
 _NOT_PRINTED = frozenset((
     "interval", "standardised", "unshrunk", "unshrunk_lower", "unshrunk_upper", "feature_fdr", "or_is", "ratio", "ratio_lower",
@@ -40,8 +46,15 @@ def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str]
         )
     names = list(rows[0]) if rows else list(columns)
     if maker in (_tex, _markdown):
-        names = [name for name in names if name not in _NOT_PRINTED and (not rows or any(_short(row.get(name)) for row in rows))]
-    path.write_bytes(maker(names, rows))
+        names = [name for name in names if not rows or _worth_printing(name, [row.get(name) for row in rows])]
+    write(path, maker(names, rows))
+
+
+def _worth_printing(name: str, values: Sequence[Any]) -> bool:
+    """Not what only a program reads, nor an empty column, nor one in which every row says the same of itself."""
+    if name in _NOT_PRINTED or not any(map(_short, values)):
+        return False
+    return name not in _SAID_ONCE or len(values) == 1 or len(set(values)) > 1
 
 
 def _csv(names: Sequence[str], rows: Rows, delimiter: str = ",") -> bytes:
@@ -60,7 +73,9 @@ def _jsonl(names: Sequence[str], rows: Rows) -> bytes:
     return "".join(json.dumps(dict(row), default=str) + "\n" for row in rows).encode()
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, name: str = "") -> str:
+    if name == "local_fdr" and isinstance(value, float) and value < _LEAST_FDR:
+        return f"< {_LEAST_FDR}"
     if value is None or value != value:
         return ""
     if isinstance(value, bool):
@@ -70,9 +85,12 @@ def _short(value: Any) -> str:
 
 def _tex(names: Sequence[str], rows: Rows) -> bytes:
     def line(values: Sequence[Any]) -> str:
-        return " & ".join("".join(_TEX.get(c, c) for c in _short(value)) for value in values) + r" \\"
+        texts = (_short(value, name) for value, name in zip(values, names, strict=True))
+        text = " & ".join("".join(_TEX.get(c, c) for c in text) for text in texts) + r" \\"
+        # The \\ of the line before would take a bracket or a star for its argument.
+        return f"{{}}{text}" if text.startswith(("[", "*")) else text
 
-    numbers = [bool(rows) and all(isinstance(row.get(name), float | int | None) for row in rows) for name in names]
+    numbers = [bool(rows) and all(_is_number(row.get(name)) for row in rows) for name in names]
     layout = "".join("r" if number else "l" for number in numbers)
     body = [line([row.get(name) for name in names]) for row in rows]
     # booktabs' rules: \usepackage{booktabs}
@@ -89,10 +107,14 @@ def _tex(names: Sequence[str], rows: Rows) -> bytes:
     return "\n".join(lines).encode()
 
 
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, float | int | None)
+
+
 def _markdown(names: Sequence[str], rows: Rows) -> bytes:
     def line(values: Sequence[Any]) -> str:
-        texts = (escape(_short(value)).replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`") for value in values)
-        return "| " + " | ".join(texts) + " |"
+        texts = (_short(value, name) for value, name in zip(values, names, strict=True))
+        return "| " + " | ".join(_MARKS.sub(r"\\\g<0>", escape(text)) for text in texts) + " |"
 
     lines = [line(names), "|" + "---|" * len(names), *(line([row.get(name) for name in names]) for row in rows), ""]
     return "\n".join(lines).encode()

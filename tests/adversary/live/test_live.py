@@ -216,8 +216,10 @@ def test_altered_coefficients_and_owners_tell_the_server_nothing(rogue: Rogue) -
     found = rogue.attack("prediction", folder=str(rogue.folder(s)), request="june")
     for how in ("nobody", "swapped", "second"):
         assert not [text for text in found[how].values() if "bytes>" in text], how
-    noted = (rogue.root / "mri" / "studies" / s.folder_name / "problems.jsonl").read_text()
-    assert noted.count("give a response to another site than study.toml does") == 2  # refused for the right reason
+    run = rogue.root / "mri" / "studies" / s.folder_name
+    assert (run / "problems.jsonl").read_text().count("give a response to another site than study.toml does") == 1
+    counts = json.loads((run / "problems.counts.json").read_text())  # twice, for the right reason
+    assert [kind["times"] for name, kind in counts.items() if name.startswith("MessageError")] == [2]
     assert all("bytes>" in text for text in found["altered"].values())  # a fit is the server's word; it is taken once
     assert all(found["same bytes"].values())
     assert all("bytes>" in text for text in found["predict"].values()), found["predict"]

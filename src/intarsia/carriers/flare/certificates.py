@@ -21,11 +21,12 @@ from typing import Any
 import intarsia
 from intarsia.carriers.flare.hardening import check_version, harden_server, harden_site
 from intarsia.carriers.flare.requests import SUFFIX, CertificateRequest, read_request
-from intarsia.errors import FederationError
+from intarsia.errors import FederationError, InputError
 from intarsia.wire.schema import check_name
 from intarsia.wire.words import from_words, to_words
 
 APPROVALS = "approvals.jsonl"
+SIGNED = ".signed.zip"  # what an approved request is called, after the site's name
 PROJECT = "intarsia"
 OPERATOR = "operator@intarsia.local"
 
@@ -58,7 +59,12 @@ def server_init(folder: Path, host: str, port: int, admin_port: int, extra_hosts
 def join_request(folder: Path, name: str) -> Path:
     """The site's TLS key (stays here) and the request to send to the server's operator; `read_request` gives its words."""
     require_engine()
-    path = _request(folder / "network-request", name, "client", "")
+    _check_not_joined(folder)
+    where = folder / "network-request"
+    made = where / "request-client" / f"{name}{SUFFIX}"
+    # Asked again, for the words or after a crash: the same request, as long as its key is here.
+    again = made.is_file() and (made.parent / f"{name}.key").is_file()
+    path = made.resolve() if again else _request(where, name, "client", "")
     read_request(path)
     return path
 
@@ -66,11 +72,34 @@ def join_request(folder: Path, name: str) -> Path:
 def join_finish(folder: Path, signed: Path, fingerprint: str) -> Path:
     """From the approved request to a hardened kit in `network/`; the fingerprint must be the one told in person."""
     require_engine()
-    if (folder / "network").exists():
-        raise FederationError(f"{folder / 'network'} exists already; this site has joined. Move it away to join again.")
-    package(folder / "network-request", signed.resolve(), authority(fingerprint), folder / "network")
+    _check_not_joined(folder)
+    asked = [path.name.removesuffix(SUFFIX) for path in (folder / "network-request" / "request-client").glob(f"*{SUFFIX}")]
+    if not asked:
+        raise FederationError(f"{folder} has made no request to join yet. Begin with: intarsia site join {folder}")
+    if not signed.is_file():
+        raise InputError(f"{signed} is not there. Give the file that the server's operator returned: {asked[0]}{SIGNED}")
+    if signed.name != f"{asked[0]}{SIGNED}":
+        raise InputError(
+            f"{signed} is not the approval of this site's request, which is called {asked[0]}{SIGNED}. Give the file that the "
+            "server's operator returned, under its own name."
+        )
+    told = authority(fingerprint)
+    try:
+        package(folder / "network-request", signed.resolve(), told, folder / "network")
+    except FederationError as error:
+        if "fingerprint" not in str(error):
+            raise
+        raise FederationError(
+            f"{signed} was not signed by the authority whose words or fingerprint you gave. Compare them with the server's "
+            "operator by telephone; if they are the same, somebody else has signed this file."
+        ) from None
     harden_site(folder)
     return folder / "network"
+
+
+def _check_not_joined(folder: Path) -> None:
+    if (folder / "network").exists():
+        raise FederationError(f"{folder / 'network'} exists already; this site has joined. Move it away to join again.")
 
 
 def _request(folder: Path, name: str, kind: str, extra: str) -> Path:
@@ -123,8 +152,8 @@ def approvals(folder: Path) -> list[dict[str, str]]:
     with suppress(FileNotFoundError):
         found = [json.loads(line) for line in (folder / "approved" / APPROVALS).read_text(encoding="utf-8").splitlines()]
     names = {line["name"] for line in found}
-    for path in (folder / "approved").glob("*.signed.zip"):
-        if (name := path.name.removesuffix(".signed.zip")) not in names:
+    for path in (folder / "approved").glob(f"*{SIGNED}"):
+        if (name := path.name.removesuffix(SIGNED)) not in names:
             found.append({"name": name, "words": "", "key_sha256": ""})
     return found
 
@@ -159,7 +188,7 @@ def authority_words(fingerprint: str) -> str:
 
 def _sign(folder: Path, request: Path, name: str) -> tuple[Path, str]:
     """Let the engine's tool sign a request, whatever it holds: for our own two requests and for those read by us."""
-    signed = (folder / "approved" / f"{name}.signed.zip").resolve()
+    signed = (folder / "approved" / f"{name}{SIGNED}").resolve()
     if signed.exists():
         raise FederationError(f"{name} was approved before ({signed}). One certificate per site; send that file.")
     signed.parent.mkdir(exist_ok=True)

@@ -21,6 +21,7 @@ from typing import Any
 from intarsia.carriers.flare.certificates import OPERATOR, environment, require_engine
 from intarsia.carriers.flare.hardening import check_server, check_site
 from intarsia.carriers.flare.jobs import ACTIONS, write_job
+from intarsia.carriers.flare.tidy import TIDY_SECONDS, tidy
 from intarsia.errors import FederationError
 from intarsia.server.study.folder import StudyFolder
 
@@ -76,7 +77,7 @@ def supervise(
             say(f"running (process {process.pid}), log in {log}; stop with Ctrl-C")
             if site:
                 _await_registration(process, log, begin, say, patience)
-            code = process.wait()
+            code = _wait(process, log.parent)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -85,6 +86,15 @@ def supervise(
                 process.wait()
     # A process that we asked to stop has done its work.
     return 0 if code in (0, -signal.SIGTERM, -signal.SIGINT) else 1
+
+
+def _wait(process: "subprocess.Popen[bytes]", kit: Path) -> int:
+    """Until the process ends; meanwhile whatever the other end makes the engine write stays within bounds."""
+    while True:
+        try:
+            return process.wait(TIDY_SECONDS)
+        except subprocess.TimeoutExpired:
+            tidy(kit)
 
 
 def _await_registration(

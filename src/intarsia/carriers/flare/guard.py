@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from intarsia.carriers.flare.jobs import JOB_ID, strange
+from intarsia.carriers.flare.jobs import JOB_ID, LIMIT_BYTES, strange
 from intarsia.errors import FederationError
 
 # Topics of the server's requests that a study needs.
@@ -71,7 +71,7 @@ def guard_site() -> None:
         return dispatch(self, request)
 
     def only_our_jobs(self: Any, workspace: Any, job_id: Any, job_meta: Any, app_name: Any, app_data: Any, fl_ctx: Any) -> Any:
-        if why := strange(job_id, app_data):
+        if why := strange(job_id, app_data) or ("its description is long" if len(repr(job_meta)) > LIMIT_BYTES else ""):
             return f"This site runs only jobs of intarsia. Refused: {why}."
         return deploy(self, workspace, job_id, job_meta, app_name, app_data, fl_ctx)
 

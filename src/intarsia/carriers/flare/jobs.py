@@ -68,7 +68,7 @@ def strange(job_id: object, app: object) -> str:
             names = [entry.filename for entry in files if not _SIGNATURES.fullmatch(entry.filename)]
             if len(set(names)) != len(names) or not set(names) <= _FILES or len(files) > 8 or folders - _FOLDERS:
                 return "it brings files that a job of ours does not have"
-            if any(entry.file_size > LIMIT_BYTES for entry in files):
+            if sum(entry.file_size for entry in files) > LIMIT_BYTES:
                 return "it unpacks to more than a job without code"
             if json.loads(archive.read("config/config_fed_client.json")) != CLIENT_CONFIG:
                 return "it asks a site for something else than our one class without arguments"

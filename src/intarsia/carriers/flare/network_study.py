@@ -32,7 +32,11 @@ def run_study(
     say: Say = print,
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Collect (a job), fit (here, outside the engine), deliver (a job). What is done already is not done again."""
+    """Collect (a job), fit (here, outside the engine), deliver (a job). What is done already is not done again.
+
+    A fit that has not reached its target is not handed out by itself, because sites take the coefficients of a run once: it can
+    go on (`server.study.longer`), or `until="provisional"` hands it out as it is.
+    """
     study = Study.load(source)
     if not (server / "admin").is_dir():
         raise FederationError(f"{server} is not a server's folder; make one with `intarsia server init`.")
@@ -50,7 +54,8 @@ def run_study(
         started = time.monotonic()
         summary = fit(folder, workers=workers, progress=progress)
         result |= summary | {"fit_seconds": round(time.monotonic() - started, 3)}
-        if until == "fit" or steps["deliver"]:
+        result["held"] = until == "deliver" and study.fit.until == "converged" and not summary["converged"]
+        if until == "fit" or steps["deliver"] or result["held"]:
             return result
         say("delivering each site's own coefficients")
         with session(server, patience.wait_s) as opened:

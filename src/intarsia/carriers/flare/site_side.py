@@ -20,15 +20,7 @@ from intarsia.carriers.flare.pieces import Assembly, count, cut, unpack_payload
 from intarsia.errors import IntarsiaError, MessageError
 from intarsia.site.answer import answer, scrub
 from intarsia.site.site_folder import SiteFolder
-from intarsia.wire.steps import STEPS
-
-# What the server may send for a step. Coefficients, with draws, are the largest; a cohort has one bit per subject or so.
-_MOST_BYTES = {"receive": 4 * 2**30, "finish": 2**30, "sketch": 2**28, "deal": 2**28, "multiply": 2**31}
-_MOST_BYTES_ELSE = 2**24
-
-
-def most_bytes(step: str) -> int:
-    return _MOST_BYTES.get(step, _MOST_BYTES_ELSE)
+from intarsia.wire.steps import STEPS, most_bytes
 
 
 class StudyExecutor(Executor):

@@ -110,7 +110,9 @@ def _binary(values: Any, yes: Any) -> Prepared:
 def _ordinal(values: Any, given: Mapping[str, Any]) -> Prepared:
     cells, levels = _levels(values)
     order: Sequence[Any] = [_cell(level) for level in given.get("order", levels)]
-    scores = [float(score) for score in given.get("scores", range(1, len(order) + 1))]
+    # Grades that are numbers already, in no order of their own, stay what they are: a prediction of them reads as they do.
+    numbers = "order" not in given and all(isinstance(level, float) for level in levels)
+    scores = [float(score) for score in given.get("scores", levels if numbers else range(1, len(order) + 1))]
     if len(set(order)) < len(order) or set(levels) - set(order):
         raise InputError(f"The order of grades must name each of the response's {len(levels)} levels once.")
     if len(scores) != len(order) or any(b <= a for a, b in pairwise(scores)):

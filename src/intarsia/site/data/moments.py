@@ -114,8 +114,8 @@ class Moments:
         refused = np.where(np.array(rules, dtype=object) == "error", self.missing, 0)
         if refused.any():
             raise InputError(
-                f"Missing values in {_list(names, refused)} of {self.rows} rows. "
-                "Fill them, leave the column or the subjects out, or ask for missing='mean' (for a response: by its name)."
+                f"Missing values in {_list(names, refused)} of {self.rows:,} rows. Fill them, leave the column or the subjects "
+                'out, or ask for missing = "mean" (for a response: under its own name).'
             )
         if (empty := self.missing >= self.rows).any():
             raise InputError(f"No value at all in {_list(names, empty)}. Leave the column out.")

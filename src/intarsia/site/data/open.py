@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from intarsia.errors import InputError
+from intarsia.errors import InputError, of_the_system
 from intarsia.site.data.csv_source import CsvSource
 from intarsia.site.data.matrices import MatrixSource
 from intarsia.site.data.plink import PlinkSource
@@ -60,7 +60,12 @@ def _open_file(path: Path, names: Sequence[str] | None, reading: Reading) -> Sou
     plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
     kind = plain.suffix.lower()
     if not path.exists():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(f"There is no file {path}. In site.toml a relative path counts from the site's folder.")
+    if path.is_file():
+        try:
+            path.open("rb").close()
+        except OSError as error:  # before a library says it in its own way
+            raise InputError(of_the_system(error)) from None
     if kind in (*_SQLITE, *_DUCKDB):
         from intarsia.site.data.databases import DatabaseSource
         from intarsia.site.data.local_databases import DuckDB, SQLite

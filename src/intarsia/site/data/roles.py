@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from intarsia.errors import InputError
+from intarsia.wire.plain import plural
 
 Wanted = Sequence[str] | str | None
 
@@ -28,7 +30,7 @@ def assign(
 ) -> Roles:
     """Each column's role. Without a list of features every column that has no other role is one."""
     if id is not None and id not in names:
-        raise InputError(f"No column {id!r} for the role id. The table has {some(names)}.")
+        raise _no_column(id, names, "id")
     taken = {id} if id is not None else set()
     taken |= set(match(ignore, names, "ignored"))
     chosen: dict[str, tuple[str, ...]] = {}
@@ -65,10 +67,19 @@ def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
         if not found and (column := pattern.split("=")[0]) in known:
             found = {column}  # an indicator's label names its column
         if not found:
-            raise InputError(f"No column {pattern!r} for the role {role}. The table has {some(names)}.")
+            raise _no_column(pattern, names, role)
         chosen |= found
     return [name for name in names if name in chosen]
 
 
+def _no_column(name: str, names: Sequence[str], role: str) -> InputError:
+    """With the column that was probably meant, and those there are."""
+    like = get_close_matches(name.lower(), [other.lower() for other in names], 1)
+    meant = [other for other in names if like and other.lower() == like[0]]
+    hint = f"; did you mean {meant[0]!r}?" if meant else "."
+    return InputError(f"No column {name!r} for the role {role}{hint} The table has {some(names)}.")
+
+
 def some(names: Sequence[str]) -> str:
-    return f"{len(names)} columns: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    only = "" if len(names) > 1 else " (one only: say the separator?)"
+    return f"{plural(len(names), 'column')}{only}: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"

@@ -1,0 +1,59 @@
+"""Logs of a site that nobody outside can fill, and from which nobody outside can push anything: the first of a kind is written in
+full and stays, what comes again is counted.
+
+`NAME.jsonl` has the lines. `NAME.counts.json` has for each kind how often it came, when last, and which lines of it were written.
+When a kind has come 10, 100, 1,000 … times, that is a line too.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from intarsia.privacy.ledger import lock
+
+MOST_OF_A_KIND = 20  # different lines written for one kind: a liar varies what it sends, and so the words of its refusals
+MOST_CHARACTERS = 2000  # of a text in a line
+
+
+class CountedLog:
+    """`limited`: of one kind at most `MOST_OF_A_KIND` different lines are written; else every line that is new."""
+
+    def __init__(self, folder: Path, name: str, *, limited: bool):
+        self.lines, self.counts, self.limited = folder / f"{name}.jsonl", folder / f"{name}.counts.json", limited
+
+    def note(self, kind: str, line: dict[str, object]) -> None:
+        """One more of this kind; the time is added here and does not make a line new."""
+        digest = hashlib.sha256(json.dumps(line, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        descriptor = os.open(self.counts, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+            lock(file.fileno())  # two steps at the same moment, in this process or another
+            counts = _read(file.read())
+            found = counts.setdefault(kind, {"times": 0, "last": now, "lines": []})
+            found["times"], found["last"] = found["times"] + 1, now
+            new = digest not in found["lines"] and not (self.limited and len(found["lines"]) >= MOST_OF_A_KIND)
+            if new:
+                found["lines"].append(digest)
+                self._write({"time": now} | line)
+            elif str(found["times"]).strip("0") == "1":  # a power of ten
+                self._write({"time": now} | line | {"times": found["times"]})
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(counts, indent=1))
+
+    def _write(self, line: dict[str, object]) -> None:
+        cut = {k: v[:MOST_CHARACTERS] + "…" if isinstance(v, str) and len(v) > MOST_CHARACTERS else v for k, v in line.items()}
+        descriptor = os.open(self.lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps(cut) + "\n")
+
+
+def _read(text: str) -> dict[str, dict[str, Any]]:
+    """What was counted; a file that a crash left half written counts from nought again, and the lines stay."""
+    try:
+        return dict(json.loads(text)) if text else {}
+    except ValueError:
+        return {}

@@ -1,0 +1,108 @@
+"""What a site lets its part of a prediction tell one owner of responses: the rules, and the record of what was told."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import PrivacyError
+from intarsia.privacy.subject_ids import canonical_id
+from intarsia.site import given_away
+from intarsia.site.given_away import People, Told
+from intarsia.site.predict_rules import bits
+from intarsia.site.prediction import SiteModel
+from intarsia.wire.study import Study
+
+if TYPE_CHECKING:
+    from intarsia.site.site import Site
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A part as it would leave: the subjects' columns in their own units, the rounded part (slice, subject, response), its steps,
+    and who the subjects are to this site's ledger (None for a site without a folder, which remembers nothing)."""
+
+    model: SiteModel
+    columns: Array = field(repr=False)
+    part: Array = field(repr=False)
+    steps: Array
+    people: NDArray[np.uint64] | None = field(repr=False)
+
+
+def check_number(site: "Site", study: Study, n: int) -> None:
+    fewest = max(study.predict.min_subjects, site.predict_rules.min_subjects)
+    if n < fewest:
+        raise PrivacyError(
+            f"A joint prediction for {n} subjects is refused: at least {fewest} are needed, so that no sum is about a few people."
+        )
+
+
+def check_new(site: "Site", study: Study, ids: Iterable[Any]) -> None:
+    """A part has no noise: in a private study it is not about people whom ε covers."""
+    if study.privacy.epsilon is None:
+        return
+    known = {canonical_id(one) for one in site.table().ids()}
+    found = sum(canonical_id(one) in known for one in ids)
+    if found:
+        raise PrivacyError(
+            f"{found} of these subjects are in the study itself, which promises them differential privacy. A prediction has no "
+            "noise: take them out of the table, at every site."
+        )
+
+
+Judged = tuple[People | None, Told, dict[str, Any]]
+
+
+def judge(site: "Site", study: Study, leaving: Leaving, party: str, responses: list[int]) -> Judged:
+    """About whom the owner of these responses would be told what, and a note of it for the site; refused where it is too much.
+
+    `party` stands for the owner under whatever name (`joint_prediction._party`).
+    """
+    rules, labels = site.predict_rules, given_away.columns_of(leaving.model)
+    steps, values = leaving.steps[:, responses], leaving.columns
+    people = None if leaving.people is None else People.of(leaving.people, leaving.part[:, :, responses])
+    before = [] if people is None else list(_before(site, leaving, people, party, steps))
+    room = leaving.part.shape[0] * len(responses) * bits(rules.digits)
+    total = room + sum(one.bits for one in before)
+    if total > rules.max_bits:
+        raise PrivacyError(
+            f"With this prediction one owner of responses would have been told up to {total:.0f} bits about a subject "
+            f"({room:.0f} by this one); this site allows {rules.max_bits:g}. Fewer decimals tell less (digits under [predict] of "
+            "site.toml); if the site agrees to more, set max_bits there."
+        )
+    sums = [one.sums(values, labels) for one in before]
+    known = np.hstack([np.zeros((len(values), 0)), *sums])
+    now = given_away.told_now(leaving.model, values, (responses, steps), room, known, study.predict.max_column_share)
+    share = max(
+        given_away.largest_share(values, np.hstack([now.sums(values, labels), known])),
+        _of_sizes(leaving, responses, [one.sums_of_sizes(values, labels) for one in before]),
+    )
+    most = study.predict.max_column_share
+    if share > most and rules.one_column == "refuse":
+        raise PrivacyError(
+            "What this site's part of the prediction tells one owner of responses, together with what earlier fits told it about "
+            "the same subjects, is nearly one of the site's own columns, so it would hand that column over "
+            f"(R² above {most:g}); or there are fewer than {given_away.SUBJECTS_PER_SUM} subjects for "
+            'each sum, too few to tell. If the site agrees to that, set [predict] one_column = "allow" in its site.toml.'
+        )
+    note = {"bits": round(room, 1), "with_earlier_fits": round(total, 1), "of": rules.max_bits}
+    return people, now, note | ({"one_column": f"allowed by site.toml, largest share {share:.4f}"} if share > most else {})
+
+
+def _before(site: "Site", leaving: Leaving, people: People, party: str, steps: Array) -> Iterable[Told]:
+    if site.folder is None:
+        return ()
+    return given_away.told_before(site.folder, leaving.model.coefficients.fit_digest, people, party, steps)
+
+
+def _of_sizes(leaving: Leaving, responses: list[int], before: list[Array]) -> float:
+    """How much of any column's size (its distance from the mean) the spreads explain that the owner gets."""
+    if len(leaving.part) < 2:
+        return 0.0
+    u = leaving.model.units
+    sizes = np.abs(leaving.columns - np.concatenate([u.x_mean, u.z_mean]))
+    return given_away.largest_share(sizes, np.hstack([leaving.part[1][:, responses] / leaving.steps[1, responses], *before]))
