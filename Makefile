@@ -14,7 +14,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real bench-answer
+.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ bench-correlated: $(VENV)/.tested  ## false discoveries and coverage where the r
 
 bench-answer: $(VENV)/.tested  ## time from sketches to a converged answer at 20,000 features
 	$(BIN)/python -m benchmarks.answer
+
+bench-look-alikes: $(VENV)/.tested  ## prediction on simulated sets that look like public ones
+	$(BIN)/python -m benchmarks.look_alikes
 
 bench-real: $(VENV)/.tested  ## prediction on public data beside a ridge (INTARSIA_DATA names their folder)
 	$(BIN)/python -m benchmarks.real

@@ -23,6 +23,8 @@ from intarsia.wire.study_parts import SERVER
 NAMES = ("clinic", "mri", "lab")
 RUN = "0123456789abcdef0123456789abcdef"
 KEY = SketchKey(bytes(range(32)))
+# Rules of a site whose parts of a prediction leave as they are, not rounded.
+NOT_ROUNDED = {"one_column": "allow", "digits": 12, "max_bits": 1000}
 FIT = {"draws": 60, "warmup": 40, "chains": 2, "thin": 1, "seed": 7}
 
 

@@ -23,7 +23,7 @@ EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression", "prepa
 STARTERS = ("start_job", "start_server", "start_site")
 ENGINE = {
     f"carriers.flare.{name}"
-    for name in ("pieces", "certificates", "requests", "hardening", "guard", "jobs", "launcher", *STARTERS)
+    for name in ("pieces", "certificates", "requests", "hardening", "guard", "jobs", "launcher", "tidy", *STARTERS)
 }
 
 # Room -> the rooms its modules may import, beside their own. A module of carriers/ is a room of its own: each stands on one

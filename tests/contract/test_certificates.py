@@ -160,3 +160,26 @@ def test_the_authority_can_be_told_in_words(server: Path) -> None:
     digest = json.loads((server / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
     assert kit.authority(kit.authority_words(digest)) == digest
     assert kit.authority(digest) == digest
+
+
+def test_a_site_that_asks_again_sends_the_same_request(server: Path) -> None:
+    path = server / "clinic" / "network-request" / "request-client" / "clinic.request.zip"
+    before = path.read_bytes()
+    assert kit.join_request(server / "clinic", "clinic") == path.resolve()
+    assert path.read_bytes() == before
+
+
+def test_what_is_not_this_sites_approval_is_named(server: Path, tmp_path: Path) -> None:
+    clinic, told = server / "clinic", kit.authority_words("SHA256:" + ":".join(["AB"] * 32))
+    signed = server / "server" / "approved"
+    with pytest.raises(FederationError, match="has made no request to join yet"):
+        kit.join_finish(tmp_path, signed / "clinic.signed.zip", told)
+    with pytest.raises(InputError, match=r"is not there. Give the file .* clinic.signed.zip"):
+        kit.join_finish(clinic, tmp_path / "clinic.signed.zip", told)
+    with pytest.raises(InputError, match="not the approval of this site's request"):
+        kit.join_finish(clinic, signed / "localhost.signed.zip", told)
+    if not (signed / "clinic.signed.zip").exists():  # where this test runs alone
+        kit.approve(server / "server", read_request(next(clinic.rglob("*.request.zip"))))
+    with pytest.raises(FederationError, match="was not signed by the authority whose words"):
+        kit.join_finish(clinic, signed / "clinic.signed.zip", told)
+    assert not (clinic / "network").exists()

@@ -11,6 +11,7 @@ from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import judge, keep
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.results.worth import to_worth
 from intarsia.server.study.fit import coefficients
 from intarsia.site.prediction import SiteModel
 from intarsia.site.units import Units
@@ -58,8 +59,9 @@ def test_each_site_gets_its_own_covariates_groups_and_noise(messages):
         "imaging": ("batch",), "laboratory": (), "clinic": ("age", "sex"),
     }  # fmt: skip
     flat = posterior.Gamma.values.reshape(-1, *posterior.Gamma.shape[2:])
-    np.testing.assert_allclose(sent["clinic"].covariate_mean, flat[:, :2].mean(axis=0))
-    np.testing.assert_allclose(sent["imaging"].covariate_lower, np.quantile(flat[:, 2:], 0.025, axis=0))
+    spread = flat.std(axis=0, ddof=1)
+    np.testing.assert_array_equal(sent["clinic"].covariate_mean, to_worth(flat[:, :2].mean(axis=0), spread[:2]))
+    np.testing.assert_array_equal(sent["imaging"].covariate_lower, to_worth(np.quantile(flat[:, 2:], 0.025, axis=0), spread[2:]))
     Q = len(posterior.responses)
     np.testing.assert_allclose(sent["clinic"].noise_covariance, 0.3 * np.eye(Q) + 0.2)
     assert sent["imaging"].noise_covariance.shape == (0, 0)

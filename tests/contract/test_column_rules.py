@@ -79,7 +79,7 @@ def test_an_outcome_is_never_filled_unless_its_name_says_so() -> None:
     for columns in ({}, {"*": {"missing": "mean"}}):  # a pattern is no name
         table = Table.open(df, id="id", responses="asthma", rules=TableRules(missing="mean", columns=columns))
         assert table.imputed == {"bmi": 1}
-        with pytest.raises(InputError, match=r"Missing values in column asthma \(1\) of 400 rows.*for a response: by its name"):
+        with pytest.raises(InputError, match=r"Missing values in column asthma \(1\) of 400 rows.*under its own name"):
             values(table)
         with pytest.raises(InputError, match=r"Missing values in column asthma \(1\)"):
             sketch(table, key, terms)

@@ -234,6 +234,14 @@ def test_pytest_selections_select_something():
         assert any(word in name for name in re.findall(r"def (test_\w+)", source)), (file, word)
 
 
+def test_the_readme_is_one_screen_and_a_half():
+    """In words outside of its example, and with pictures that stand side by side; the rest is in the documents."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(re.sub(r"```.*?```|<p>.*?</p>|\]\([^)]*\)", "", text, flags=re.S).split()) < 600
+    assert sum(int(width) for width in re.findall(r'<img src="[^"]+" width="(\d+)%"', text)) < 100
+    assert "![" not in text
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_outside_the_site_hold(name):
     """Links between the site's own pages are checked by its strict build."""

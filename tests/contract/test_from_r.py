@@ -1,8 +1,10 @@
-"""R reads what docs/from-r.md says it reads: the table of results with base R, the posterior with ncdf4."""
+"""R reads what docs/from-r.md says it reads: the table of results with base R, the posterior with ncdf4, the estimator through
+reticulate."""
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ def r(folder: Path, script: str) -> str:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     if shutil.which("Rscript") is None:
-        pytest.skip("Rscript is not installed: make system-packages R_PACKAGES=r-base-core")
+        pytest.skip("Rscript is not installed: make system-packages R_PACKAGES='r-base-core r-cran-ncdf4'")
     folder = tmp_path_factory.mktemp("r")
     posterior, _, C = made_up(P=12, Q=2, active=3)
     posterior.save(folder / "posterior.nc")
@@ -46,7 +48,21 @@ def test_the_table(study: tuple[Path, Any]) -> None:
 def test_the_posterior(study: tuple[Path, Any]) -> None:
     folder, (posterior, _) = study
     if r(folder, 'cat(requireNamespace("ncdf4", quietly = TRUE))') != "TRUE":
-        pytest.skip("R has no package ncdf4 (Debian: r-cran-ncdf4, beyond what make system-packages installs)")
+        pytest.skip("R has no package ncdf4: make system-packages R_PACKAGES='r-base-core r-cran-ncdf4'")
     told = r(folder, POSTERIOR + 'cat("MEANS", sprintf("%.6f", apply(C, c(1, 2), mean)["y1", c("f000", "f007")]))')
     mean = posterior.mean().sel(response="y1", feature=["f000", "f007"]).values
     np.testing.assert_allclose(np.array(told.split("MEANS")[1].split(), dtype=float), mean, atol=1e-6)
+
+
+def test_the_estimator(study: tuple[Path, Any]) -> None:
+    """R's matrices go in, the table comes back; the first feature acts on the first response and no other does."""
+    folder, _ = study
+    known = 'cat(requireNamespace("reticulate", quietly = TRUE) && packageVersion("reticulate") >= "1.38")'
+    if r(folder, known) != "TRUE":
+        pytest.skip("R has no reticulate of 1.38 or later, which knows NumPy 2 (beyond what make system-packages installs)")
+    data = "set.seed(1); X <- matrix(rnorm(600), 100); Y <- cbind(2 * X[, 1] + rnorm(100), rnorm(100))\n"
+    script = RETICULATE.replace('".venv/bin/python"', f'"{sys.executable}"').replace("draws = 500L", "draws = 60L, warmup = 60L")
+    seen = 'cat("SEEN", nrow(results), unique(results$feature[results$selected == "True"]))'
+    told = r(folder, data + script + seen)
+    assert "coefficients" in told.split("SEEN")[0]  # the verdict
+    assert told.split("SEEN")[1].split() == ["12", "x0"]

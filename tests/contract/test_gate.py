@@ -451,7 +451,9 @@ def test_the_card_begins_with_a_plain_sentence(tmp_path, capsys):
     path = tmp_path / "clinic.card.json"
     path.write_text(sign(card, key.sign, public))
     assert main(["privacy", "card", str(path)]) == 0
-    assert capsys.readouterr().out.replace("\n", " ").startswith(sentence)
+    said = capsys.readouterr().out
+    assert said.replace("\n", " ").startswith(sentence)
+    assert "│ exposed columns      │ 1: sex" in said  # what the JSON lists
 
 
 def test_the_servers_card_names_the_columns_its_sites_name():

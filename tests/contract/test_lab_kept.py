@@ -32,6 +32,12 @@ def test_every_kept_row_is_of_a_known_cell_with_its_seed(name):
     assert len(keys) == len(set(keys))
 
 
+def test_the_page_says_where_our_rows_are_of_an_earlier_version():
+    rows = read_rows(result_file(KEPT, "sim2", kept_size(KEPT, "sim2")))
+    old = any(row["method"] == "intarsia" and not row.get("version") for row in rows)
+    assert ("The rows of `intarsia` in this table were made by version 0.1.0." in PAGE) == old
+
+
 def test_every_method_that_was_run_is_on_the_lab_s_page():
     """Findings first, then a row for every method of Simulation 2 and every harder design that has results."""
     assert PAGE.index("## What was found") < PAGE.index("### Simulation 2") < PAGE.index("## To run it")

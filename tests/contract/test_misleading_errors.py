@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 from tests.federation import KEY, NAMES, sites, study
+from tests.reports import made_up
 
 from intarsia.carriers.files import carrier, check_signature
-from intarsia.cli import _of_the_system, main
+from intarsia.cli import main
+from intarsia.cli.accepted import is_called
 from intarsia.cli.fit import found
-from intarsia.cli.site import _is
-from intarsia.errors import AlignmentError, FederationError, MessageError
+from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, of_the_system
+from intarsia.report.gather import read_cards
+from intarsia.server.results.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.align import report, tokenise
 from intarsia.site.answer import REFUSED
-from intarsia.wire.alignment import AlignmentReport, intersect
+from intarsia.site.data.table import Table
+from intarsia.site.site_folder import SiteFolder
+from intarsia.wire.alignment import AlignmentReport, intersect, who_is_common
 from intarsia.wire.signed import FileSignature
 from intarsia.wire.study import Study
 
@@ -79,14 +84,23 @@ def test_subjects_that_an_intersection_loses_are_counted(tmp_path: Path) -> None
     assert any("rests on 2 subjects" in line and "1 of clinic, 1 of mri" in line for line in found(summary))
 
 
+def test_an_intersection_that_loses_subjects_says_so_while_it_can_be_stopped() -> None:
+    few = who_is_common(1241, {"air": 1301, "blood": 1241})
+    assert few == ["1,241 subjects are at all sites", "  not at all sites, so left out: 60 of 1,301 at air"]
+    said = "\n".join(who_is_common(292, {"air": 1301, "blood": 1241}))
+    assert "1,009 of 1,301 at air, 949 of 1,241 at blood" in said
+    assert "ATTENTION: that is 76% of even the shortest list" in said
+    assert "[alignment] canonical" in said
+
+
 def test_a_missing_file_and_a_full_disk_are_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "clinic.offer"
-    assert main(["site", "share", str(tmp_path), str(missing), "-o", str(tmp_path / "out")]) == 1
+    assert main(["site", "share", str(tmp_path), str(missing), "-o", str(tmp_path / "out")]) == MessageError.exit_code
     told = capsys.readouterr().err
     assert str(missing) in told
     assert "unexpected" not in told
     full = OSError(errno.ENOSPC, "No space left on device", "server/posterior.nc")
-    assert _of_the_system(full).startswith("No space left on device: server/posterior.nc. Free some space")
+    assert of_the_system(full).startswith("No space left on device: server/posterior.nc. Free some space")
 
 
 def test_a_refusal_names_the_log_that_there_is() -> None:
@@ -96,9 +110,119 @@ def test_a_refusal_names_the_log_that_there_is() -> None:
 def test_a_repeated_study_is_found_by_the_name_that_is_printed() -> None:
     first = study()
     again = first.again("ab" * 16)
-    assert _is(first, "liver")
-    assert _is(again, "liver")
+    assert is_called(first, "liver")
+    assert is_called(again, "liver")
     for name in (first.folder_name, f"liver-{first.hash[:8]}", first.hash[:8]):
-        assert _is(first, name)
-        assert not _is(again, name)
-    assert not _is(first, "live")
+        assert is_called(first, name)
+        assert not is_called(again, name)
+    assert not is_called(first, "live")
+
+
+FULL = OSError(errno.ENOSPC, "file write failed: time = noon, buf = 0x561b6141edb8, errno = 28")  # as HDF5 says it
+
+
+def test_a_full_disk_leaves_no_half_file_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty study.toml or key would be "exists already" when the command is given again, as the message says to do."""
+    new = ["study", "new", str(tmp_path / "study.toml"), "--id", "x", "--site", "a", "--responses", "a=b"]
+
+    def fails(*_given: Any, **_named: Any) -> Any:
+        raise FULL
+
+    with monkeypatch.context() as full:
+        full.setattr("intarsia.wire.container.os.replace", fails)
+        assert main(new) == MessageError.exit_code
+        told = capsys.readouterr().err
+        assert "study.toml: No space left on device. Free some space and give the same command again" in told
+        full.setattr("intarsia.site.key.os.fdopen", fails)
+        with pytest.raises(KeyFileError, match="Nothing is left of it"):
+            KEY.save(tmp_path / "study.key")
+        posterior, _, _ = made_up(P=4, Q=2, draws=20)
+        full.setattr(type(posterior.tree), "to_netcdf", fails)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            posterior.save(tmp_path / "posterior.nc")
+        assert of_the_system(error.value).startswith(f"No space left on device: {tmp_path / 'posterior.nc'}. Free some")
+    assert list(tmp_path.iterdir()) == []
+    assert main(new) == 0
+    KEY.save(tmp_path / "study.key")
+
+
+def test_a_wrong_file_is_named_with_what_was_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data.csv").write_text("id,a,b\n" + "\n".join(f"{i},{i % 5},{i % 3}" for i in range(30)))
+    table = ["--table", str(tmp_path / "data.csv"), "--id", "id"]
+    assert main(["site", "init", str(tmp_path / "clinic"), "--name", "clinic", *table]) == 0
+    study_file, offer = tmp_path / "study.toml", str(tmp_path / "clinic.offer")
+    assert main(["study", "new", str(study_file), "--id", "x", "--site", str(tmp_path / "clinic" / "clinic.toml"),
+                 "--site", "lab", "--responses", "lab=hdl"]) == 0  # fmt: skip
+    capsys.readouterr()
+    for wrong, said in (
+        (["site", "offer", str(tmp_path / "clinic"), "-o", offer], "has accepted no study yet. Begin with: intarsia site accept"),
+        (["site", "check", str(tmp_path)], "is not a site's folder: it has no site.toml. A new site is made by"),
+        (["study", "check", str(tmp_path / "clinic" / "site.toml")], "not a study file but a site's own settings"),
+        (["study", "check", str(tmp_path / "clinic" / "clinic.toml")], "not a study file but a site's public file"),
+        (["study", "status", str(tmp_path / "clinic")], "is not a study folder: it is a site's folder"),
+        (["study", "status", str(tmp_path / "nowhere")], "is not a study folder: there is nothing"),
+        (["fit", "--study", str(study_file), "-o", str(tmp_path / "data.csv")], "is a file; what the server keeps"),
+        (["report", str(tmp_path / "nowhere")], "There is no posterior at"),
+    ):
+        assert main(wrong) != 0
+        assert said in capsys.readouterr().err, wrong
+    SiteFolder.load(tmp_path / "clinic").accept(study_file)
+    assert main(["site", "share", str(tmp_path / "clinic"), str(study_file), "-o", offer]) == MessageError.exit_code
+    assert "study.toml is not the offer of a site" in capsys.readouterr().err
+    folder = StudyFolder.create(tmp_path / "server", study())
+    assert main(["study", "leave", str(folder.path), str(study_file)]) == MessageError.exit_code
+    assert "study.toml is not the notice of leaving of a site" in capsys.readouterr().err
+    with pytest.raises(MessageError, match=r"study\.toml: This is not the card of a site of this study"):
+        read_cards([study_file], folder.study)
+    with pytest.raises(MessageError, match=r"study\.toml is not the receipt of a site"):
+        carrier(folder.study, [study_file])("receive", {"mri": {}})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('id = "id"', 'id = "Id"', "No column 'Id' for the role id; did you mean 'id'?"),
+        ("responses = []", 'responses = ["fev"]', "No column 'fev' for the role response; did you mean 'fev1'?"),
+        ("[policy]", "[policy]\nmax_rato = 0.1", "unknown entry 'max_rato'; did you mean 'max_ratio'?\n"),
+        ("[predict]", "[predict]\nmin_subject = 30", "unknown entry 'min_subject'; did you mean 'min_subjects'?\n"),
+        ("visits.csv", "visit.csv", "In site.toml a relative path counts from the site's folder."),
+        ('constant = "error"', 'constant = "error"\nseparator = ";"', "1 column (one only: say the separator?)"),
+    ],
+)
+def test_a_slip_in_site_toml_is_named(old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "visits.csv").write_text("id,age,fev1\n" + "\n".join(f"p{i},{i % 9},{i % 7}" for i in range(40)) + "\n")
+    site = tmp_path / "clinic"
+    assert main(["site", "init", str(site), "--name", "clinic", "--table", "../visits.csv", "--id", "id"]) == 0
+    text = (site / "site.toml").read_text()
+    assert old in text
+    (site / "site.toml").write_text(text.replace(old, new, 1))
+    capsys.readouterr()
+    assert main(["site", "check", str(site)]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_what_may_not_be_read_is_not_called_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may be allowed to read everything: the refusal is planted."""
+    table = tmp_path / "visits.csv"
+    table.write_text("id,age\n1,2\n")
+    opened = Path.open
+
+    def refuse(path: Path, *given: Any, **named: Any) -> Any:
+        if path == table:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"^Permission denied: .*visits\.csv\. Check who may read and write it\.$"):
+        Table.open(table, id="id")
+    posterior, _, _ = made_up(P=4, Q=2, draws=20)
+    file = posterior.save(tmp_path / "posterior.nc")
+
+    def refused(where: Path, **_named: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(where))
+
+    monkeypatch.setattr("xarray.open_datatree", refused)
+    with pytest.raises(InputError, match=r"^Permission denied: .*posterior\.nc\. Check who"):
+        Posterior.load(file)

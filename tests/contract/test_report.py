@@ -459,7 +459,7 @@ def test_sets_and_covariates_have_their_tables():
     assert "Sets of interchangeable features" in page
     assert "<bdi>f006</bdi> (data), <bdi>f007</bdi> (data)" in page
     assert "Everything on this page is adjusted for &lt;age&gt;" in page
-    assert "<td>0.500</td>" in page
+    assert re.search(r'<td>0\.500<br><small class="note">0\.4\d\d to 0\.5\d\d</small></td>', page)
 
 
 def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
@@ -480,7 +480,9 @@ def test_the_monitor_names_every_absent_site_outside_the_pill():
     names = [f"hospital-of-the-district-{i}" for i in range(5)]
     steps = [{"step": "alignment", "done": False, "missing": names}]
     study = {"name": "s", "title": "", "id": "s", "run": "ab" * 16, "hash": "cd" * 32, "steps": steps, "aligned": None, "m": 9}
-    study |= {"fit": None, "chains": [], "sites": [], "events": [], "report": False}
+    study |= {"fit": None, "chains": [], "sites": [], "events": [], "report": False, "left_out": {"mri": 1200}}
+    met = page({"studies": ["s"], "study": study | {"aligned": 300}}, part=True)
+    assert "300 subjects are at all sites; m = 9 sketch rows. Left out, because not all sites have them: 1,200 of mri." in met
     made = page({"studies": ["s"], "study": study}, part=True)
     assert f"waiting for {', '.join(names)}" in made
     pills = re.findall(r'<span class="tag[^"]*">([^<]*)</span>', made)

@@ -14,7 +14,9 @@ from intarsia.privacy.card_page import page
 from intarsia.report.charts import Map, heat, overview
 from intarsia.report.gather import Beside, gather
 from intarsia.report.html import small
+from intarsia.report.language import Language
 from intarsia.report.page import render
+from intarsia.wire.kinds import Back
 from intarsia.wire.study import Study
 
 STUDY = {
@@ -45,6 +47,15 @@ def test_effects_are_in_units_where_scales_are_shared() -> None:
     assert "Only the sites know the units" not in text
     value = mean * (10.0, 200.0, 0.5)[q]
     assert f">{value:.3g}<".replace("-", "−") in text
+
+
+def test_an_effect_and_its_interval_have_the_same_decimals() -> None:
+    """As many as the interval's width is worth: 0.722 (0.543 to 0.89) is three ways of writing one precision."""
+    litres = Language(Back("continuous"), scale=2.0, noise=0.5)
+    assert litres.ends(0.361, 0.2715, 0.445) == ["0.72", "0.54", "0.89"]
+    assert litres.ends(-0.1, -0.1225, -0.079) == ["−0.200", "−0.245", "−0.158"]
+    assert litres.ends(500.0, 450.0, 551.0) == ["1000", "900", "1102"]
+    assert Language(Back("continuous"), None, 0.5).ends(0.1234, -0.5, 0.7) == ["0.123", "−0.500", "0.700"]
 
 
 def test_every_coefficient_of_a_selected_feature_has_its_own_evidence() -> None:
@@ -106,7 +117,7 @@ def test_the_colour_follows_the_numbers(m: int, n: int, columns: int, colour: st
 def test_what_sites_filled_in_is_in_the_report() -> None:
     site = {"made_by": "site imaging", "imputed": {"f001": 60}, "exposed_columns": [{"name": "sex"}]}
     text = render(material(site_cards=[site]))
-    assert "60 missing values of f001 filled" in text
+    assert "60 missing values in 1 column filled (f001 60)" in text
     assert "a leaked key would expose sex" in text
 
 
@@ -121,6 +132,6 @@ def test_five_sites_are_named_below_the_monitors_step() -> None:
 
     names = [f"institution-number-{i}" for i in range(5)]
     rows = [{"step": "sketch", "done": False, "present": [], "missing": names}]
-    html = _steps({"steps": rows, "aligned": None, "m": 10})
+    html = _steps({"steps": rows, "aligned": None, "left_out": {}, "m": 10})
     assert ">now</span>" in html
     assert f"waiting for {', '.join(names)}" in html

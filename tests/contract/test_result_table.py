@@ -13,7 +13,7 @@ from tests.federation import KEY, RUN
 
 from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
-from intarsia.errors import FederationError, MessageError
+from intarsia.errors import FederationError, InputError, MessageError
 from intarsia.regression import NotConvergedWarning, ReducedRankHorseshoe
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import kept
@@ -192,8 +192,22 @@ def test_the_study_table_by_command(shared, tmp_path, suffix, capsys):
         assert (table["interval"] == 0.95).all()
     if suffix == "md":  # for a page: nothing empty, nothing that only a program reads
         head = [name.strip() for name in path.read_text(encoding="utf-8").splitlines()[0].strip("|").split("|")]
-        assert head == ["feature", "role", "site", "response", "effect", "lower", "upper", "unit", "sd", "local_fdr",
+        # Every row is of a feature, which needs no column.
+        assert head == ["feature", "site", "response", "effect", "lower", "upper", "unit", "sd", "local_fdr",
                         "selected_here", "selected"]  # fmt: skip
+
+
+def test_a_table_of_selected_features_alone(shared, tmp_path, capsys):
+    whole, picked = tmp_path / "all.csv", tmp_path / "selected.csv"
+    assert main(["report", str(shared[2] / "server"), "--table", str(whole)]) == 0
+    assert main(["report", str(shared[2] / "server"), "--table", str(picked), "--selected"]) == 0
+    table, some = pd.read_csv(whole), pd.read_csv(picked)
+    wanted = table[table["selected"].eq(True)].reset_index(drop=True)
+    assert 0 < len(some) < len(table)
+    pd.testing.assert_frame_equal(some, wanted, check_dtype=False)
+    capsys.readouterr()
+    assert main(["report", str(shared[2] / "server"), "--selected"]) == InputError.exit_code
+    assert "give --table FILE too" in capsys.readouterr().err
 
 
 def test_an_unknown_suffix_of_a_table_is_refused(shared, tmp_path, capsys):
@@ -257,6 +271,27 @@ def test_a_study_that_has_not_converged_warns_and_shows_its_progress(tmp_path, c
         warnings.simplefilter("ignore", NotConvergedWarning)
         fit(sites, study.again(), progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_site_with_responses_alone_predicts_from_ids_alone(tmp_path):
+    """No dummy column: its table of new subjects is a list of ids, in one process and by a file."""
+    tables = frames()
+    sites = [
+        Site("clinic", tables["clinic"], id="id", features=[], responses=["weight", "height"], key=KEY),
+        Site("home", tables["home"], id="id", key=KEY, predict={"one_column": "allow"}),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        result = fit(sites, study_for(sites, m=60, id="trial", run=RUN, fit=FIT), progress=False)
+    ids = [f"N{i}" for i in range(20)]
+    new = {"id": ids, **{f"x{j}": np.linspace(-1.0, 1.0, 20) for j in range(4)}}
+    pd.DataFrame({"id": ids}).to_csv(tmp_path / "new.csv", index=False)
+    first, second = (
+        result.predict({"clinic": own, "home": new}, name)["clinic"]
+        for own, name in (({"id": ids}, "june"), (str(tmp_path / "new.csv"), "july"))
+    )
+    assert first.mean.shape == (20, 2)
+    np.testing.assert_allclose(first.mean, second.mean, atol=1e-9)
 
 
 def test_a_callback_that_is_given_is_called(shared):

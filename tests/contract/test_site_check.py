@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pandas as pd
 import pytest
 
 from intarsia.cli import main
+from intarsia.errors import InputError
 from intarsia.site.key import SketchKey
+from intarsia.wire.study import Study
 
 N = 400
 STUDY = """schema = 1
@@ -66,7 +69,7 @@ def test_every_column_that_would_leave_is_named_and_nothing_is_written(
     said = capsys.readouterr().out
     assert "400 subjects, id column patient" in said
     assert "EVERY column without another role leaves as one: 5 columns" in said
-    assert "grade; 3 values: taken as equally spaced scores" in said
+    assert 'grade; 3 values, taken as numbers. Grades in order: say kinds = { grade = "ordinal" }' in said
     assert "centre; 4 whole numbers, taken as a measurement; if they are codes, say categorical = true" in said
     assert "bmi; 21 times 999, far from all other values: a code for missing?" in said
     assert "asthma; two values" in said
@@ -100,7 +103,7 @@ def test_a_table_put_in_order_passes_and_says_what_is_filled(tmp_path: Path, cap
     said = capsys.readouterr().out
     assert "centre; categories 1, 2 (reference), 3, 4" in said
     assert "bmi; 21 missing: put at the mean" in said
-    assert "21 missing values in 1 columns will be filled" in said
+    assert "21 missing values in 1 column will be filled" in said
     assert "ATTENTION" not in said
     assert files(tmp_path) == before
 
@@ -115,6 +118,17 @@ def test_the_gates_refusal_is_seen_beforehand(tmp_path: Path, capsys: pytest.Cap
     assert "ratio: Σm/n = 0.500" in said
     assert "stay here: patient (id), centre, same" in said
     assert files(tmp_path) == before
+
+
+def test_a_study_goes_by_the_name_that_commands_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = made_site(tmp_path, lines=['ignore = ["same", "centre"]'])
+    accepted(site, m=200)
+    hash_ = Study.load(site / "accepted" / "lungs.toml").hash
+    for name in ("lungs", hash_[:8], f"lungs-{hash_[:8]}"):
+        assert main(["site", "check", str(site), "--study", name]) == 6
+        assert f"study lungs ({hash_[:12]}…), m = 200: the gate would REFUSE" in capsys.readouterr().out
+    assert main(["site", "check", str(site), "--study", "liver"]) == InputError.exit_code
+    assert f"0 fit. Accepted here, by the names --study takes: lungs-{hash_[:8]}." in capsys.readouterr().err
 
 
 def test_missing_values_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,10 +203,10 @@ def test_a_new_site_says_whether_its_table_can_be_used(tmp_path: Path, capsys: p
     made_site(tmp_path)
     init = ["site", "init", str(tmp_path / "lab"), "--name", "lab", "--id", "patient", "--table", str(tmp_path / "visits.csv")]
     assert main([*init, "--responses", "fev1"]) == 0
-    assert "table        400 subjects, 6 features, 1 responses as it is now" in capsys.readouterr().out
+    assert "table        400 subjects, 6 features, 1 response as it is now" in capsys.readouterr().out
     init[2] = str(tmp_path / "adjusting")
     assert main([*init, "--responses", "fev1", "--covariates", "bmi, age"]) == 0
-    assert "table        400 subjects, 4 features, 1 responses, 2 covariates as it is now" in capsys.readouterr().out
+    assert "table        400 subjects, 4 features, 1 response, 2 covariates as it is now" in capsys.readouterr().out
     init[2] = str(tmp_path / "other")
     assert main([*init, "--responses", "fev2"]) == 0
     assert "table        cannot be used yet: No column 'fev2' for the role response" in capsys.readouterr().out
@@ -253,5 +267,31 @@ def test_a_text_column_behind_many_others_is_named(tmp_path: Path, capsys: pytes
     assert main(["site", "check", str(site)]) == 0
     said = capsys.readouterr().out
     assert (
-        "  … and 11 more (--all lists them); of these 1 have texts, missing values or a note:\n  examiner; categories ann" in said
+        "  … and 11 more (--all lists them); of these 1 has texts, missing values or a note:\n  examiner; categories ann" in said
     )
+
+
+def test_a_site_is_made_once_and_its_settings_are_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong column at the first try: the remedy is site.toml, not another key."""
+    where = tmp_path / 'odd "quoted" folder'
+    where.mkdir()
+    (where / "visits.csv").write_text("patient,age,fev1\n" + "\n".join(f"p{i},{i % 9},{i % 7}" for i in range(40)) + "\n")
+    init = ["site", "init", str(where / "clinic"), "--name", "clinic", "--table", str(where / "visits.csv"), "--id", "id"]
+    assert main(init) == 0
+    assert "cannot be used yet: No column 'id'" in capsys.readouterr().out
+    keys = (where / "clinic" / "identity.key").read_bytes()
+    assert main(init) == InputError.exit_code
+    told = capsys.readouterr().err
+    assert "is a site already" in told
+    assert "site.toml" in told
+    assert (where / "clinic" / "identity.key").read_bytes() == keys
+
+
+def test_a_database_is_named_with_its_query_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("adbc_driver_sqlite")
+    with sqlite3.connect(tmp_path / "records.sqlite") as records:
+        records.execute("CREATE TABLE visits (patient INTEGER, fev1 REAL, note TEXT)")
+        records.executemany("INSERT INTO visits VALUES (?, ?, 'seen')", [(i, i % 7 + i / 90) for i in range(40)])
+    table = ["--table", str(tmp_path / "records.sqlite"), "--query", "visits", "--id", "patient"]
+    assert main(["site", "init", str(tmp_path / "c"), "--name", "clinic", *table, "--ignore", "note"]) == 0
+    assert "40 subjects, 1 feature, 0 responses" in capsys.readouterr().out

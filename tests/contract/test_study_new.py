@@ -1,5 +1,6 @@
 """`intarsia study new` with the outcomes and cohorts people have: kinds, unions and shared scales from the command line."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_without_them_the_file_is_as_ever(tmp_path: Path) -> None:
     assert new(tmp_path / "study.toml") == 0
     study = Study.load(tmp_path / "study.toml")
     assert (study.kinds, study.alignment.mode, study.deliver.share_scales) == ({}, "strict", False)
+
+
+def test_how_long_chains_run_is_left_to_the_sampler_unless_asked_for(tmp_path: Path) -> None:
+    """A number in the file would take the place of the sampler's own choice, which goes by the size of the problem."""
+    assert new(tmp_path / "study.toml") == 0
+    said = tomllib.loads((tmp_path / "study.toml").read_text(encoding="utf-8"))["fit"]
+    assert not {"draws", "chains", "warmup", "thin"} & set(said)
+    fit = Study.load(tmp_path / "study.toml").fit
+    assert (fit.warmup, fit.thin) == (None, None)
+    assert new(tmp_path / "short.toml", "--draws", "40", "--chains", "2", "--warmup", "30", "--thin", "3") == 0
+    fit = Study.load(tmp_path / "short.toml").fit
+    assert (fit.draws, fit.chains, fit.warmup, fit.thin) == (40, 2, 30, 3)
 
 
 def test_a_site_may_bring_responses_alone(tmp_path: Path) -> None:

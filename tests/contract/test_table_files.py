@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from intarsia.errors import InputError
 from intarsia.wire.table_files import write_table
@@ -65,11 +66,51 @@ def test_latex_and_markdown_escape_their_signs(tmp_path: Path) -> None:
     tex = (tmp_path / "t.tex").read_text()
     assert r"no2\_2019 & 0.1235 & yes & 3 & ml \& \% \\" in tex
     assert r"\textbackslash{}x1b[2J" in tex
-    assert tex.startswith(r"\begin{tabular}{lrrrl}")
+    assert tex.startswith(r"\begin{tabular}{lrlrl}")
     write_table(tmp_path / "t.md", ROWS)
     lines = (tmp_path / "t.md").read_text().splitlines()
     assert lines[2] == "| no2_2019 | 0.1235 | yes | 3 | ml &amp; % |"
     assert lines[3].startswith("| =HYPERLINK(1)\\|x |  | no | -7 | a&lt;b&gt;")
+
+
+LABELS = [
+    "![x](//evil/a.png)",
+    "[here](javascript:1)",
+    "**bold**",
+    "_slanted_",
+    "~~gone~~",
+    "snp_12_A",
+    "[1mm]",
+    "*",
+    r"a\|b",
+]
+
+
+def test_a_label_is_no_mark_up_of_its_own(tmp_path: Path) -> None:
+    """Rendered, a cell shows what the label is: no picture is fetched, nothing is a link, bold or struck out."""
+    rows = [{"feature": label, "effect": 0.5} for label in LABELS]
+    write_table(tmp_path / "t.md", rows)
+    page = MarkdownIt().enable(["table", "strikethrough"]).render((tmp_path / "t.md").read_text())
+    root = ET.fromstring(f"<page>{page}</page>")
+    assert {part.tag for part in root.iter()} == {"page", "table", "thead", "tbody", "tr", "th", "td"}
+    assert [row[0].text for row in root.findall("table/tbody/tr")] == LABELS
+    assert "snp_12_A" in (tmp_path / "t.md").read_text()
+    write_table(tmp_path / "t.tex", rows)
+    body = (tmp_path / "t.tex").read_text().splitlines()
+    ends = [k for k, line in enumerate(body[:-1]) if line.endswith("\\\\")]
+    assert not any(body[k + 1].startswith(("[", "*")) for k in ends)
+    assert "{}[1mm] & 0.5" in (tmp_path / "t.tex").read_text()
+
+
+def test_a_page_says_no_more_than_a_reader_needs(tmp_path: Path) -> None:
+    """No probability of 7e-29, and not in every row that it is of a feature and selected."""
+    rows = [{"feature": name, "role": "feature", "local_fdr": fdr, "selected": True} for name, fdr in (("a", 7e-29), ("b", 0.2))]
+    write_table(tmp_path / "t.md", rows)
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert lines[0] == "| feature | local_fdr |"
+    assert lines[2:] == ["| a | &lt; 0.001 |", "| b | 0.2 |"]
+    write_table(tmp_path / "t.csv", rows)
+    assert (tmp_path / "t.csv").read_text().splitlines()[1] == "a,feature,7e-29,True"
 
 
 @pytest.mark.parametrize("name", ["t.xls", "t.txt", "t"])

@@ -5,7 +5,6 @@ import shutil
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.federation import frames, sites, study
 from tests.reports import made_up
@@ -227,9 +226,8 @@ def test_monitor_follows_a_study(browser, tmp_path):
         intarsia.fit(parties, plan, folder=where)
         until(lambda: "Open the report" in live.text)
         browser.refresh()
-        assert np.all(
-            ["received" in line for line in browser.find_element("id", "live").text.splitlines() if line.startswith("mri")]
-        )
+        lines = [line for line in browser.find_element("id", "live").text.splitlines() if line.startswith("mri")]
+        assert [line.count("✓") for line in lines] == [3]  # alignment, sketch, coefficients
         browser.get_log("browser")
         browser.find_element("id", "report").click()
         assert "Selected features" in browser.find_element("tag name", "body").text

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.e2e.test_union import frames as partly
-from tests.federation import NAMES, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
+from tests.federation import NAMES, NOT_ROUNDED, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
 
 from intarsia.carriers.in_process import carrier, study_for
 from intarsia.carriers.in_process import fit as fit_here
@@ -22,6 +22,7 @@ from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.status import status
 from intarsia.site.identity import Identity
+from intarsia.site.predict_rules import PredictRules
 from intarsia.site.site import Site
 from intarsia.wire.messages import join
 from intarsia.wire.study import Study
@@ -72,9 +73,8 @@ class ByFiles:
         path, named = self.where / "study.toml", [w for n in self.names for w in ("--site", self.where / n / f"{n}.toml")]
         owned = [f"{name}={','.join(RESPONSES[name])}" for name in self.names if RESPONSES[name]]
         given = [word for text in owned for word in ("--responses", text)]
-        run("study", "new", path, "--id", "liver", "--m", m, *named, *given, *more)
-        text = path.read_text().replace("draws = 1000              #", "draws = 60  #").replace("# warmup = 500", "warmup = 40")
-        path.write_text(text.replace("chains = 4", "chains = 2").replace("# thin = 10", "thin = 1").replace("draws = 1000\n", ""))
+        short = ("--draws", 60, "--warmup", 40, "--chains", 2, "--thin", 1)
+        run("study", "new", path, "--id", "liver", "--m", m, *named, *given, *short, *more)
         return path
 
     def go(self, source: Path, names: tuple[str, ...] | None = None) -> Path:
@@ -204,6 +204,8 @@ def test_the_sites_that_stay_predict_without_it(left) -> None:  # type: ignore[n
     folder, parties, _ = left
     plan = folder.study
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in frames(30, seed=5).items()}
+    for site in parties:
+        site.predict_rules = PredictRules.of(NOT_ROUNDED)
     ask = carrier(parties, plan, lambda site: new[site])
     protocol.predict(folder, "july", ask)
     prediction = parties[0].predictions[plan.hash, "july"]

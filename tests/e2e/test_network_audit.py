@@ -66,7 +66,7 @@ class Audited:
         began = time.monotonic()
         network.start(*NAMES)
         words = [sys.executable, "-m", "intarsia", "study", "run", str(path), "--server", str(network.server)]
-        words += ["--wait", str(PATIENCE_S), "--workers", "1"]
+        words += ["--wait", str(PATIENCE_S), "--workers", "1", "--provisional"]
         done = subprocess.run(
             [*watch, str(self.trace_run), *words] if watch else words,
             capture_output=True,

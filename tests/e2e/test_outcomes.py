@@ -106,7 +106,7 @@ def test_the_owner_reads_each_response_in_its_own_language(result: StudyResult) 
     assert whole["or_upper"] < 1
     assert whole["lower"] < -0.6 < whole["upper"]
     said = "\n".join(result.models["clinic"].cautions())
-    assert "asthma: from the linear model" in said
+    assert "asthma: from a linear model" in said
     assert "months: mean time without the event" in said
 
 
@@ -250,7 +250,7 @@ def test_by_files_the_same_to_the_last_bit(result: StudyResult, tmp_path: Path, 
         run("site", "receive", tmp_path / name, StudyFolder.open(tmp_path / "server").file("coefficients", name),
             "-o", tmp_path / f"{name}.csv.out.csv")  # fmt: skip
         assert SiteFolder.load(tmp_path / name).site().model(study()).rows() == result.models[name].rows()
-    assert "mind: asthma: from the linear model" in capsys.readouterr().out
+    assert "mind: asthma: from a linear model" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "clinic.csv.out.csv")
     assert set(table["ratio_is"].dropna()) == {"odds ratio, drawn towards 1 by the sparse prior", "ratio at the mean count"}
     # A prediction of subjects whose outcome is known says how well it held.

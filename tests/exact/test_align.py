@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import AlignmentError, MessageError
-from intarsia.site.align import canonical, report, settle, tokenise
+from intarsia.site.align import canonical, report, settle, tokenise, written
 from intarsia.site.key import SketchKey
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect
 from intarsia.wire.study import Study
@@ -125,3 +125,12 @@ def test_messages_that_lie_are_refused() -> None:
         settle("a", study, tokens, wrong)
     with pytest.raises(AlignmentError, match="not meant for site 'a'"):
         settle("a", study, tokens, Cohort("b", study.hash, "intersect", 1, np.array([True, False, False])))
+
+
+def test_how_ids_are_written_is_told_without_an_id() -> None:
+    assert written(["0007", "0012", "1300"]) == "ids are whole numbers, 2 with leading zeros"
+    assert written(np.array([7.0, 12.0])) == "ids are numbers with decimals, 2 ending in .0"
+    assert written([7, 12]) == "ids are whole numbers"
+    assert written(["p7", "P8 ", "12"]) == "ids are numbers and texts, 1 with spaces around them, 1 with small letters"
+    assert written(["p7", "p8"]) == "ids are texts"
+    assert written([]) == ""

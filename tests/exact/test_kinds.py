@@ -90,6 +90,8 @@ def test_ordinal_scores_follow_the_given_order() -> None:
     got = prepare(["mild", "none", "severe", None], "ordinal", {"order": ["none", "mild", "severe"], "scores": [0, 1, 3]})
     np.testing.assert_array_equal(got.values, [1, 0, 3, np.nan])
     np.testing.assert_array_equal(prepare([3, 1, 2], "ordinal").values, [3, 1, 2])
+    np.testing.assert_array_equal(prepare([2, 0, 1, 0], "ordinal").values, [2, 0, 1, 0])  # their own numbers, not 1, 2, 3
+    np.testing.assert_array_equal(prepare([2, 0, 1, 0], "ordinal", {"order": [2, 1, 0]}).values, [1, 3, 2, 3])
 
 
 def test_the_way_back() -> None:

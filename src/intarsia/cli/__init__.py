@@ -5,14 +5,13 @@ as a default; the function takes the parsed arguments and returns an exit code (
 """
 
 import argparse
-import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import intarsia
 from intarsia.cli.show import fitted
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, of_the_system
 from intarsia.wire.plain import printable
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
@@ -24,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("intarsia.cli.server", "the party that sees sketches only"),
     "fit": ("intarsia.cli.fit", "fit the sketches of all sites"),
     "check": ("intarsia.cli.check", "k-fold and split-half replication of a fitted study"),
+    "refit": ("intarsia.cli.refit", "the same sketches under another model, beside the study's own fit"),
     "deliver": ("intarsia.cli.deliver", "each site's own coefficients"),
     "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
     "report": ("intarsia.cli.report", "one self-contained page about a fitted study"),
@@ -91,22 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if args.debug:
             raise
-        print(fitted(f"intarsia: {printable(_of_the_system(error))}", sys.stderr), file=sys.stderr)
+        print(fitted(f"intarsia: {printable(of_the_system(error))}", sys.stderr), file=sys.stderr)
         return 1
     except Exception as error:
         if args.debug:
             raise
         print(f"intarsia: unexpected {type(error).__name__} (run again with --debug to see where)", file=sys.stderr)
         return 1
-
-
-def _of_the_system(error: OSError) -> str:
-    """What the operating system refused, with the file and what helps."""
-    where = f": {error.filename}" if error.filename else ""
-    remedy = {
-        errno.ENOSPC: " Free some space and give the same command again: what was finished is kept.",
-        errno.EDQUOT: " Free some space and give the same command again: what was finished is kept.",
-        errno.ENOENT: " Check the name and the folder.",
-        errno.EACCES: " Check who may read and write it.",
-    }.get(error.errno or 0, "")
-    return f"{error.strerror or type(error).__name__}{where}.{remedy}"

@@ -1,9 +1,14 @@
 """A person's yes where trust begins: fingerprints shown as words, compared by telephone, and typed.
 
+Two words are not shown, others each time: whoever types them has heard them from the other side. Words that stand on the screen
+can be typed by somebody who has compared nothing, and a word that is known beforehand can be had: a key whose last word is the
+right one is found in seconds.
+
 Those who automate give `--fingerprints FILE`, lines of a name and its words, gathered by another way than the file they check.
 """
 
 import argparse
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +18,7 @@ from intarsia.wire.plain import one_line
 from intarsia.wire.words import in_lines, same_words, split_words
 
 LIMIT_BYTES = 2**20
+HIDDEN = 2  # words of a fingerprint
 OF_THE_FILE = "study.toml"  # the name of the study file's own words
 
 
@@ -26,18 +32,25 @@ def add_fingerprints(parser: argparse.ArgumentParser) -> None:
 
 
 def confirm(named: Mapping[str, str], file: Path | None) -> None:
-    """Every name's words agree with the file's line, or a person compares them and types the last word of each."""
+    """Every name's words agree with the file's line, or a person hears them from the other side and types two of them."""
     if file is not None:
         _compare(named, read_fingerprints(file), file)
         return
     for name, words in named.items():
+        parts = split_words(words)
+        hidden = hidden_words(len(parts))
         print(f"\n{name}:", file=sys.stderr)
-        for line in in_lines(words):
+        for line in in_lines(" ".join("?????" if k in hidden else part for k, part in enumerate(parts))):
             print(f"    {line}", file=sys.stderr)
-        last = split_words(words)[-1]
-        typed = _ask(f"Compare all words by telephone with those who answer for {name}. The same? Type the last word: ")
-        if typed.strip().lower() != last:
+        who = "another site (`intarsia study check` shows them there)" if name == OF_THE_FILE else f"those who answer for {name}"
+        typed = _ask(f"Let {who} read all words to you by telephone, and compare. Type the two that are not shown here: ")
+        if split_words(typed) != [parts[k] for k in hidden]:
             raise InputError(f"The words of {name} are not confirmed. Nothing was accepted; ask before you go on.")
+
+
+def hidden_words(count: int) -> list[int]:
+    """Which of so many words are not shown."""
+    return sorted(secrets.SystemRandom().sample(range(count), HIDDEN))
 
 
 def _ask(question: str) -> str:

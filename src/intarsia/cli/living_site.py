@@ -27,7 +27,8 @@ def register(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run_leave(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import both, write_file
+    from intarsia.cli.message_files import write_file
+    from intarsia.cli.site import both
 
     site, study = both(args)
     write_file(args.out, site.leave(study))

@@ -8,6 +8,7 @@ from typing import Any
 from intarsia.cli import kind_options
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError, StudyError
+from intarsia.wire.container import write
 from intarsia.wire.plain import one_line
 from intarsia.wire.study import REASONS, Study
 
@@ -81,7 +82,7 @@ def write_new(path: Path, text: str) -> None:
     """A study file that does not exist yet."""
     if path.exists():
         raise InputError(f"{path} exists already; it is not overwritten.")
-    path.write_text(text, encoding="utf-8")
+    write(path, text.encode())
 
 
 def run_again(args: argparse.Namespace) -> None:
@@ -158,15 +159,14 @@ def _costs(study: Study) -> list[str]:
 def run_leave(args: argparse.Namespace) -> None:
     from intarsia.carriers.flare.network_study import alone
     from intarsia.cli.fit import found
+    from intarsia.cli.message_files import one
     from intarsia.progress import Bar
     from intarsia.server.study.departure import leave
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.wire.leave import Leave
 
     folder = StudyFolder.open(args.folder)
-    try:
-        raw = args.notice.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {args.notice}: {error.strerror}.") from None
+    raw, _ = one(args.notice, Leave.from_bytes, "notice of leaving", step="align")
     with alone(folder), Bar() as bar:
         notice, summary, changes = leave(folder, raw, workers=args.workers, progress=bar)
     lines = [*found(summary)]

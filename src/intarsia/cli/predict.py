@@ -1,9 +1,13 @@
 """`intarsia predict`: joint predictions for new subjects from masked parts; nobody sees another site's part."""
 
 import argparse
+import json
 from pathlib import Path
 
+from intarsia.cli.accepted import HELP
 from intarsia.cli.show import add_json, emit
+from intarsia.wire.bounded import read_file
+from intarsia.wire.steps import most_bytes
 
 EPILOG = """examples, over the network (each site has put a table of new subjects in its folder, predict/STUDY-HASH/june.csv):
   intarsia predict run liver june --server server
@@ -29,7 +33,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         parser_.add_argument("dir", type=Path, help="the site's folder")
         parser_.add_argument("request", help="the name of this prediction, the same at all sites")
         parser_.add_argument("table", help="the new subjects' table at this site")
-        parser_.add_argument("--study", help="which accepted study, by id")
+        parser_.add_argument("--study", help=HELP)
         parser_.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
     part.set_defaults(run=run_part)
     finish.add_argument("sum", type=Path, help="the sum of the other sites' parts, from the server")
@@ -53,12 +57,18 @@ def run_run(args: argparse.Namespace) -> None:
 
 
 def run_part(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import both, write_signed
+    from intarsia.cli.message_files import write_signed
+    from intarsia.cli.site import both
     from intarsia.site.answer import answer
 
     site, study = both(args)
     raw = answer(site, study, "predict", {"request": args.request.encode()}, lambda _study, _request: args.table)
     write_signed(args.out, site, study, raw)
+    told = json.loads(site.run_store(study).need(f"request-{args.request}.told.json", ""))
+    for owner, one in told["owners"].items():
+        print(
+            f"tells {owner} up to {one['with_earlier_fits']:.0f} bits about a subject, all fits together; allowed: {one['of']:g}"
+        )
 
 
 def run_finish(args: argparse.Namespace) -> None:
@@ -66,10 +76,11 @@ def run_finish(args: argparse.Namespace) -> None:
     from intarsia.site.answer import answer
 
     site, study = both(args)
-    payload = {"request": args.request.encode(), "sum": args.sum.read_bytes()}
+    payload = {"request": args.request.encode(), "sum": read_file(args.sum, most_bytes("finish"))}
     answer(site, study, "finish", payload, lambda _study, _request: args.table)
     prediction = site.predictions[study.hash, args.request]
     prediction.save(args.out)
+    args.out.chmod(0o600)  # it names people
     print(f"{len(prediction.mean)} subjects × {len(prediction.responses)} responses in {args.out}")
     if args.observed is not None:
         from intarsia.site.observed import observed

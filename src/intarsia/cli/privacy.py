@@ -11,6 +11,7 @@ from typing import Any
 from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
+from intarsia.wire.bounded import read_file
 from intarsia.wire.plain import one_line
 from intarsia.wire.study_parts import SKETCH_KINDS
 
@@ -190,10 +191,9 @@ def _plot(found: Any, path: str) -> None:
 
 
 def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from None
+    from intarsia.privacy.card import LARGEST_CARD_BYTES
+
+    return read_file(path, LARGEST_CARD_BYTES)
 
 
 def _formal(bound: dict[str, Any] | None) -> str:
@@ -239,7 +239,7 @@ def _card(args: argparse.Namespace) -> int:
         ["made by", card["made_by"]],
         ["signature", known if signer else "none: made here"],
         ["n, m, kind", f"{sketch['n']}, {sketch['m']}, {sketch['kind']}"],
-        ["bits, Φ secret", f"{_short(bits['lower'])} to {_short(bits['upper'])}"],
+        ["bits, Φ secret", " to ".join(dict.fromkeys(_short(bits[end]) for end in ("lower", "upper")))],
         ["Φ known", card["information"]["phi_known"]],
         ["membership AUC", _short(attacks["membership_auc"])],
         ["exposed columns", _some(exposed_names(card), card)],

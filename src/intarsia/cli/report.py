@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.cli.show import add_json, emit
+from intarsia.errors import InputError
 
 EPILOG = """examples:
   intarsia report liver -o liver.html                         # a study folder at the server
   intarsia report posterior.nc -o report.html                 # a saved posterior alone (no model checks, no card)
   intarsia report liver -o liver.html --regions rois.csv      # features A--B: draw them in the brain
   intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
+  intarsia report liver --table table-2.tex --selected        # those of selected features alone
   intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
 
 The page needs no network and no script; open it in any browser, send it, print it."""
@@ -23,6 +25,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="the study folder, or a posterior.nc")
     parser.add_argument("-o", "--out", type=Path, help="the page to write (report.html unless something else is asked for)")
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
+    parser.add_argument("--selected", action="store_true", help="the table of selected features alone, as for a paper")
     parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
     parser.add_argument("--cards", type=Path, nargs="+", default=(), help="the sites' own cards: what they filled in and expose")
@@ -35,6 +38,8 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.selected and args.table is None:
+        raise InputError("--selected is about the table: give --table FILE too.")
     told: dict[str, Any] = {}
     lines: list[str] = []
     if args.table is not None:
@@ -60,6 +65,7 @@ def _table(args: argparse.Namespace) -> int:
     posterior, judgement, study = read_fit(args.source)
     probability = args.interval or (0.95 if study is None else study.deliver.interval)
     rows = table_rows(table_columns(effects_of(posterior, judgement, probability, None if study is None else study.kinds)))
+    rows = [row for row in rows if row["selected"]] if args.selected else rows
     write_table(args.table, rows, list(COLUMNS))
     return len(rows)
 
@@ -67,10 +73,11 @@ def _table(args: argparse.Namespace) -> int:
 def _methods(args: argparse.Namespace) -> str:
     from intarsia.report.methods_paragraph import methods
     from intarsia.report.page import collect
+    from intarsia.wire.container import write
 
     text = methods(collect(args.source, **({"cards": args.cards} if args.cards else {})))
     if args.methods != Path("-"):
-        args.methods.write_text(text, encoding="utf-8")
+        write(args.methods, text.encode())
     return text
 
 

@@ -118,6 +118,7 @@ def run_align(args: argparse.Namespace) -> None:
     from intarsia.carriers.files import carrier
     from intarsia.server.study.folder import StudyFolder
     from intarsia.server.study.protocol import align
+    from intarsia.wire.alignment import who_is_common
     from intarsia.wire.container import write
     from intarsia.wire.plain import one_line
 
@@ -127,9 +128,10 @@ def run_align(args: argparse.Namespace) -> None:
         write(args.out / f"{name}.cohort", raw)
     n = next(iter(folder.cohorts().values())).n
     groups, dropped = folder.groups()
-    told = {"n": n, "folder": str(args.out)}
+    listed = folder.listed()
+    told = {"n": n, "folder": str(args.out), "listed": listed}
     if not groups:
-        emit(args, told, [f"{n:,} subjects are at all sites; send each site its .cohort file of {args.out}"])
+        emit(args, told, [*who_is_common(n, listed), f"send each site its .cohort file of {args.out}"])
         return
     lines = [f"{n:,} subjects are at all sites with features and have a response, in {len(groups)} groups:"]
     lines += [f"  {group.n:,} subjects, {group.m:,} sketch rows: {one_line(', '.join(group.responses))}" for group in groups]

@@ -1,18 +1,21 @@
 """`intarsia site`: everything an institution does at its own end. Nothing leaves it but the files it names."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from intarsia.cli import living_site, site_check, site_gram
+from intarsia.cli.accepted import HELP, accepted, the_one
+from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, plural
 
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
+  intarsia site init clinic --name clinic --table records.sqlite --query visits --id patient --ignore note
   intarsia site show clinic                             # its fingerprint again, to read out
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
@@ -48,6 +51,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--id", default="id", help="the column that identifies a subject")
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
     init.add_argument("--covariates", default="", help="columns that are adjusted for (age, sex), separated by commas")
+    init.add_argument("--ignore", default="", help="columns that stay here, separated by commas")
+    init.add_argument("--query", help="where the table is a database: one SELECT, or the name of a table")
     add_json(init)
     site_check.register(_add(sub, "check", "what would leave this site and as what; a dry run, nothing is sent", site_check.run))
     add_json(_add(sub, "show", "the site's public keys and fingerprint", run_show))
@@ -73,6 +78,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     receive.add_argument("--receipt", type=Path, help="where the receipt for the server goes (SITE.receipt beside the table)")
     add_json(receive)
     again = _add(sub, "table", "write the received coefficients as a table (again): .csv, .xlsx, .tex, .md", run_table, out=True)
+    again.add_argument("--selected", action="store_true", help="rows of selected features alone, as for a paper")
     add_json(again)
     living_site.register(lambda name, text, run: _add(sub, name, text, run))
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
@@ -87,7 +93,7 @@ def _add(sub: argparse._SubParsersAction, name: str, text: str, run: object, out
     parser: argparse.ArgumentParser = sub.add_parser(name, help=text, description=text)
     parser.add_argument("dir", type=Path, help="the site's folder")
     if name not in ("init", "show", "accept", "check", "join", "serve"):
-        parser.add_argument("--study", help="which accepted study, by id (needed when there are several)")
+        parser.add_argument("--study", help=f"{HELP} (needed when there are several)")
     if out:
         parser.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
     parser.set_defaults(run=run)
@@ -97,11 +103,12 @@ def _add(sub: argparse._SubParsersAction, name: str, text: str, run: object, out
 def run_init(args: argparse.Namespace) -> None:
     from intarsia.site.site_folder import SiteFolder
 
-    responses, covariates = (
-        [one.strip() for one in text.split(",") if one.strip()] for text in (args.responses, args.covariates)
-    )
+    roles = {
+        role: [one.strip() for one in getattr(args, role).split(",") if one.strip()]
+        for role in ("responses", "covariates", "ignore")
+    }
     table = args.table if Path(args.table).is_absolute() or not Path(args.table).exists() else str(Path(args.table).resolve())
-    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, responses, covariates)
+    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, query=args.query, **roles)
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     public.write_text(identity.toml(), encoding="utf-8")
@@ -124,9 +131,9 @@ def _opened(site_folder: Any) -> list[str]:
         n = len(table.ids()) if table.has_id else table.n
     except InputError as error:
         return [f"table        cannot be used yet: {one_line(str(error))}"]
-    adjusted = f", {len(table.covariates):,} covariates" if table.covariates else ""
-    roles = f"{len(table.features):,} features, {len(table.responses):,} responses{adjusted}"
-    return [f"table        {n:,} subjects, {roles} as it is now"]
+    adjusted = f", {plural(len(table.covariates), 'covariate')}" if table.covariates else ""
+    roles = f"{plural(len(table.features), 'feature')}, {plural(len(table.responses), 'response')}{adjusted}"
+    return [f"table        {plural(n, 'subject')}, {roles} as it is now"]
 
 
 def run_show(args: argparse.Namespace) -> None:
@@ -145,15 +152,13 @@ def run_offer(args: argparse.Namespace) -> None:
 def run_share(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import KeyOffer
 
-    raw = [path.read_bytes() for path in args.files]
-    _step(args, "share", {KeyOffer.from_bytes(r).site: r for r in raw})
+    _step(args, "share", from_sites(args.files, KeyOffer.from_bytes, "offer", step="share"))
 
 
 def run_combine(args: argparse.Namespace) -> None:
     from intarsia.wire.signed import ShareBundle
 
-    raw = [path.read_bytes() for path in args.files]
-    _step(args, "combine", {ShareBundle.from_bytes(r).site: r for r in raw})
+    _step(args, "combine", from_sites(args.files, ShareBundle.from_bytes, "share", step="combine"))
 
 
 def run_seal(args: argparse.Namespace) -> None:
@@ -162,8 +167,7 @@ def run_seal(args: argparse.Namespace) -> None:
     # Not through site/answer.py: nothing is sent, so there is no message to answer with and no refusal to word for others. Over
     # the network the same call is the first half of the answer to `announce`.
     site, study = both(args)
-    raw = [path.read_bytes() for path in args.files]
-    site.seal(study, {Confirmation.from_bytes(r).site: r for r in raw})
+    site.seal(study, from_sites(args.files, Confirmation.from_bytes, "confirmation", step="announce"))
     print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
 
 
@@ -172,32 +176,60 @@ def run_announce(args: argparse.Namespace) -> None:
 
 
 def run_align(args: argparse.Namespace) -> None:
+    from intarsia.wire.announcement import Announcement
+
     site, study = both(args)
-    _step(args, "align", _announcements(args.announcements), signed=True)
+    _step(args, "align", from_sites(args.announcements, Announcement.from_bytes, "announcement", step="align"), signed=True)
     for name, counts in site.heard(study).items():
         print(f"{name}: {counts['subjects']:,} subjects listed, {counts['columns']:,} columns")
 
 
 def run_sketch(args: argparse.Namespace) -> None:
+    from intarsia.wire.announcement import Announcement
+
     site, study = both(args)
     if args.announcements:
         # A strict study by files has no step `align`, which hears them over the network. Nothing is sent; the gate of the step
         # `sketch` below, which is that of site/answer.py, reads what was heard.
-        site.hear(study, _announcements(args.announcements))
+        site.hear(study, from_sites(args.announcements, Announcement.from_bytes, "announcement", step="align"))
+    given = {} if args.cohort is None else {"cohort": _cohort(args.cohort, study)}
+    for line in _common(site, study, given):
+        print(line)
     site_check.ask(args.dir, [study], args.yes)
-    _step(args, "sketch", {} if args.cohort is None else {"cohort": args.cohort.read_bytes()}, signed=True)
+    _step(args, "sketch", given, signed=True)
     store = site.run_store(study)
-    print("\n".join(site_check.found_before(store.get("preflight.json"))))
+    print("\n".join([*site_check.filled_in(store.get("card.json")), *site_check.found_before(store.get("preflight.json"))]))
     print(f"in full: {store.path('preflight.json')}; the card: {store.path('card.html')}")
+
+
+def _cohort(path: Path, study: Any) -> bytes:
+    """The server's answer to `align`, looked at before it is used."""
+    from intarsia.wire.alignment import Cohort
+    from intarsia.wire.cohort_groups import UnionCohort
+
+    return one(path, (UnionCohort if study.alignment.mode == "union" else Cohort).from_bytes, "cohort", step="sketch")[0]
+
+
+def _common(site: Any, study: Any, given: Mapping[str, bytes]) -> list[str]:
+    """Whom an intersection leaves out, while nothing has been sketched yet: the server's answer beside what sites announced."""
+    from intarsia.wire.alignment import Cohort, who_is_common
+
+    heard = site.heard(study)
+    if study.alignment.mode != "intersect" or "cohort" not in given or not heard:
+        return []
+    return who_is_common(Cohort.from_bytes(given["cohort"]).n, {name: counts["subjects"] for name, counts in heard.items()})
 
 
 def run_receive(args: argparse.Namespace) -> None:
     from intarsia.site.answer import answer
+    from intarsia.wire.coefficients import Coefficients
     from intarsia.wire.leave import ENTRY, Leave
 
     site, study = both(args)
-    notices = {ENTRY + Leave.from_bytes(raw).site: raw for raw in (path.read_bytes() for path in args.left)}
-    receipt = answer(site, study, "receive", {"coefficients": args.file.read_bytes()} | notices)
+    left = from_sites(args.left, Leave.from_bytes, "notice of leaving", step="align")
+    coefficients, _ = one(args.file, Coefficients.from_bytes, "coefficients", step="receive")
+    notices = {ENTRY + name: raw for name, raw in left.items()}
+    receipt = answer(site, study, "receive", {"coefficients": coefficients} | notices)
     told, lines = _write_results(args.out, site.model(study))
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
@@ -207,10 +239,10 @@ def run_receive(args: argparse.Namespace) -> None:
 
 def run_table(args: argparse.Namespace) -> None:
     site, study = both(args)
-    emit(args, *_write_results(args.out, site.model(study)))
+    emit(args, *_write_results(args.out, site.model(study), args.selected))
 
 
-def _write_results(out: Path, model: Any) -> tuple[dict[str, Any], list[str]]:
+def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The site's coefficients and, where it has responses, a table of these: neither is ever an empty file."""
     from intarsia.wire.table_files import write_table
 
@@ -218,12 +250,13 @@ def _write_results(out: Path, model: Any) -> tuple[dict[str, Any], list[str]]:
     verdict, converged = model.coefficients.verdict, model.coefficients.converged
     state = "" if converged else "NOT CONVERGED, what follows is provisional: "
     lines = [state + one_line(verdict)]
-    told: dict[str, Any] = {"verdict": verdict, "converged": converged, "rows": len(rows)}
+    picked = [row for row in rows if row["selected"]]
+    written = picked if selected else rows
+    told: dict[str, Any] = {"verdict": verdict, "converged": converged, "rows": len(written)}
     if rows:
-        write_table(out, rows)
+        write_table(out, written, list(rows[0]))
         told["file"] = str(out)
-        picked = sum(bool(row["selected"]) for row in rows)
-        lines.append(f"{len(rows)} coefficients in {out}; {picked} of selected features")
+        lines.append(f"{plural(len(written), 'coefficient')} in {out}; {len(picked)} of selected features")
     if responses:
         beside = out.with_name(f"{out.stem}-responses{out.suffix}") if rows else out
         write_table(beside, responses)
@@ -258,10 +291,9 @@ def run_join(args: argparse.Namespace) -> None:
 def run_serve(args: argparse.Namespace) -> int:
     from intarsia.carriers.flare.engine import site_command, supervise
     from intarsia.site.site_folder import SiteFolder
-    from intarsia.wire.study import Study
 
     site_folder = SiteFolder.load(args.dir)
-    site_check.ask(args.dir, [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))], args.yes)
+    site_check.ask(args.dir, accepted(args.dir), args.yes)
     command, env = site_command(args.dir, site_folder.name)
     log = args.dir / "network" / "serve.log"
 
@@ -271,28 +303,12 @@ def run_serve(args: argparse.Namespace) -> int:
     return supervise(command, env, log, say, site=True, patience=args.patience)
 
 
-def _is(study: Any, name: str) -> bool:
-    """Whether a study goes by this name: its id, the beginning of its hash, or both with a hyphen, as folders have it."""
-    short = f"{study.id}-{study.hash}"
-    return (
-        name == study.id
-        or (len(name) >= 4 and study.hash.startswith(name))
-        or (len(name) > len(study.id) + 1 and short.startswith(name))
-    )
-
-
 def both(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """The site and the accepted study the command is about."""
     from intarsia.site.site_folder import SiteFolder
-    from intarsia.wire.study import Study
 
     site_folder = SiteFolder.load(args.dir)
-    studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
-    wanted = [s for s in studies if args.study is None or _is(s, args.study)]
-    if len(wanted) != 1:
-        have = ", ".join(f"{s.id}-{s.hash[:8]}" for s in studies) or "none; run `intarsia site accept`"
-        raise InputError(f"Say which study with --study: {len(wanted)} fit. Accepted here, by the names --study takes: {have}.")
-    return site_folder.site(), wanted[0]
+    return site_folder.site(), the_one(args.dir, args.study)
 
 
 def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], signed: bool = False) -> None:
@@ -305,26 +321,3 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
         write_signed(args.out, site, study, raw)
     else:
         write_file(args.out, raw)
-
-
-def _announcements(paths: Sequence[Path] | None) -> dict[str, bytes]:
-    from intarsia.wire.announcement import Announcement
-
-    raw = [path.read_bytes() for path in paths or ()]
-    return {Announcement.from_bytes(r).site: r for r in raw}
-
-
-def write_signed(path: Path, site: Any, study: Any, raw: bytes) -> None:
-    """A message and, for a site with an identity, its signature beside it: both are sent."""
-    write_file(path, raw)
-    signature = site.signature(study, raw)
-    if signature is not None:
-        write_file(path.with_name(path.name + ".sig"), signature)
-
-
-def write_file(path: Path, raw: bytes) -> None:
-    """One message in a file, whole or not at all."""
-    from intarsia.wire.container import write
-
-    write(path, raw)
-    print(f"wrote {path} ({len(raw):,} bytes)")

@@ -30,7 +30,7 @@ def run_accept(args: argparse.Namespace) -> None:
     looser = _looser(site_folder, review.study)
     # To the standard error: the standard output holds the answer, which a program may read.
     said = [
-        *explain(review.study),
+        *explain(review.study, hash_words=args.fingerprints is not None),
         *_earlier(site_folder, review.study),
         *_leaving(site_folder, review.study),
         *looser,
@@ -86,6 +86,7 @@ def _looser(site_folder: Any, study: Any) -> list[str]:
 
 def _leaving(site_folder: Any, study: Any) -> list[str]:
     """How many subjects this site's table has, and which columns would leave in a sketch or a Gram matrix."""
+    from intarsia.site.predict_rules import foreseen
     from intarsia.site.response_kinds import kinds_of, leaving
 
     try:
@@ -105,4 +106,4 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
         site.claimed(study, table)
     except IntarsiaError as error:
         lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(error))}")
-    return lines
+    return lines + foreseen(study, site.name, len(table.features) + len(table.covariates), site.predict_rules)

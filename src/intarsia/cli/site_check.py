@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intarsia.cli.accepted import HELP, accepted
 from intarsia.cli.show import emit, fitted
 from intarsia.errors import PrivacyError
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, plural
 
 if TYPE_CHECKING:
     from intarsia.site.dry_run import ColumnReport, SiteReport, StudyReport
@@ -21,7 +22,7 @@ _MOST_LEVELS_SHOWN = 8
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--study", help="only this accepted study, by id or by the beginning of its hash (all accepted ones)")
+    parser.add_argument("--study", help=f"{HELP} (default: all)")
     parser.add_argument("--all", action="store_true", help=f"list every column, not the first {_MOST_SHOWN} features")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -30,11 +31,9 @@ def run(args: argparse.Namespace) -> int:
     from intarsia.privacy.policy import Policy
     from intarsia.site.dry_run import check_site, columns_alone
     from intarsia.site.site_folder import SiteFolder
-    from intarsia.wire.study import Study
 
     site_folder = SiteFolder.load(args.dir)
-    studies = [Study.load(path) for path in sorted((args.dir / "accepted").glob("*.toml"))]
-    wanted = [s for s in studies if args.study is None or s.id == args.study or s.hash.startswith(args.study)]
+    wanted = accepted(args.dir, args.study)
     report = check_site(site_folder, wanted)
     alone = None
     if not wanted and not report.problems:
@@ -82,43 +81,55 @@ def found_before(raw: bytes | None) -> list[str]:
     return ["the privacy check found:", *out] if out else ["the privacy check found nothing to warn of"]
 
 
+def filled_in(raw: bytes | None) -> list[str]:
+    """How many values were filled before the sketch was made, from the site's own card of the run; nothing where none was."""
+    found = {} if raw is None else json.loads(raw)
+    filled = found.get("card", found).get("imputed") or {}
+    if not filled:
+        return []
+    total = sum(filled.values())
+    return [f"{plural(total, 'missing value')} in {plural(len(filled), 'column')} filled; the card has the count of each column"]
+
+
 def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = False) -> "list[str]":
     """The page as text, the loudest first."""
     counts = {role: [c for c in report.columns if c.role == role] for role in ("response", "covariate", "feature")}
     out = [
-        f"site {report.site}: {report.n:,} subjects, id column {report.id or 'none'}. "
-        "A dry run: nothing is sent, booked or kept.",
+        f"site {report.site}: {plural(report.n, 'subject')}, id column {report.id or 'none'}"
+        f"{f' ({report.id_form})' if report.id_form else ''}. A dry run: nothing is sent, booked or kept.",
         *([f"{report.withdrawn:,} more have withdrawn (withdrawn.txt) and take no part."] if report.withdrawn else []),
         "",
     ]
     if report.unlisted:
         out += [
             f"ATTENTION: site.toml has no list of features, so EVERY column without another role leaves as one: "
-            f"{len(counts['feature'])} columns.",
+            f"{plural(len(counts['feature']), 'column')}.",
             'If one of them must stay here, put it under ignore; or name the features: features = ["…"].',
             "",
         ]
     for role, words in (
-        ("response", "responses (outcomes the study explains)"),
-        ("covariate", "covariates (adjusted for, not shrunk)"),
-        ("feature", "features"),
+        ("response", " (outcomes the study explains)"),
+        ("covariate", " (adjusted for, not shrunk)"),
+        ("feature", ""),
     ):
         some = counts[role]
         shown = some if show_all or role != "feature" else some[:_MOST_SHOWN]
-        out.append(f"{len(some)} {words}" + (":" if some else ""))
+        out.append(plural(len(some), role) + words + (":" if some else ""))
         out += [f"  {_column(c)}" for c in shown]
         if len(shown) < len(some):
             rest = [c for c in some[len(shown) :] if c.missing or c.note or c.levels]
-            told = f"; of these {len(rest)} have texts, missing values or a note" if rest else ""
+            told = f"; of these {len(rest)} {'has' if len(rest) == 1 else 'have'} texts, missing values or a note" if rest else ""
             out.append(f"  … and {len(some) - len(shown)} more (--all lists them){told}" + (":" if rest else ""))
             out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
+            out += [f"  … and {len(rest) - _MOST_SHOWN} more like these"] if len(rest) > _MOST_SHOWN else []
     stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
     out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
     filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing in ("mean", "regression")}
     if filled:
         total = sum(filled.values())
         out += [
-            f"{total:,} missing values in {len(filled)} columns will be filled; the counts go on the card and the report.",
+            f"{plural(total, 'missing value')} in {plural(len(filled), 'column')} will be filled; the counts go on the card "
+            "and the report.",
             "",
         ]
     out += [f"REFUSED: {problem}" for problem in report.problems]
@@ -129,8 +140,6 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
     if alone is not None:
         out.append(f"no study accepted yet; of the columns alone the gate would {_verdict(alone)}")
         out += _findings(alone)
-    elif not report.studies and not report.problems:
-        out.append("no accepted study fits --study")
     return out
 
 
@@ -143,7 +152,8 @@ def _verdict(study: "StudyReport") -> str:
 def _findings(study: "StudyReport") -> list[str]:
     out = [f"  REFUSED  {text}" for text in study.refused]
     out += [f"  warning  {text}" for text in study.warnings]
-    return out + [f"  fine     {text}" for text in study.notes]
+    out += [f"  fine     {text}" for text in study.notes]
+    return out + [f"  later    {text}" for text in study.predictions]
 
 
 def _column(column: "ColumnReport") -> str:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from intarsia.cli.message_files import from_sites, one, write_file
 from intarsia.errors import InputError
 
 
@@ -18,14 +19,13 @@ def register(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run_deal(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import both, write_file
+    from intarsia.cli.site import both
     from intarsia.site.answer import answer
     from intarsia.wire.gram_messages import BLOCK, GramBlock
 
     site, study = both(args)
-    raw = [path.read_bytes() for path in args.files]
-    blocks = {GramBlock.from_bytes(r).site: r for r in raw}
-    number = len(GramBlock.from_bytes(raw[0]).commitments) - 1
+    blocks = from_sites(args.files, GramBlock.from_bytes, "Gram block", step="deal")
+    number = len(GramBlock.from_bytes(next(iter(blocks.values()))).commitments) - 1
     for block in range(number):
         message = answer(site, study, "deal", {BLOCK: str(block).encode()} | (blocks if block == 0 else {}))
         write_file(numbered(args.out, block, number), message)
@@ -34,7 +34,7 @@ def run_deal(args: argparse.Namespace) -> None:
 
 
 def run_multiply(args: argparse.Namespace) -> None:
-    from intarsia.cli.site import both, write_file
+    from intarsia.cli.site import both
     from intarsia.site.answer import answer
     from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
 
@@ -45,7 +45,7 @@ def run_multiply(args: argparse.Namespace) -> None:
     )
     dealt: dict[int, dict[str, bytes]] = {}
     for path in args.files if holds else ():
-        found = GramDeal.from_bytes(path.read_bytes())
+        found = one(path, GramDeal.from_bytes, "dealt shares", step="multiply")[1]
         dealt.setdefault(found.block, {})[found.site] = found.only(study.holders.index(site.name)).to_bytes()
     late = [name for name in study.names if name != site.name and name not in dealt.get(0, {})]
     if holds and late:

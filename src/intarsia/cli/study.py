@@ -8,11 +8,12 @@ from typing import Any
 from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.defaults import CHAINS, DRAWS, THIN, WARMUP
+from intarsia.wire.container import write
+from intarsia.wire.defaults import CHAINS, DRAWS
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
-from intarsia.wire.schema import check_name
-from intarsia.wire.study import Study, new_run
+from intarsia.wire.schema import Checker, check_name
+from intarsia.wire.study import Study, new_run, read_study_text
 from intarsia.wire.study_parts import MAX_LIST_RATIO, SERVER
 from intarsia.wire.words import in_lines, to_words
 
@@ -65,6 +66,9 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="owners publish their responses' sd: all sites read odds ratios and units",
     )
+    for name, (what, usual) in LENGTH.items():
+        default = "the sampler's own choice" if usual == "…" else usual
+        new.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (default: {default})")
     new.set_defaults(run=run_new)
 
     check = sub.add_parser("check", help="validate a study file and say what it means")
@@ -86,6 +90,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     go.add_argument("--wait", type=float, default=60, help="seconds to wait for sites to connect (default 60)")
     go.add_argument("--workers", type=int, default=None, help="processes for the sampler")
     go.add_argument("--until", choices=("collect", "fit", "deliver"), default="deliver", help="stop after this step")
+    go.add_argument("--provisional", action="store_true", help="hand coefficients out even if the fit has not converged")
     add_json(go)
     go.set_defaults(run=run_run)
 
@@ -112,8 +117,8 @@ def run_new(args: argparse.Namespace) -> None:
     ]
     mode = "union" if args.union else "intersect" if args.intersect else "strict"
     least = f"min_group = {args.min_group}" if args.min_group is not None else "# min_group = 100"
-    length = {"draws": DRAWS, "chains": CHAINS, "warmup": WARMUP, "thin": THIN}
-    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, sites="\n".join(blocks), **length)
+    length = "\n".join(length_line(name, getattr(args, name)) for name in LENGTH)
+    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, length=length, sites="\n".join(blocks))
     if args.share_scales:
         text = text.replace("share_scales = false", "share_scales = true ")
     if args.gram:
@@ -125,7 +130,7 @@ def run_new(args: argparse.Namespace) -> None:
     except StudyError as error:
         hint = "" if responses else " Name the responses: --responses SITE=A,B."
         raise StudyError(f"{error}{hint}") from None
-    args.path.write_text(text, encoding="utf-8")
+    write(args.path, text.encode())
     print(f"wrote {args.path} (hash {study.hash[:16]}…). Edit it, then send the same file to every site.")
 
 
@@ -134,13 +139,12 @@ def run_check(args: argparse.Namespace) -> None:
     emit(args, {"hash": study.hash, **study.to_dict()}, explain(study))
 
 
-def explain(study: Study) -> list[str]:
-    """What a study file says, in words a data officer can read."""
+def explain(study: Study, *, hash_words: bool = True) -> list[str]:
+    """What a study file says, for a data officer. `accept` asks for the words of its hash instead of showing them."""
     s, f, p = study.sketch, study.fit, study.privacy
-    lines = [
-        f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash), in words:",
-        *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8)),
-    ]
+    lines = [f"Study {study.id}, run {study.run[:12]}…, hash {study.hash} (every site must see the same hash)"]
+    if hash_words:
+        lines = [f"{lines[0]}, in words:", *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8))]
     if study.replaces is not None:
         because = f" (reason: {study.reason})" if study.reason else ""
         steps = ("The shares are new", "multiplies") if s.gram else ("Φ is new", "sketches")
@@ -181,9 +185,10 @@ def explain(study: Study) -> list[str]:
     rank = "as many as responses" if f.rank is None else str(f.rank)
     lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
     budget = "at most " if f.until == "converged" else ""
-    warmup = "warm-up" if f.warmup is None else f.warmup
+    warmup = "warm-up" if f.warmup is None else f"{f.warmup:,}"
     thinned = "" if f.thin is None else f", thinned by {f.thin}"
-    lines.append(f"Sampler: {f.chains} chains × ({warmup} + {budget}{f.draws} draws){thinned}, seed {f.seed}.")
+    draws = f"{budget}{f.draws:,} draws" if f.draws is not None else "draws until converged" if budget else "draws"
+    lines.append(f"Sampler: {f.chains} chains × ({warmup} + {draws}){thinned}, seed {f.seed}.")
     lines.append(f"Selection: {f.select} at {f.fdr:g}. Sites receive their own rows ({study.deliver.content}).")
     if study.deliver.share_scales:
         more = " Of a yes/no response everybody also learns how much of it is explained." if study.yes_or_no else ""
@@ -239,15 +244,18 @@ def run_run(args: argparse.Namespace) -> None:
             args.server,
             patience=Patience(args.timeout, args.wait),
             workers=args.workers,
-            until=args.until,
+            until="provisional" if args.provisional and args.until == "deliver" else args.until,
             say=(lambda text: None) if args.json else print,
             progress=bar,
         )
     lines = [f"study {result['study']}: {result['folder']}"]
     if "verdict" in result:
-        from intarsia.cli.fit import found
+        from intarsia.cli.fit import found, how_to_go_on
 
         lines += found(result)
+        if result["held"]:
+            lines += ["NOT HANDED OUT", *how_to_go_on(result, f"intarsia fit -o {result['folder']}")]
+            lines.append("then, or with --provisional as it is, give this command again")
     emit(args, result, lines)
 
 
@@ -271,10 +279,24 @@ def site_of(text: str) -> dict[str, str]:
     import tomllib
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return {key: str(content[key]) for key in ("name", "exchange_key", "signing_key")}
-    except (KeyError, ValueError, OSError):
+        content = tomllib.loads(read_study_text(path)[1])
+        check = Checker(str(path), "")
+        found = {"name": check.label(content, (), "name")}
+        # Their text goes into study.toml as it is: a key is a key and brings no lines of its own.
+        found |= {key: check.key(content, (), key) or "" for key in ("exchange_key", "signing_key")}
+        check.known(content, (), tuple(found))
+        check.finish()
+        if not all(found.values()):
+            raise ValueError
+    except (ValueError, StudyError):
         raise InputError(f"{path} is not the public file that `intarsia site init` writes.") from None
+    return found
+
+
+def length_line(name: str, value: int | None) -> str:
+    """A line of study.toml; a comment where nothing was asked for, so that the sampler chooses."""
+    what, usual = LENGTH[name]
+    return f"{f'# {name} = {usual}' if value is None else f'{name} = {value}':25} # {what}"
 
 
 def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[str, dict[str, Any]] | None = None) -> str:
@@ -292,6 +314,14 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
 def _some(labels: tuple[str, ...], most: int = 6) -> str:
     return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
+
+# How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).
+LENGTH = {
+    "draws": ("draws kept per chain, at most", str(DRAWS)),
+    "chains": ("number of chains", str(CHAINS)),
+    "warmup": ("sweeps per chain before any is kept", "…"),
+    "thin": ("sweeps per kept draw", "…"),
+}
 
 GRAM_SKETCH = """# No sketch: three holders multiply the columns in shares; the server gets the exact correlations.
 kind = "gram"
@@ -331,10 +361,8 @@ canonical = ["strip", "nfc"]
 local = "row"             # "row": one local scale per feature; "element": the paper's
 law = "horseshoe"
 noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
-draws = {draws}              # a budget: kept per chain, at most
-chains = {chains}
-# warmup = {warmup}            # sweeps before any is kept, and per kept draw; by default as the number of features asks for
-# thin = {thin}
+# How long the chains run; what is not said here, the sampler chooses by the size of the problem:
+{length}
 until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case
 # rhat = 1.01
 # rhat_folded = 1.02

@@ -45,7 +45,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
         say(f"  collected in {time.perf_counter() - began_study:.0f} s")
 
         def deliver() -> None:
-            run_study(out / "study.toml", server, patience=patience, say=lambda text: None)
+            run_study(out / "study.toml", server, patience=patience, until="provisional", say=lambda text: None)
 
         return finish(out, folder, data, deliver, options) | {"seconds": round(time.perf_counter() - began, 1)}
     finally:

@@ -106,7 +106,8 @@ def run(out: Path, options: Options) -> dict[str, Any]:
 def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:
     """Fit, deliver, compare with the truth, write the report."""
     f, say = folder.study.fit, options.say
-    say(f"Sampling: {f.chains} chains × ({'warm-up' if f.warmup is None else f.warmup} + {f.draws} draws) on the sketches alone")
+    warmup = "warm-up" if f.warmup is None else f"{f.warmup:,} sweeps of warm-up"
+    say(f"Sampling: {f.chains} chains × ({warmup} + at most {f.draws:,} draws) on the sketches alone")
     with options.bar or Bar() as live:
         summary = fit(folder, workers=options.workers, progress=live)
     verdict = str(summary["verdict"])
@@ -180,11 +181,8 @@ def _gate(out: Path, name: str, study: Study) -> str:
     if not path.is_file():
         return "passed"
     found = json.loads(path.read_text(encoding="utf-8"))
-    told = [
-        f"{'warns of' if f['level'] == 'warn' else f['level']} {f['rule']}"
-        for f in found["findings"]
-        if f["level"] in ("warn", "overridden")
-    ]
+    warned, overridden = ([f["rule"] for f in found["findings"] if f["level"] == level] for level in ("warn", "overridden"))
+    told = [f"{what} {', '.join(rules)}" for what, rules in (("warns of", warned), ("overridden", overridden)) if rules]
     auc = "unknown" if found["membership_auc"] is None else f"{found['membership_auc']:.2f}"
     return f"Σm/n = {found['ratio']:.2f}, membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -130,7 +131,7 @@ class Device:
         model = fits[0].model(data, seed)
         arrays = [dict(np.load(fit.file.with_suffix(".npz"))) for fit in fits]
         plan = make_plan(Model(**model.model), arrays[0]["X"], arrays[0]["Y"], mixing=model.mixing)
-        plan = device.on_device(plan, be.device())
+        plan = replace(device.on_device(plan, be.device()), refreshes=False)
         with be.precision():
             each = [prepare(be, one["X"], one["Y"], block=plan.block) for one in arrays]
             stacked = be.tree_map(lambda *x: be.xp.repeat(be.xp.stack(x), settings.chains, axis=0), *each)

@@ -7,7 +7,7 @@ import numpy as np
 from intarsia.report import charts
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, join, small, table
-from intarsia.report.language import in_units, named, of_response
+from intarsia.report.language import in_units, of_response
 
 IN_MAP = 40  # features in the close-up of the map
 MOST_RESPONSES = 24  # with numbers in the cells
@@ -59,9 +59,7 @@ def _listed(m: Material) -> Html:
     rows: list[list[Any]] = []
     for i, p, q in at[:MOST_LISTED]:
         low, high = float(m.quantiles[0, i, q]), float(m.quantiles[4, i, q])
-        effect = f"{in_units(m, float(m.mean[p, q]), q)} {named(m, q)}".rstrip()
-        row = [el("bdi", m.features[p]), el("bdi", m.responses[q]), effect]
-        row.append(f"{in_units(m, low, q)} to {in_units(m, high, q)}")
+        row = [el("bdi", m.features[p]), el("bdi", m.responses[q]), *in_units(m, q, (float(m.mean[p, q]), low, high))]
         here = bool(m.selection.by_response[p, q])
         rows.append([*row, small(float(fdr[p, q])), el("span", "selected", class_="tag yes") if here else "not selected here"])
     head = ["feature", "response", "effect", f"{level} interval", "local fdr", ""]

@@ -3,7 +3,8 @@
 from typing import Any
 
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, plural, table
+from intarsia.report.html import Html, el, join, table
+from intarsia.wire.plain import plural
 
 
 def groups(m: Material) -> Html | None:

@@ -58,7 +58,7 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
         rows.append([*row, fixed(folds["r2"][q], 2)] if folds else row)
     how = (
         "The model was fitted again without a fifth of the rows in turn and predicted these, as the study's predictions do: the "
-        "sparse fit weighed with a ridge."
+        "sparse fit weighed with others."
         if refitted
         else "Leaving one out says how well the fit predicts what it has not seen."
     )

@@ -8,8 +8,9 @@ from intarsia.report import charts, doubts
 from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, number, plural, short, table
+from intarsia.report.html import Html, el, fixed, join, number, short, table
 from intarsia.server.results.verdict import whole
+from intarsia.wire.plain import plural
 
 TRACES = 6  # pictures of chains: of the worst coefficients, and one of a noise level
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.errors import InputError
+from intarsia.errors import InputError, MessageError
 from intarsia.report.brain import Region
 from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.results.criticism import Residuals, residuals
 from intarsia.server.results.judgement import Judgement, judge, kept
 from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
+from intarsia.wire.bounded import read_file
 from intarsia.wire.changes import Changes
 from intarsia.wire.cohort_groups import Group
 
@@ -55,6 +56,7 @@ class Material:
     refits: dict[str, Any] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     dropped: int = 0
+    listed: dict[str, int] = field(default_factory=dict)  # subjects each site listed, where lists were compared
     left: tuple[str, ...] = ()
     changes: Changes | None = None
 
@@ -234,6 +236,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material.events = read_events(where.path)
     material.refits = read_checks(where)
     material.groups, material.dropped = where.groups()
+    material.listed = where.listed() if where.study.alignment.mode != "strict" else {}
     material.left, material.changes = where.left, read_changes(where)
     return material
 
@@ -251,12 +254,16 @@ def read_fit(source: Path) -> tuple[Any, Judgement, Any]:
 
 def read_cards(paths: Sequence[Path], study: Any) -> list[Mapping[str, Any]]:
     """The sites' own cards of this study."""
-    from intarsia.privacy.card import card_of
+    from intarsia.privacy.card import LARGEST_CARD_BYTES, card_of
 
-    try:
-        return [card_of(Path(path).read_bytes(), study) for path in paths]
-    except OSError as error:
-        raise InputError(f"Cannot read {error.filename}: {error.strerror}.") from None
+    found: list[Mapping[str, Any]] = []
+    for path in paths:
+        raw = read_file(path, LARGEST_CARD_BYTES)
+        try:
+            found.append(card_of(raw, study))
+        except MessageError as error:
+            raise MessageError(f"{path}: {error} A site's card is card.json in the folder of the run at the site.") from None
+    return found
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

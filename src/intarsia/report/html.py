@@ -100,10 +100,6 @@ def fixed(value: float, places: int = 2) -> str:
     return (out if float(out) else out.removeprefix("-")).replace("-", "−")
 
 
-def plural(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
-
-
 def about(value: float) -> str:
     """An expected number of mistakes, no more precise than it is."""
     return "fewer than 0.1" if value < 0.1 else f"about {value:.1f}"

@@ -3,7 +3,8 @@
 Everything is per standard deviation of the feature: the server does not know the features' scales.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +60,20 @@ class Language:
             return fixed(ratio, 2) if ratio < 100 else number(ratio, 3)
         return number(value, 3)
 
+    def ends(self, C: float, lower: float, upper: float) -> list[str]:
+        """An effect and the ends of its interval, all three with the decimals that the interval's width is worth."""
+        if self.scale is None or self.is_ratio:
+            return [self.told(value) for value in (C, lower, upper)]
+        values = [float(self.effect(value)) for value in (C, lower, upper)]
+        width = abs(values[2] - values[1])
+        places = 1 - math.floor(math.log10(width)) if width > 0 else 3
+        return [number(value, 3) if places > 6 else fixed(value, max(places, 0)) for value in values]
+
     def words(self, C: float, lower: float, upper: float) -> str:
         """Effect and interval with what they are."""
         of = f" {self.name}" if self.name else ""
-        return f"{self.told(C)}{of} [{self.told(lower)}, {self.told(upper)}]"
+        effect, low, high = self.ends(C, lower, upper)
+        return f"{effect}{of} [{low}, {high}]"
 
     def caution(self, C: float) -> str:
         """Where the reading of one effect is rough."""
@@ -87,9 +98,12 @@ def several(m: Material) -> bool:
     return m.study is not None and any(said["kind"] != "continuous" or "unit" in said for said in m.study.kinds.values())
 
 
-def in_units(m: Material, value: float, q: int) -> str:
-    """A coefficient of response q as a person reads it: in the response's language where its scale is known."""
-    return m.languages[q].told(value)
+def in_units(m: Material, q: int, ends: Sequence[float]) -> tuple[str, str]:
+    """A coefficient of response q and its interval (mean, lower, upper) as a person reads them: in the response's language where
+    its scale is known.
+    """
+    effect, low, high = m.languages[q].ends(*ends)
+    return f"{effect} {named(m, q)}".rstrip(), f"{low} to {high}"
 
 
 def named(m: Material, q: int) -> str:
@@ -97,12 +111,13 @@ def named(m: Material, q: int) -> str:
     return m.languages[q].name if several(m) else ""
 
 
-def of_response(m: Material) -> str:
+def of_response(m: Material, shrunk: bool = True) -> str:
+    """In which language effects are told; those of features are shrunk, those of covariates are not."""
     if not m.scales:
         return "standard deviations of the response"
     if not several(m):
         return "units of the response (their owners share the scales)"
-    odds = any(language.name == ODDS_RATIO for language in m.languages)
+    odds = shrunk and any(language.name == ODDS_RATIO for language in m.languages)
     return "the response's own language, named beside each" + (
         " (odds ratios are those of the sparse posterior, drawn towards 1)" if odds else ""
     )

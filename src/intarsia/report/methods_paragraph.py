@@ -10,9 +10,9 @@ import numpy as np
 
 import intarsia
 from intarsia.report.gather import Material
-from intarsia.report.html import plural
 from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED, whole
 from intarsia.wire.kinds import in_words
+from intarsia.wire.plain import plural
 
 REFERENCES = {
     "Halverson et al.": "Halverson B, Guha S, Bernard J, Guhaniyogi R. A Bayesian vertical federated learning framework for "
@@ -203,12 +203,15 @@ def _model(m: Material, t: _Text) -> None:
         f"The rows of B have {priors}{cited}: normal with a global scale for each component and a local scale for {where}, "
         f"the local scales {scales}; the entries of A are standard normal."
     )
-    expected = choice("expected_features", None)
+    asked = choice("expected_features", None)
+    expected = m.attrs.get("expected_features", asked)
     if expected is None:
         t.add("The global scales are half-Cauchy C⁺(0, 1).")
     else:
         cited = t.cite("Piironen & Vehtari, 2017")
-        t.add(f"The global scales are half-Cauchy, scaled so that {expected:g} features are expected to matter {cited}.")
+        number = f"{float(str(expected)):.3g}"
+        why = "" if asked is not None else ", about as many as so many rows can tell from the others"
+        t.add(f"The global scales are half-Cauchy, scaled so that {number} features are expected to matter{why} {cited}.")
     t.add(_noise(str(choice("noise", "correlated")), m.Q, t))
     if covariates:
         t.add(
@@ -268,10 +271,11 @@ def _unseen(m: Material, t: _Text) -> str:
             "Out-of-sample shares of variance explained come from leave-one-out over the rows with Pareto-smoothed importance "
             f"sampling {t.cite('Vehtari et al., 2017')}."
         )
+    sparse, independent = m.judgement.weighed.weight, m.judgement.weighed.weight_independent
+    others = f", the same model with independent noise ({independent:.2f}) and" if independent else " with"
     return (
         "Out-of-sample shares of variance explained come from fits that left out a fifth of the rows in turn. Predictions weigh "
-        f"the sparse fit ({m.judgement.weighed.weight:.2f}) with a ridge ({1 - m.judgement.weighed.weight:.2f}), by the error on "
-        "the rows left out."
+        f"the sparse fit ({sparse:.2f}){others} a ridge ({1 - sparse - independent:.2f}), by the error on the rows left out."
     )
 
 
@@ -318,15 +322,16 @@ def _selection(m: Material, t: _Text) -> str:
             f"{1 - chosen.fdr:g} or more of the larger component {t.cite('Halverson et al.')}."
         )
     words = (
-        f"Features were selected at a Bayesian false discovery rate of {chosen.fdr:.3g} {t.cite('Müller et al., 2007')}, with "
-        "the posterior probability of lying further from the mean than zero does as local false discovery rate"
+        f"Features were selected at a Bayesian false discovery rate of {chosen.fdr:.3g} {t.cite('Müller et al., 2007')}, by "
+        "local false discovery rates that come from the share of the posterior beyond zero, seen from its mean"
     )
     if chosen.groups:
         words += "; correlated features that pass together but not singly are reported as sets, one member of which matters"
     found = f"{plural(m.count, 'feature')}" + (f" and {plural(len(chosen.groups), 'set')}" if chosen.groups else "")
     if not m.count and not chosen.groups:
         return f"{words}. This selected no feature."
-    return f"{words}. This selected {found}, of which a share of {chosen.expected_fdr:.3g} is expected to be wrong."
+    share = "less than 0.001" if chosen.expected_fdr < 0.001 else f"{chosen.expected_fdr:.3f}"
+    return f"{words}. This selected {found}; the share of them that is expected to be wrong is {share}."
 
 
 def _list(names: Iterable[str]) -> str:

@@ -64,14 +64,16 @@ def _steps(study: Mapping[str, Any]) -> Html:
         if row["done"]:
             tag, words = "tag yes", "done"
         elif waiting:
-            tag, words, waiting = "tag no", "now", False
+            tag, words, waiting = "tag mid", "now", False
             if row["missing"]:  # below the pill, where any number of names has room
                 absent = el("small", "waiting for " + ", ".join(row["missing"]), class_="note")
         else:
             tag, words = "tag", "later"
         items.append(el("div", el("b", name), el("span", words, class_=tag), absent, class_="tile"))
     aligned = study["aligned"]
-    note = el("p", f"{aligned:,} subjects are at all sites{_rows(study)}.") if aligned is not None else None
+    lost = ", ".join(f"{count:,} of {name}" for name, count in study["left_out"].items())
+    without = f" Left out, because not all sites have them: {lost}." if lost else ""
+    note = el("p", f"{aligned:,} subjects are at all sites{_rows(study)}.{without}") if aligned is not None else None
     return join([el("div", *items, class_="tiles steps"), note])
 
 
@@ -129,12 +131,12 @@ def _sites(study: Mapping[str, Any]) -> Html:
     rows = []
     for i, site in enumerate(study["sites"]):
         cells: list[Any] = [join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), site["name"]])]
+        absent = el("span", "–", class_="note")
         for kind in ("offer", "share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
             size = site[kind]
-            cells.append(
-                el("span", "–", class_="note") if size is None else el("span", f"received, {_size(size)}", class_="tag yes")
-            )
-        cells.append(el("span", "delivered", class_="tag yes") if site["delivered"] else el("span", "–", class_="note"))
+            told = f"✓ {_size(size)}" if size and kind in ("alignment", "sketch") else "✓"  # what is about subjects: how much
+            cells.append(absent if size is None else el("span", told, class_="tag yes", title="received"))
+        cells.append(el("span", "✓", class_="tag yes", title="delivered") if site["delivered"] else absent)
         rows.append(cells)
     return table(head, rows)
 

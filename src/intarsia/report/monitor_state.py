@@ -59,6 +59,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
         "steps": steps,
         "sites": sites,
         "aligned": _aligned(folder),
+        "left_out": _left_out(folder),
         "chains": [] if fit is not None else chains(path / "checkpoint", study.fit.chains, now),
         "fit": fit,
         "report": (path / "posterior.nc").is_file() and fit is not None,
@@ -74,6 +75,14 @@ def _aligned(folder: StudyFolder) -> int | None:
         return next(iter(folder.cohorts().values())).n
     except (IntarsiaError, OSError):
         return None
+
+
+def _left_out(folder: StudyFolder) -> dict[str, int]:
+    """How many of each site's subjects are not at all sites."""
+    try:
+        return folder.left_out()
+    except (IntarsiaError, OSError):
+        return {}
 
 
 def chains(checkpoint: Path, expected: int, now: float | None = None) -> list[dict[str, Any]]:

@@ -68,10 +68,11 @@ def _effects(m: Material, q: int) -> Html | None:
     rows: list[list[Any]] = []
     for p in listed:
         low, high = (float(m.quantiles[k, place[p], q]) for k in (0, 4))
-        free = [language.told(float(values[p, q])) for values in flat.values()]
+        free = language.ends(*(float(values[p, q]) for values in flat.values())) if flat else []
+        sparse = language.ends(float(m.mean[p, q]), low, high)
         rows.append([
             el("bdi", m.features[p]), el("bdi", m.feature_sites[p]),
-            f"{language.told(float(m.mean[p, q]))} [{language.told(low)}, {language.told(high)}]",
+            f"{sparse[0]} [{sparse[1]}, {sparse[2]}]",
             f"{free[0]} [{free[1]}, {free[2]}]" if free else "–", small(float(fdr[p])),
             language.caution(float(m.mean[p, q])),
         ])  # fmt: skip
@@ -86,8 +87,8 @@ def _effects(m: Material, q: int) -> Html | None:
 def _which(m: Material) -> Html:
     """Which of the two columns is for whom."""
     odds = any(language.name == ODDS_RATIO for language in m.languages)
-    return el("p", "For the size of an effect that was named before the study, read the unshrunk column: its interval holds also "
-              "where the sparse prior draws effects towards none. For one asked for because it was selected, read the other.",
+    return el("p", "Did you name the effect before the study? Read the unshrunk column: its interval holds also for effects that "
+              "the sparse prior draws towards none. Do you look at it because it was selected? Read the other column.",
               " Tables of results have the unshrunk odds ratio as odds_ratio." if odds else "", class_="note")  # fmt: skip
 
 

@@ -16,8 +16,9 @@ from intarsia.report import adjusted, close_up, contributions, doubts, earlier, 
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
-from intarsia.report.html import Html, about, el, join, plural, text
+from intarsia.report.html import Html, about, el, join, text
 from intarsia.wire.container import write as write_whole
+from intarsia.wire.plain import plural
 
 
 def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:

@@ -96,12 +96,13 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         iv = interval(m, i, q, m.features[p])
         hits = int(s.by_response[p].sum())
         fdr = float(s.local_fdr[p])
+        effect, ends = in_units(m, q, (iv.mean, iv.lower, iv.upper))
         cells: list[Any] = [
             el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
             el("td", _site_mark(m, m.feature_sites[p])),
             el("td", el("bdi", m.responses[q])),
-            el("td", f"{in_units(m, iv.mean, q)} {named(m, q)}".rstrip(), data_v=f"{iv.mean:.6g}", class_="num"),
-            el("td", f"{in_units(m, iv.lower, q)} to {in_units(m, iv.upper, q)}", data_v=f"{iv.lower:.6g}", class_="num"),
+            el("td", effect, data_v=f"{iv.mean:.6g}", class_="num"),
+            el("td", ends, data_v=f"{iv.lower:.6g}", class_="num"),
             el("td", charts.bar(iv, limits), class_="draw"),
         ]
         if m.truth is not None:
@@ -111,8 +112,8 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
             el("td", small(fdr), data_v=f"{fdr:.6g}", class_="num"),
         ]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
-        ends = [in_units(m, value, q).replace("−", "-") for value in (iv.mean, iv.lower, iv.upper)] + [named(m, q)]
-        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong, *ends])
+        told = [text.replace("−", "-") for text in m.languages[q].ends(iv.mean, iv.lower, iv.upper)] + [named(m, q)]
+        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong, *told])
     head = ["feature", "site", "response", "effect", f"{level} interval", ""]
     head += (["truth"] if m.truth is not None else []) + ["responses", "local fdr"]
     kinds = ["text", "text", "text", "num", "num", ""] + (["num"] if m.truth is not None else []) + ["num", "num"]

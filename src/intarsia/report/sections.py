@@ -5,8 +5,9 @@ from typing import Any
 
 from intarsia.privacy.card import level
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, number, plural, short, table
+from intarsia.report.html import Html, el, join, number, short, table
 from intarsia.report.svg import Scale, figure, label, rect, tip
+from intarsia.wire.plain import plural
 
 
 def asked(m: Material) -> Html:
@@ -39,6 +40,7 @@ def asked(m: Material) -> Html:
         table_rows.append(
             [
                 join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), el("bdi", site)]),
+                *([f"{m.listed[site]:,}"] if site in m.listed else []),
                 f"{counts[site][0]:,}" if counts[site][0] else "–",
                 el("bdi", shown) if shown else "–",
                 *([f"{counts[site][2]:,}" if counts[site][2] else "–"] if m.covariate_sites else []),
@@ -47,11 +49,14 @@ def asked(m: Material) -> Html:
             ]
         )
     covariates = ["covariates"] if m.covariate_sites else []
+    listed = ["subjects"] if m.listed else []
+    if m.listed and n and max(m.listed.values()) > n:
+        sketch += " Subjects that not all sites hold are left out."
     return join(
         [
             el("p", words, sketch),
             _strip(m, counts),
-            table(["site", "features", "responses", *covariates, "its table", "its sketch"], table_rows) if n else None,
+            table(["site", *listed, "features", "responses", *covariates, "its table", "its sketch"], table_rows) if n else None,
         ]
     )
 
@@ -148,8 +153,10 @@ def _site_facts(card: Mapping[str, Any]) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for site in card.get("sites", ()):
         filled = site.get("imputed") or {}
-        told = [f"{count:,} missing values of {name} filled" for name, count in list(filled.items())[:8]]
-        told += [f"and in {len(filled) - 8} more columns"] if len(filled) > 8 else []
+        each = ", ".join(f"{name} {count:,}" for name, count in list(filled.items())[:8])
+        each += f" and {len(filled) - 8} more columns" if len(filled) > 8 else ""
+        total = f"{plural(sum(filled.values()), 'missing value')} in {plural(len(filled), 'column')}"
+        told = [f"{total} filled ({each})"] if filled else []
         exposed = site["exposed_columns"]
         told += (
             [f"a leaked key would expose {', '.join(exposed[:8])}" + (" and more" if len(exposed) > 8 else "")] if exposed else []
@@ -175,7 +182,7 @@ def reproduce(m: Material, command: str | None) -> Html:
     if s is not None:
         f = s.fit
         rank = "as many as responses" if f.rank is None else str(f.rank)
-        budget = "at most " if f.until == "converged" else ""
+        drawn = f"{m.posterior.Sigma.shape[1]:,} draws" + (" (it stops when converged)" if f.until == "converged" else "")
         warmup, thin = (m.attrs.get(name, default) for name, default in (("warmup", f.warmup), ("thin", f.thin)))
         rows += [
             ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],
@@ -183,8 +190,8 @@ def reproduce(m: Material, command: str | None) -> Html:
             ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.power:g}"],
             [
                 "Sampler",
-                f"{f.chains} chains × ({'' if warmup is None else f'{warmup} '}warm-up + {budget}{f.draws} draws), "
-                f"{'' if thin is None else f'every {_ordinal(int(thin))} kept, '}seed {f.seed}",
+                f"{f.chains} chains × ({'' if warmup is None else f'{warmup:,} sweeps of '}warm-up + {drawn}), "
+                f"{'' if thin in (None, 1) else f'one sweep in {thin} kept, '}seed {f.seed}",
             ],
             ["Selection", f"{f.select} at {f.fdr:g}"],
             ["Alignment", f"{s.alignment.mode}; ids compared after {', '.join(s.alignment.canonical) or 'nothing'}"],
@@ -224,7 +231,3 @@ def reproduce(m: Material, command: str | None) -> Html:
         ]
         parts.append(el("details", el("summary", "What happened, from the server's log"), table(["time", "event", ""], log)))
     return join(parts)
-
-
-def _ordinal(k: int) -> str:
-    return "draw" if k == 1 else f"{k}th"
