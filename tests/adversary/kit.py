@@ -14,6 +14,7 @@ import copy
 import json
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,15 +24,21 @@ import numpy as np
 import pandas as pd
 from tests.federation import NAMES, RESPONSES, frames, sites, study
 
+from intarsia.carriers import in_process
+from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.align import tokenise
 from intarsia.site.answer import REFUSALS, REFUSED, answer, scrub
+from intarsia.site.key import SketchKey
+from intarsia.site.self_attack import real_phi
 from intarsia.site.site import Site
+from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.alignment import AlignmentReport, Cohort
 from intarsia.wire.coefficients import Coefficients, bind
+from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 _FITTED: list["RogueServer"] = []
@@ -215,3 +222,16 @@ class LyingSite(Site):
         for name, method in methods.items():
             setattr(self, name, method)
         return self
+
+
+def told_by_results(sites: list[Site], study: Study, key: SketchKey) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """From the second site's own files after a study: the sketch of its columns, sums of the response's sketch by them, and Φ."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        in_process.fit(sites, study)
+    snoop = sites[1]
+    model, own = snoop.model(study).coefficients, Sketch.load(snoop.run_store(study).need("sketch", ""))
+    mean, flat = model.mean[:, 0], np.asarray(model.unshrunk)[:, 0]
+    # unshrunk = mean + x·r / x·x, with x a column's sketch and r the residuals'. The other site's own effects are left in.
+    told = (flat - mean) * (own.X**2).sum(axis=0) + own.X.T @ (own.X @ mean)
+    return own.X, told, real_phi(SketchTerms.of(study, snoop.name, own.order_mac).design(key, snoop.table().n))

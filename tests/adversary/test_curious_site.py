@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.adversary.kit import told_by_results
 from tests.federation import fixed_identity, frames, gram_sites, gram_study
 
 from intarsia.carriers.in_process import fit, study_for
@@ -20,10 +21,7 @@ from intarsia.privacy.ledger import Ledger
 from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.site.key import SketchKey
 from intarsia.site.preflight import SiteRules, preflight
-from intarsia.site.self_attack import real_phi
 from intarsia.site.site import Site
-from intarsia.site.sketch.terms import SketchTerms
-from intarsia.wire.messages import Sketch
 from intarsia.wire.study import Study
 
 KEY = SketchKey(bytes(range(32)))
@@ -59,24 +57,11 @@ def read_by_the_snoop(sites: list[Site], ill: np.ndarray, run: int = 0) -> tuple
     return decoded(weights, told, ill[order] > 0)
 
 
-def told_by_results(sites: list[Site], study: Study) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From the second site's own files after a study: the sketch of its columns, sums of the response's sketch by them, and Φ."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotConvergedWarning)
-        fit(sites, study)
-    snoop = sites[1]
-    model, own = snoop.model(study).coefficients, Sketch.load(snoop.run_store(study).need("sketch", ""))
-    mean, flat = model.mean[:, 0], np.asarray(model.unshrunk)[:, 0]
-    # unshrunk = mean + x·r / x·x, with x a column's sketch and r the residuals'. The other site's own effects are left in.
-    told = (flat - mean) * (own.X**2).sum(axis=0) + own.X.T @ (own.X @ mean)
-    return own.X, told, real_phi(SketchTerms.of(study, snoop.name, own.order_mac).design(KEY, snoop.table().n))
-
-
 def sums_of_the_snoop(sites: list[Site], run: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """From its own files alone: sums over the response, their weights (sum, person), and which row of the table a person is."""
     short = {"draws": 25, "warmup": 40, "chains": 2, "thin": 1, "seed": 1}
     study = study_for(sites, m=M, id="snooped", run=f"{run:032x}", fit=short)
-    own, told, Phi = told_by_results(sites, study)
+    own, told, Phi = told_by_results(sites, study, KEY)
     # As sums that do not repeat each other; of the weakest nothing is left, for results are rounded.
     left, size, right = np.linalg.svd(own.T, full_matrices=False)
     strong = size > 0.1 * size[0]

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from tests.adversary.kit import told_by_results
 from tests.federation import RESPONSES, frames
 
 from intarsia.carriers.in_process import fit, study_for
@@ -15,10 +16,7 @@ from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.results.worth import to_worth
 from intarsia.server.study import fit as fitting
 from intarsia.site.key import SketchKey
-from intarsia.site.self_attack import real_phi
 from intarsia.site.site import Site
-from intarsia.site.sketch.terms import SketchTerms
-from intarsia.wire.messages import Sketch
 
 KEY = SketchKey(bytes(range(32)))
 SHORT = {"draws": 25, "warmup": 40, "chains": 2, "thin": 1, "seed": 1}
@@ -64,7 +62,7 @@ def told_to_the_snoop() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     clinic = Site("clinic", {"id": ids, "ill": ill}, id="id", responses=["ill"], key=KEY, policy={"attack_seconds": 2})
     sites = [clinic, Site("snoop", {"id": ids, **noise}, id="id", key=KEY)]
     study = study_for(sites, m=M, id="snooped", run=f"{0:032x}", fit=SHORT)
-    own, told, Phi = told_by_results(sites, study)
+    own, told, Phi = told_by_results(sites, study, KEY)
     return Phi, np.linalg.lstsq(own.T, told, rcond=None)[0], ill[clinic.tokens(study).rows]
 
 

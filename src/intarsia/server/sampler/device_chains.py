@@ -47,8 +47,8 @@ class DeviceChains:
         self.summaries = [self._part(blank, group) for group in self.groups]
 
     def _groups(self, size: int) -> list[slice]:
-        """Chains that fit on the device together: a scaled copy of its part of the design, twice over, and some thirty arrays like
-        B, which each device has whole.
+        """Chains that fit on the device together: a scaled copy of its part of the design, twice over, and some thirty arrays
+        like B, which each device has whole.
         """
         p, number = self.plan, self.asked.chains
         need = 16.0 * p.rows * p.P / p.lanes + 240.0 * p.P * p.Q
