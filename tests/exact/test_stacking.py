@@ -7,11 +7,13 @@ import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.prediction_weights import refit_settings, shares_noise, weigh
+from intarsia.server.results import ridge as ridges
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.ridge import ridge
+from intarsia.server.results.rows import standard_errors_better
 from intarsia.server.results.stacking import (
     SHRINK,
     Refit,
@@ -22,7 +24,6 @@ from intarsia.server.results.stacking import (
     from_all_rows,
     interval_of_explained,
     stack,
-    standard_errors_better,
 )
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
@@ -47,6 +48,55 @@ def test_the_ridge_is_the_conditional_mean_at_the_largest_evidence(m: int, P: in
         k = grid[np.argmax([evidence(X, Y[:, q], value) for value in grid])]
         expected = k * X.T @ np.linalg.solve(np.eye(m) + k * X @ X.T, Y[:, q])
         assert np.allclose(found[:, q], expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_rows_are_left_out_in_closed_form(centred: bool) -> None:
+    """As a ridge on the other rows predicts them, one by one; where rows are centred, with an intercept."""
+    rng = np.random.default_rng(3)
+    X, Y = rng.standard_normal((25, 40)), rng.standard_normal((25, 2))
+    if centred:
+        X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    log_k = np.array([-2.0, 0.5])
+    found = ridges._System.of(X, Y).left_out(log_k)
+    for i in range(25):
+        others = np.arange(25) != i
+        x, y = X[others], Y[others]
+        mean_x, mean_y = (x.mean(axis=0), y.mean(axis=0)) if centred else (0.0, 0.0)
+        for q, k in enumerate(np.exp(log_k)):
+            K = np.eye(24) / k + (x - mean_x) @ (x - mean_x).T
+            predicted = (mean_y[q] if centred else 0.0) + (X[i] - mean_x) @ (x - mean_x).T @ np.linalg.solve(
+                K, (y - mean_y)[:, q]
+            )
+            assert found[i, q] == pytest.approx(Y[i, q] - predicted, rel=1e-8)
+
+
+def components(first: int, last: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features of which some components are large, as those of gene expression; some components carry all signal."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((1200, 60)) @ (rng.standard_normal((60, 200)) / np.arange(1.0, 61)[:, None])
+    X = X / X.std(axis=0) + 0.6 * rng.standard_normal(X.shape)
+    U = np.linalg.svd(X, full_matrices=False)[0][:, first:last]
+    signal = U @ rng.standard_normal((last - first, 10))
+    return X, signal / signal.std(axis=0) + 0.7 * rng.standard_normal(signal.shape)
+
+
+@pytest.mark.parametrize(("first", "last", "rows", "gain"), [(0, 3, 150, 0.005), (20, 60, 80, 0.01), (0, 60, 150, -0.005)])
+def test_where_the_evidence_answers_another_question_rows_left_out_choose(
+    first: int, last: int, rows: int, gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New rows are predicted better where few components, or small ones, matter; elsewhere no worse."""
+    errors = []
+    for clearly in (ridges.CLEARLY, np.inf):
+        monkeypatch.setattr(ridges, "CLEARLY", clearly)
+        each = []
+        for seed in range(4):
+            X, Y = components(first, last, seed)
+            C = ridge(X[:rows], Y[:rows])
+            each.append(np.square(Y[150:] - X[150:] @ C).sum() / np.square(Y[150:]).sum())
+        errors.append(np.mean(each))
+    chosen, by_evidence = errors
+    assert by_evidence - chosen > gain
 
 
 def test_the_ridge_of_a_response_of_noughts_is_nought() -> None:

@@ -11,6 +11,7 @@ from intarsia.errors import InputError
 Array = NDArray[np.float64]
 
 _LEAST_ROWS = 20  # with every response, to judge by
+CLEARLY = 2.0  # standard errors by which another way to predict rows left out must be better to be taken
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,11 @@ def out_of_sample(Y: Array, predicted: Array) -> tuple[Array, Array]:
     total = np.where(total > 0, total, np.inf)
     gain = Y**2 - (Y - predicted) ** 2
     return gain.sum(axis=0) / total, np.sqrt(len(Y)) * gain.std(axis=0) / total
+
+
+def standard_errors_better(Y: Array, one: Array, than: Array) -> float:
+    """By how many standard errors the first prediction is the better one, each row (all its responses together) counting once."""
+    before, after = np.square(Y - than), np.square(Y - one)
+    gain = np.nansum((before - after) / np.maximum(np.nanmean(before, axis=0), 1e-300), axis=1)
+    size = float(np.sqrt(np.square(gain).sum()))
+    return float(gain.sum() / size) if size > 0 else 0.0

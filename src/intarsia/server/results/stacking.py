@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from intarsia.server.results.ridge import ridge
-from intarsia.server.results.rows import out_of_sample
+from intarsia.server.results.rows import CLEARLY, out_of_sample, standard_errors_better
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,6 @@ FOLDS = 5
 SHRINK = 0.03  # prior variance of the weight of a sparse fit, and of the factor of a prediction
 MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
 WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
-CLEARLY = 2.0  # standard errors by which the other sparse fit must better the prediction of rows left out to be used
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 
 
@@ -176,14 +175,6 @@ def best_weights(Y: Array, predictions: Array) -> Array:
     heavy = 1e6 * np.sqrt(1 + np.square(columns).sum() + np.square(target).sum())
     columns = np.vstack([np.hstack([np.zeros((len(columns), 1)), columns]), np.full((1, K + 1), heavy)])
     return np.asarray(nnls(columns, np.append(target, heavy))[0])
-
-
-def standard_errors_better(Y: Array, one: Array, than: Array) -> float:
-    """By how many standard errors the first prediction is the better one, each row (all its responses together) counting once."""
-    before, after = np.square(Y - than), np.square(Y - one)
-    gain = np.nansum((before - after) / np.maximum(np.nanmean(before, axis=0), 1e-300), axis=1)
-    size = float(np.sqrt(np.square(gain).sum()))
-    return float(gain.sum() / size) if size > 0 else 0.0
 
 
 def best_factor(Y: Array, predicted: Array) -> Array:
