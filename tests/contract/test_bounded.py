@@ -15,7 +15,7 @@ from intarsia.report import render
 from intarsia.report.gather import gather
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.results.distance_from_zero import contour_share
-from intarsia.server.results.draws import Draws
+from intarsia.server.results.draws import Draws, first_draws
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
@@ -411,3 +411,13 @@ def test_batches_and_halves_are_those_of_the_draws():
         np.testing.assert_allclose(found[name], np.sqrt(1 - 2 / n + between / within), rtol=1e-4)
         means = r.reshape(chains * 6, 25, 5, 2).mean(axis=1)
         np.testing.assert_allclose(found[ess], chains * n * within / (25 * means.var(axis=0, ddof=1)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["<f8", "<f4"])
+def test_the_first_draws_are_read_into_memory(tmp_path, dtype):
+    every = np.random.default_rng(0).standard_normal((3, 7, 4, 2)).astype(dtype)
+    np.save(tmp_path / "C.npy", every)
+    found = first_draws(tmp_path / "C.npy", 5)
+    np.testing.assert_array_equal(found, every[:, :5])
+    assert found.dtype == every.dtype
+    assert found.flags.owndata

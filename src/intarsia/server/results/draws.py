@@ -134,6 +134,19 @@ def create(folder: str | os.PathLike[str], chains: int, draws: int, P: int, Q: i
     return np.lib.format.open_memmap(where / "C.npy", mode="w+", dtype="<f8", shape=(chains, draws, P, Q))
 
 
+def first_draws(file: Path, draws: int) -> NDArray[Any]:
+    """The first draws of each chain of an array (chain, draw, …) that lies in a file, in memory. They are read, not copied from
+    a map of the file, of which every page that was touched would count as memory too.
+    """
+    there = np.load(file, mmap_mode="r", allow_pickle=False)
+    out = np.empty((there.shape[0], draws, *there.shape[2:]), dtype=there.dtype)
+    with open(file, "rb") as source:
+        for k, chain in enumerate(out):
+            source.seek(there.offset + k * there.strides[0])
+            source.readinto(chain)
+    return out
+
+
 def write_header(folder: Path, info: Mapping[str, Any], arrays: list[str]) -> None:
     """Write `draws.json` in one move."""
     text = json.dumps({"format": FORMAT, "arrays": arrays, "info": plain(info)}, indent=1, sort_keys=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws
+from intarsia.server.results.draws import Draws, first_draws
 from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
@@ -159,8 +159,7 @@ def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: floa
         kappa = np.mean([np.load(file, allow_pickle=False) for file in files], axis=0)
     else:  # a longer run stands in the folder: over all its draws
         kappa = np.concatenate([run.kappa for run in runs]).mean(axis=0)
-    C = np.array(np.load(where / "C.npy", mmap_mode="r", allow_pickle=False)[:, :target])
-    return Draws(C, Sigma, tau, kappa, info, _summaries(launcher, target))
+    return Draws(first_draws(where / "C.npy", target), Sigma, tau, kappa, info, _summaries(launcher, target))
 
 
 def _summaries(launcher: Launcher, target: int) -> Summaries | None:
@@ -176,7 +175,7 @@ def _summaries(launcher: Launcher, target: int) -> Summaries | None:
             f"most coefficients over all of them only. Ask for {made:,} draws, or use another folder."
         )
     at = keeping.until(target)
-    whole = np.array(np.load(launcher.where / "whole.npy", mmap_mode="r", allow_pickle=False)[:, : len(at)])
+    whole = first_draws(launcher.where / "whole.npy", len(at))
     mean, sd = moments(known, target)
     # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
     whole += (mean - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)

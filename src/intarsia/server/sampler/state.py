@@ -10,6 +10,7 @@ from intarsia.server.sampler.backends.protocol import Array, Backend
 
 EXACT = 1e9  # d²G up to which columns may be added to G and taken out of it: rounding stays far below the identity
 BLOCK = 64  # features decided together in the single-site move
+CHECKED = 4_000_000  # numbers that are looked through at once
 GRAM_BYTES = 2**28  # size of the blocks' Gram matrices above which they are made when needed
 
 
@@ -83,7 +84,8 @@ def check(X: Any, Y: Any) -> None:
         raise InputError(f"X has {X.shape[0]} rows and Y has {Y.shape[0]}; they must be sketches of the same subjects.")
     if X.shape[0] < 2 or X.shape[1] < 1 or Y.shape[1] < 1:
         raise InputError(f"X is {X.shape} and Y is {Y.shape}; expected at least 2 rows, 1 feature and 1 response.")
-    if not (np.isfinite(X).all() and np.isfinite(Y).all()):
+    some = max(1, CHECKED // X.shape[1])  # rows at once: the answer for every number of X would take an eighth of its memory
+    if not all(np.isfinite(part).all() for part in (Y, *(X[i : i + some] for i in range(0, len(X), some)))):
         raise InputError("X or Y holds NaN or infinite values; expected finite numbers.")
 
 
