@@ -1,6 +1,7 @@
 """The batch diagnostics equal ArviZ's one at a time; the verdict says what to do."""
 
 import logging
+from dataclasses import replace
 
 import arviz
 import numpy as np
@@ -163,6 +164,16 @@ def test_verdict_of_a_slow_spread_and_of_few_samples():
 
 def test_verdict_when_draws_alone_will_not_do():
     assert "double the warm-up" in made(rhat={(0, 0): 2.5}).verdict
+
+
+@pytest.mark.parametrize(
+    ("rhat", "noise", "advised"), [(1.2, 1.3, True), (2.5, 1.3, True), (1.2, 1.02, False), (1.03, 1.3, False)]
+)
+def test_where_chains_disagree_on_the_noise_a_number_of_features_is_advised(rhat, noise, advised):
+    """Not where the noise has settled, nor where draws that are in reach will do."""
+    one = np.full(5, 1.0)
+    of_noise = Diagnosis(one * noise, one, one * 2000, one * 2000, one, one, chains=4, draws=1000)
+    assert ("expected_features" in replace(made(rhat={(0, 0): rhat}), noise=of_noise).verdict) == advised
 
 
 def test_verdict_of_draws_that_are_not_finite_and_of_a_constant():

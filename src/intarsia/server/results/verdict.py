@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
+FAR = 5  # times as many draws as there are, from which on something else than draws is advised
+
 Array = NDArray[np.float64]
 
 
@@ -139,6 +141,13 @@ class Diagnosis:
         if self.not_finite.any():
             return "the run is not usable; look for columns of extreme scale and run again"
         more = self.more_draws()
+        far = more is None or more > FAR * self.draws
+        if far and self.noise is not None and _max(self.noise.rhat) > self.noise.most_rhat:
+            # Where features outnumber rows many small coefficients can stand in for noise, and chains stay with one or the other.
+            return (
+                "the chains do not agree on how much of the responses is noise; rather than run many more draws, say how many "
+                "features you expect to matter (expected_features) or double the warm-up"
+            )
         if more is None:
             return "the chains do not agree yet; more draws alone will not do, double the warm-up first"
         return f"run {more:,} more draws"
