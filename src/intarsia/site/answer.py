@@ -28,8 +28,19 @@ REFUSED = (
 )
 
 
-def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None = None) -> bytes:
-    """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site."""
+def answer(
+    site: Site,
+    study: Study,
+    step: str,
+    payload: Mapping[str, bytes],
+    new_data: FindTable | None = None,
+    *,
+    operator: bool = False,
+) -> bytes:
+    """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site.
+
+    `operator`: the site's own operator takes the step, by a command, and not a server that asks for it.
+    """
     if site.name not in site.remaining(study):
         raise FederationError(f"Site {site.name!r} has left this run of the study and takes no step of it any more.")
     if step in ("predict", "finish"):
@@ -47,6 +58,8 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
     if step == "align":
         return site.align(study, payload)
     if step == "sketch":
+        if not operator:
+            _has_heard(site, study)
         return site.sketch(study, payload.get("cohort"))
     if step == "deal":
         return site.deal(study, payload)
@@ -56,6 +69,13 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
         site.receive(study, _entry(payload, "coefficients"), notices_in(payload))
         return site.receipt(study)
     raise FederationError(f"Site {site.name!r} knows no step of that name.")
+
+
+def _has_heard(site: Site, study: Study) -> None:
+    """A server that keeps the other sites' counts back would have the gate judge this site's columns alone. An operator may go
+    without them, and reads that the figures are unknown; a server may not."""
+    if len(study.names) > 1 and not site.heard(study):
+        raise FederationError("No sketch leaves before every site has announced how many subjects and columns it brings.")
 
 
 def _predict(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None) -> bytes:
