@@ -15,6 +15,7 @@ from intarsia.site.predict_rules import bits
 from intarsia.site.prediction import SiteModel
 from intarsia.site.rank_normal import FILE as SCORES_FILE
 from intarsia.site.rank_normal import Scores
+from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
@@ -50,15 +51,20 @@ def check_number(site: "Site", study: Study, n: int) -> None:
 
 
 def check_new(site: "Site", study: Study, ids: Iterable[Any]) -> None:
-    """A part has no noise: in a private study it is not about people whom ε covers."""
+    """A part has no noise: in a private study it is not about people whom ε covers. Who they are the ledger knows, also when they
+    are no longer in the site's table."""
     if study.privacy.epsilon is None:
         return
+    asked = list(ids)
     known = {canonical_id(one) for one in site.table().ids()}
-    found = sum(canonical_id(one) in known for one in ids)
-    if found:
+    covered = np.array([canonical_id(one) in known for one in asked], dtype=bool)
+    if site.folder is not None:
+        ledger = open_ledger(site.folder)
+        covered |= ledger.promised_noise(ledger.token_of_each(asked))
+    if covered.any():
         raise PrivacyError(
-            f"{found} of these subjects are in the study itself, which promises them differential privacy. A prediction has no "
-            "noise: take them out of the table, at every site."
+            f"{covered.sum()} of these subjects are in the study itself or in another that promised them differential privacy. A "
+            "prediction has no noise: take them out of the table, at every site."
         )
 
 
