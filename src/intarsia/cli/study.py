@@ -163,7 +163,8 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
     elif study.alignment.mode == "union":
         lines.append(
             "Subjects: those that all sites with features have, grouped by the responses they have; keyed tokens travel, so the "
-            "server sees who has which response, and how many."
+            "server sees who has which response, and how many; and each site learns of its own subjects which responses of the "
+            "other sites they have."
         )
     else:
         lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
