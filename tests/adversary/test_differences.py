@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, Told
-from tests.federation import KEY
+from tests.federation import KEY, NAMES
 
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.site_ledger import FOLDER
@@ -76,6 +76,7 @@ def test_a_refusal_after_the_release_does_not_free_the_run(tmp_path: Path) -> No
     for site in rogue.sites.values():
         site._key = KEY
     site = rogue.sites["mri"]
+    rogue.ask("mri", "align", {name: rogue.ask(name, "announce").message or b"" for name in NAMES})
     assert not rogue.ask("mri", "sketch").refused
     ledger = Ledger(tmp_path / "mri" / FOLDER)
     people = ledger.tokens(site.table().ids())

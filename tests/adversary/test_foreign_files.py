@@ -107,9 +107,7 @@ def test_a_sites_public_file_brings_no_lines_of_its_own_into_the_study(
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    "label", ["x;=1+1", "x; =1+1", 'x;"=1+1"', "x;;+cmd|'x'!A0", 'a,b;""@SUM(1)', "x;\t-1+1", ";＝1+1"]
-)
+@pytest.mark.parametrize("label", ["x;=1+1", "x; =1+1", 'x;"=1+1"', "x;;+cmd|'x'!A0", 'a,b;""@SUM(1)', "x;\t-1+1", ";＝1+1"])
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 def test_a_label_is_no_formula_where_tables_are_parted_at_semicolons(tmp_path: Path, label: str, suffix: str) -> None:
     """A label of another site in a table of results, opened by a spreadsheet that takes the semicolon for the end of a cell,
