@@ -8,6 +8,7 @@ refusal that crosses the wall is a code and fixed words: neither a label nor a c
 import contextlib
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
@@ -99,13 +100,27 @@ def _entry(payload: Mapping[str, bytes], name: str) -> bytes:
     return payload[name]
 
 
-def scrub(site: Site, study: Study | None, error: Exception) -> str:
-    """What the server is told; the whole story is noted at the site, and the same story once."""
+def scrub_without_site(folder: Path | None, error: Exception) -> str:
+    """The same where the site's own settings cannot be read, so that there is no site to ask."""
+    code, story, kind = _told_here(error)
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            note_problem(folder, code, story, kind)
+    return REFUSED
+
+
+def _told_here(error: Exception) -> tuple[str, str, str]:
+    """An error for the site's own eyes: its code, its story, and of which kind it is."""
     places = [f"{place.name}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)]
     # Words that are not ours might quote a value, so only the places are kept of such errors.
     story = str(error) if isinstance(error, IntarsiaError) else " > ".join(places)
     code = type(error).__name__
-    kind = " > ".join([code, *places[-3:]])
+    return code, story, " > ".join([code, *places[-3:]])
+
+
+def scrub(site: Site, study: Study | None, error: Exception) -> str:
+    """What the server is told; the whole story is noted at the site, and the same story once."""
+    code, story, kind = _told_here(error)
     with contextlib.suppress(OSError):  # a full disk makes no answer of a refusal
         try:
             store = None if study is None else site.run_store(study)
