@@ -7,6 +7,7 @@ from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFact
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
+from intarsia.wire.plain import plural
 
 COUNTS = "State the number of columns of every site in study.toml (columns = …)"
 
@@ -107,6 +108,13 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
             f"difference of their {_tells(gram)}. Leave one of the two out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
+    if facts.combined:
+        text = (
+            f"near-duplicate: of {_list(facts.combined)} one is nearly a sum of the others, but for "
+            f"{plural(facts.combined_people, 'subject')}: a total with a slip in it, or with a missing value filled in. The "
+            f"difference of their {_tells(gram)}. Leave one of them out."
+        )
+        out.append(Finding("near-duplicate", REFUSE, text, facts.combined_people, policy.min_level, facts.combined))
     rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]
     if rare:
         least = min(c.rarest for c in rare)
