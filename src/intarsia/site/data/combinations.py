@@ -8,7 +8,7 @@ Two looks. How much of some combination of columns can be one subject's alone is
 combination. And the smallest combinations themselves (the last principal components) may be a few subjects'.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,11 @@ from intarsia.site.data.table import Table
 from intarsia.site.near_duplicates import AGREEING_SHARE, DOMINATED_SHARE, NEGLIGIBLE_SD
 
 Array = NDArray[np.float64]
-LARGEST_VALUES = 20_000_000  # subjects times columns that are held
 LARGEST_WORK = 4_000_000_000  # subjects times columns squared: a few seconds
 _SUBJECTS_PER_COLUMN = 2  # with fewer every subject has a combination of its own
 _NAMED = 0.2  # of the largest weight: columns with a smaller one are not named
 _FEW = 20  # of so many subjects at most one counts as few
 _FEW_COLUMNS = 8  # in a combination that somebody would look for; one of many columns is found only if it is the smallest of all
-_TRIED = 100  # subjects with the largest leverage
 
 
 @dataclass(frozen=True)
@@ -38,30 +36,55 @@ class Combination:
 def of_few_people(
     table: Table, order: NDArray[np.int64] | None, names: Collection[str], level: int
 ) -> Combination | None:  # fmt: skip
-    """A combination of these columns that fewer than `level` subjects make up; None where there is none, or too much to see."""
-    labels = table.labels
-    at = [j for j, label in enumerate(labels) if label in names]
+    """A combination of these columns that fewer than `level` subjects make up; None where there is none, or too much to see.
+
+    Two passes over the cohort, one block in memory at a time.
+    """
+    at = [j for j, label in enumerate(table.labels) if label in names]
+    labels = [table.labels[j] for j in at]
     n, c = table.n if order is None else len(order), len(at)
-    if c < 3 or n < _SUBJECTS_PER_COLUMN * c or n * c > LARGEST_VALUES or n * c * c > LARGEST_WORK:
+    if c < 3 or n < _SUBJECTS_PER_COLUMN * c or n * c * c > LARGEST_WORK:
         return None
-    Z = np.concatenate([block[:, at] for block in table.whole_blocks(order=order)])
-    Z = Z - Z.mean(axis=0)
-    Z /= Z.std(axis=0)
-    size, directions = np.linalg.eigh(Z.T @ Z)
+
+    def blocks() -> Iterator[Array]:
+        return (block[:, at] for block in table.whole_blocks(order=order))
+
+    mean, sd, products = _moments(blocks(), n)
+    size, directions = np.linalg.eigh(products)
     size = np.maximum(size, 0.0) + NEGLIGIBLE_SD**2  # what is smaller tells nobody apart
-    parts = Z @ directions
-    leverage = (parts**2 / size).sum(axis=1)
-    for i in np.argsort(-leverage)[:_TRIED]:
-        found = _named(directions @ (parts[i] / size), [labels[j] for j in at], 1)
-        if leverage[i] > DOMINATED_SHARE and len(found.columns) <= _FEW_COLUMNS:
-            return found
-    few = min(level - 1, n // _FEW)
-    for k in np.flatnonzero(size < AGREEING_SHARE * n):
-        squares = np.sort(parts[:, k] ** 2)[::-1]
-        people = int(np.searchsorted(np.cumsum(squares), DOMINATED_SHARE * squares.sum())) + 1
-        if people <= few and squares[0] > NEGLIGIBLE_SD**2:
-            return _named(directions[:, k], [labels[j] for j in at], people)
+    small, few = np.flatnonzero(size < AGREEING_SHARE * n), min(level - 1, n // _FEW)
+    largest, total = np.zeros((few, len(small))), np.zeros(len(small))  # squares of the smallest combinations
+    for block in blocks():
+        parts = (block - mean) / sd @ directions
+        leverage = (parts**2 / size).sum(axis=1)
+        for i in np.flatnonzero(leverage > DOMINATED_SHARE):
+            found = _named(directions @ (parts[i] / size), labels, 1)
+            if len(found.columns) <= _FEW_COLUMNS:
+                return found
+        squares = parts[:, small] ** 2
+        total += squares.sum(axis=0)
+        largest = -np.sort(-np.concatenate([largest, squares]), axis=0)[:few]
+    for k, squares, whole in zip(small, largest.T, total, strict=True):
+        enough = np.flatnonzero(np.cumsum(squares) >= DOMINATED_SHARE * whole)
+        if len(enough) and squares[0] > NEGLIGIBLE_SD**2:
+            return _named(directions[:, k], labels, int(enough[0]) + 1)
     return None
+
+
+def _moments(blocks: Iterator[Array], n: int) -> tuple[Array, Array, Array]:
+    """Means, standard deviations and the products of the standardised columns."""
+    shift: Array | None = None
+    total = products = np.zeros(0)
+    for block in blocks:
+        if shift is None:
+            shift = block[0].copy()  # a large offset must not cost digits
+            total, products = np.zeros(len(shift)), np.zeros((len(shift), len(shift)))
+        D = block - shift
+        total, products = total + D.sum(axis=0), products + D.T @ D
+    assert shift is not None
+    products = products - np.outer(total, total) / n
+    sd = np.sqrt(np.diag(products) / n)
+    return shift + total / n, sd, products / np.outer(sd, sd)
 
 
 def _named(weights: Array, labels: list[str], people: int) -> Combination:
