@@ -18,7 +18,7 @@ from intarsia.wire.messages import Sketch
 SLIP = 17  # the row in which somebody mistyped the total
 
 
-def with_total(error: float = 1.0) -> dict[str, pd.DataFrame]:
+def with_total(error: float = 0.1) -> dict[str, pd.DataFrame]:
     tables = frames()
     mri = tables["mri"]
     mri["mri_5"] = mri["mri_0"] + mri["mri_1"] + mri["mri_2"]
@@ -42,18 +42,18 @@ def test_a_slip_in_a_total_gives_a_persons_column_of_phi_away_and_the_gate_refus
     guess = np.linalg.svd(sent.X)[0][:, 5]  # of six columns the last: all that the server needs
     phi = real_phi(SketchTerms.of(rogue.study, "mri", sent.order_mac).design(mri.key(rogue.study), 400))
     cosine = np.abs(guess @ phi) / np.linalg.norm(phi, axis=0)
-    assert cosine.max() > 0.95
+    assert cosine.max() > 0.8  # the others are below a half
     assert mri.tokens(rogue.study).rows[cosine.argmax()] == SLIP
     honest = asked_for_sketch(tmp_path / "judged", with_total())
     assert honest.seen[-1].decode() in FIXED_WORDS
-    assert "one is nearly a sum of the others, but for 1 subject:" in honest.reason
+    assert "among them), but for 1 subject:" in honest.reason
     assert all(name in honest.reason for name in ("mri_0", "mri_1", "mri_2", "mri_5"))
 
 
 def test_in_a_gram_study_too(tmp_path: Path) -> None:
     rogue = asked_for_sketch(tmp_path, with_total(), sketch={"kind": "gram", "rows": 128})
     assert rogue.seen[-1].decode() in FIXED_WORDS
-    assert "one is nearly a sum of the others, but for 1 subject:" in rogue.reason
+    assert "among them), but for 1 subject:" in rogue.reason
 
 
 @pytest.mark.parametrize(("people", "refused"), [(3, True), (9, True), (30, False)])
@@ -65,7 +65,7 @@ def test_values_filled_in_are_slips_of_a_total(tmp_path: Path, people: int, refu
     rogue.sites["mri"].rules = type(rogue.sites["mri"].rules).of("mean", "error", {})
     steps_until(rogue, "align")
     assert rogue.ask("mri", "sketch").refused == refused
-    assert not refused or "one is nearly a sum of the others" in rogue.reason
+    assert not refused or "is nearly a sum of other columns" in rogue.reason
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])

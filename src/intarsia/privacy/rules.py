@@ -109,10 +109,12 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
     if facts.combined:
+        lead, *others = facts.combined
+        among = f" ({_list(others)} among them)" if others else ""
+        whom = plural(facts.combined_people, "subject")
         text = (
-            f"near-duplicate: of {_list(facts.combined)} one is nearly a sum of the others, but for "
-            f"{plural(facts.combined_people, 'subject')}: a total with a slip in it, or with a missing value filled in. The "
-            f"difference of their {_tells(gram)}. Leave one of them out."
+            f"near-duplicate: {lead} is nearly a sum of other columns{among}, but for {whom}: such as a total with a slip in it, "
+            f"or with a missing value filled in. The difference of their {_tells(gram)}. Leave one of them out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, facts.combined_people, policy.min_level, facts.combined))
     rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]

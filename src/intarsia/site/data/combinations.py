@@ -19,7 +19,7 @@ from intarsia.site.near_duplicates import AGREEING_SHARE, DOMINATED_SHARE, NEGLI
 
 Array = NDArray[np.float64]
 LARGEST_WORK = 4_000_000_000  # subjects times columns squared: a few seconds
-_SUBJECTS_PER_COLUMN = 2  # with fewer every subject has a combination of its own
+_SUBJECTS_PER_COLUMN = 3  # with fewer every subject has a combination of its own
 _NAMED = 0.2  # of the largest weight: columns with a smaller one are not named
 _FEW = 20  # of so many subjects at most one counts as few
 _FEW_COLUMNS = 8  # in a combination that somebody would look for; one of many columns is found only if it is the smallest of all
