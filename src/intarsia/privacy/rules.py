@@ -163,7 +163,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
         return []
     text = (
         "similar-elsewhere: no site can compare its columns with those of another. Where another site holds nearly the same "
-        "column as one of these (age, sex, a score of the same values) and the two differ in a few subjects, the difference of "
+        "column as one of these (age, sex, a total of the same values) and the two differ in a few subjects, the difference of "
         f"their {_tells(facts.kind == 'gram')}, without the key. Agree with the other sites who brings such a column."
     )
     return [Finding("similar-elsewhere", WARN, text)]
