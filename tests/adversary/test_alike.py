@@ -8,6 +8,7 @@ from tests.adversary.kit import FIXED_WORDS, RogueServer
 from tests.federation import frames, sites, study
 
 from intarsia.errors import StudyError
+from intarsia.privacy.subject_ids import canonical_id
 from intarsia.server.study.folder import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
@@ -37,6 +38,13 @@ def test_two_studies_whose_hashes_begin_alike_share_nothing(tmp_path: Path, monk
         folder.accept(tmp_path / "1.toml")
     assert folder.accepted(first.hash).run == first.run
     assert folder.accept(tmp_path / "0.toml") == first  # the same again is no other
+
+
+@pytest.mark.parametrize("written", ["P0042", " p42", "P-０４２", "P٠٠٤٢", "p۴۲"])
+def test_an_id_in_other_digits_is_the_same_person(written: str) -> None:
+    """Full-width, Arabic and Persian digits: an export of another program must not start the count of what was told anew."""
+    assert canonical_id(written) == canonical_id("P42")
+    assert canonical_id("٤٢.0") == "42"
 
 
 def test_a_key_has_one_spelling() -> None:

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, Told
-from tests.federation import KEY
+from tests.federation import KEY, NAMES
 
+from intarsia.privacy.facts import Facts
+from intarsia.privacy.gram_leakage import differencing
 from intarsia.privacy.ledger import Ledger
+from intarsia.privacy.policy import Policy
 from intarsia.site.site_ledger import FOLDER
 from intarsia.wire.messages import Sketch
 
@@ -76,6 +79,7 @@ def test_a_refusal_after_the_release_does_not_free_the_run(tmp_path: Path) -> No
     for site in rogue.sites.values():
         site._key = KEY
     site = rogue.sites["mri"]
+    rogue.ask("mri", "align", {name: rogue.ask(name, "announce").message or b"" for name in NAMES})
     assert not rogue.ask("mri", "sketch").refused
     ledger = Ledger(tmp_path / "mri" / FOLDER)
     people = ledger.tokens(site.table().ids())
@@ -89,3 +93,10 @@ def test_a_refusal_after_the_release_does_not_free_the_run(tmp_path: Path) -> No
         assert rogue.ask("mri", "sketch").words in FIXED_WORDS
         assert ledger.history(people) == 60
     assert [entry.state for entry in ledger.entries()][:4] == ["tried", "reserved", "released", "refused"]
+
+
+@pytest.mark.parametrize(("known", "level"), [(True, "ok"), (False, "refuse")])
+def test_two_gram_matrices_are_judged_by_the_columns_of_all_sites(known: bool, level: str) -> None:
+    """Thirty people are enough for ten columns in all; where the others' are not counted, they may be three hundred."""
+    facts = Facts(n=900, m=0, kind="gram", columns=10, columns_known=known, singled_out=30)
+    assert [one.level for one in differencing(facts, Policy())] == [level]

@@ -11,7 +11,9 @@ from intarsia.errors import InputError, MessageError
 from intarsia.server.study.folder import dump
 from intarsia.site.identity import Identity
 from intarsia.wire.bounded import read_file
+from intarsia.wire.plain import cell
 from intarsia.wire.study import Study
+from intarsia.wire.table_files import write_table
 
 NEW = ["study", "new", "--id", "liver", "--m", "60", "--site", "clinic", "--responses", "clinic=alt"]
 KEY = "Jrkop8attnztWYqcJUZmxaGslabIjDNvaLu1EKI2gwM="
@@ -103,6 +105,19 @@ def test_a_sites_public_file_brings_no_lines_of_its_own_into_the_study(
     assert main([str(word) for word in words]) == InputError.exit_code
     assert "is not the public file" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("label", ["x;=1+1", "x; =1+1", 'x;"=1+1"', "x;;+cmd|'x'!A0", 'a,b;""@SUM(1)', "x;\t-1+1", ";＝1+1"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_label_is_no_formula_where_tables_are_parted_at_semicolons(tmp_path: Path, label: str, suffix: str) -> None:
+    """A label of another site in a table of results, opened by a spreadsheet that takes the semicolon for the end of a cell,
+    in quotes or not, and drops quotes and blanks before it looks."""
+    path = tmp_path / f"t.{suffix}"
+    write_table(path, [{"feature": label, "response": label, label: -1.5}])
+    for line in path.read_text(encoding="utf-8").splitlines():
+        for piece in line.split(";")[1:]:
+            assert not piece.lstrip(' "').startswith(("=", "+", "-", "@", "＝"))
+    assert cell("low; high") == "low; high"
 
 
 def test_an_honest_public_file_still_does(tmp_path: Path) -> None:

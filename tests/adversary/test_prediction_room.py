@@ -19,6 +19,7 @@ from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
 from intarsia.site import given_away, joint_prediction, prediction_gate
 from intarsia.site.predict_rules import PredictRules, bits, rounded, steps
+from intarsia.site.rank_normal import Scores
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import bind
 from intarsia.wire.prediction import add_parts
@@ -141,6 +142,44 @@ def test_two_spreads_tell_two_sums(rogue: RogueServer, second: list[float], refu
     assert rogue.ask("mri", "predict", JUNE, new_subjects(40)["mri"]).refused == refused
 
 
+@pytest.mark.parametrize("size", [0.01, 1.0, 1000.0])
+def test_a_spread_hides_behind_no_other(rogue: RogueServer, size: float) -> None:
+    """x₁ + x₂ and |x₁ − x₂| for one response; the spread of the other is made of all columns alike and tells nothing."""
+    refuse_one_column(rogue)
+    changes = asking_for(SUM, [0.0] * 6)
+    changes["mri"]["draws"][:, :, 0] += spread_of((DIFFERENCE, 1.0))
+    changes["mri"]["draws"][:, :, 1] += size * spread_of(*((list(one), 1.0) for one in np.eye(6)))
+    rogue.deliver(rogue.forged(changes))
+    assert rogue.ask("mri", "predict", JUNE, new_subjects(40)["mri"]).words in FIXED_WORDS
+    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+
+
+@pytest.mark.parametrize("name", ["mean", "draws", "to_predict"])
+def test_coefficients_beyond_all_measure_are_not_taken(rogue: RogueServer, name: str) -> None:
+    """Squares of them are no numbers, and whatever is held against no number passes."""
+    changes = asking_for(SUM)
+    changes["mri"][name] = np.array(changes["mri"][name]) + 1e200
+    assert rogue.deliver(rogue.forged(changes))["mri"].words in FIXED_WORDS
+    assert "no fit has" in rogue.log("mri")[-1]["text"]
+
+
+@pytest.mark.parametrize(("second", "refused"), [(DIFFERENCE, True), (OTHERS, False)])
+def test_spreads_of_two_fits_tell_two_sums(rogue: RogueServer, tmp_path: Path, second: list[float], refused: bool) -> None:
+    """a² + b² in one fit and a² + 2b² in another."""
+    refuse_one_column(rogue)
+    fits = []
+    for size in (1.0, 2.0):
+        changes = asking_for([0.0] * 6)
+        changes["mri"]["draws"][:, :, 0] += spread_of((SUM, 1.0), (second, size))
+        fits.append(changes)
+    rogue.deliver(rogue.forged(fits[0]))
+    people = new_subjects(40)["mri"]
+    assert not rogue.ask("mri", "predict", JUNE, people).refused
+    later = another_fit(rogue, tmp_path / "second", fits[1])
+    assert later.ask("mri", "predict", JUNE, people).refused == refused
+    assert not refused or "one of the site's own columns" in later.reason
+
+
 def another_fit(rogue: RogueServer, where: Path, changes: dict[str, dict[str, object]]) -> RogueServer:
     """A further run at the same sites, with coefficients of the server's choice in the end."""
     again = rogue.study.again()
@@ -230,6 +269,13 @@ def test_two_fits_at_the_same_moment_do_not_both_pass(
     assert sorted(one.refused for one in told) == [False, True]
 
 
+def told(columns: tuple[str, ...], **others: Any) -> given_away.Told:
+    """What an earlier fit told an owner of one response: nothing but the parts given."""
+    nothing: dict[str, Any] = {"weights": np.zeros((6, 1)), "spreads": np.zeros((1, 6, 8)), "rest": np.zeros(1)}
+    nothing |= {"sizes": np.zeros((6, 1)), "centres": np.zeros(6), "steps": np.full((2, 1), 0.01), "bits": 17.4}
+    return given_away.Told(columns, **nothing | others)
+
+
 def test_sizes_of_two_runs_are_taken_together(rogue: RogueServer) -> None:
     """|w₁| + |w₂| as covariates' share of a spread in one run, |w₁| + 2·|w₂| in another."""
     refuse_one_column(rogue)
@@ -244,13 +290,72 @@ def test_sizes_of_two_runs_are_taken_together(rogue: RogueServer) -> None:
     now[1, :, 2] = sizes[:, 0] + sizes[:, 1]
     leaving = prediction_gate.Leaving(model, values, now, step, people)
     assert prediction_gate.judge(site, rogue.study, leaving, "lab", [2])[1].bits == pytest.approx(2 * bits(2))
-    first = given_away.Told(columns, np.zeros((6, 1)), np.array([[100.0, 200.0, 0, 0, 0, 0]]).T, centres, step[:, 2:], 17.4)
+    first = told(columns, sizes=np.array([[100.0, 200.0, 0, 0, 0, 0]]).T, centres=centres, steps=step[:, 2:])
     given_away.remember(site.folder, "a" * 64, {"lab": (given_away.People.of(people, now[:, :, 2:]), first)})
     for party, whom in (("clinic", people), ("lab", people + np.uint64(100))):
         prediction_gate.judge(site, rogue.study, replace(leaving, people=whom), party, [2])
     for party in ("lab", given_away.ANYBODY):
         with pytest.raises(PrivacyError, match="one of the site's own columns"):
             prediction_gate.judge(site, rogue.study, leaving, party, [2])
+
+
+def test_normal_scores_hide_no_sum_of_another_fit(rogue: RogueServer) -> None:
+    """x₁ + x₂ in one fit and, of their normal scores, x₁ + x₂/2 in another, whose study file asks for scores. In the first one's
+    units, where x₂ is twice as large, both sums have the same weights."""
+    refuse_one_column(rogue)
+    half = [1.0, 0.5, 0, 0, 0, 0]
+    rogue.deliver(rogue.forged(asking_for(half)))
+    site, step = rogue.sites["mri"], np.full((2, 3), 0.01)
+    assert site.folder is not None
+    model, people = site.model(rogue.study), np.arange(60, dtype=np.uint64)
+    columns, u = given_away.columns_of(model), model.units
+    scores = u.x_mean + u.x_scale * np.random.default_rng(5).standard_normal((60, 6))
+    plain = u.x_mean + (scores - u.x_mean) * [1.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    now = prediction_gate.Leaving(model, scores, np.zeros((2, 60, 3)), step, people, plain, "now")
+    whom = given_away.People.of(people, now.part[:, :, :1])
+    in_units = np.array([half]).T / u.x_scale[:, None] / 0.01
+    given_away.remember(site.folder, "a" * 64, {"clinic": (whom, told(columns, weights=in_units, centres=u.x_mean))})
+    with pytest.raises(PrivacyError, match="one of the site's own columns"):
+        prediction_gate.judge(site, rogue.study, now, "clinic", [0])
+    # The other way round: an earlier fit of scores, and this one of plain values.
+    given_away.remember(site.folder, "a" * 64, {"lab": (whom, told(columns, weights=in_units, centres=u.x_mean, scores="then"))})
+    later = replace(now, columns=plain, plain=None, scores="")
+    with pytest.raises(PrivacyError, match="is missing"):
+        prediction_gate.judge(site, rogue.study, later, "lab", [0])
+    knots = (u.x_mean[1] + np.array([-100.0, 100.0]), u.x_mean[1] + np.array([-50.0, 50.0]))
+    (site.folder / "studies" / "then").mkdir()
+    (site.folder / "studies" / "then" / "scores.secret").write_bytes(Scores({columns[1]: knots}).to_bytes())
+    with pytest.raises(PrivacyError, match="one of the site's own columns"):
+        prediction_gate.judge(site, rogue.study, later, "lab", [0])
+
+
+def test_bits_are_counted_for_each_person(tmp_path: Path) -> None:
+    """One fit about many groups of people, one after the other, and about one of the groups twice, as values were corrected."""
+    rng = np.random.default_rng(0)
+    groups = [np.arange(20 * k, 20 * k + 20, dtype=np.uint64) for k in range(12)]
+    columns = tuple(f"mri_{j}" for j in range(6))
+    for people in [*groups, groups[3]]:
+        numbers = given_away.People.of(people, rng.standard_normal((2, 20, 1)))
+        given_away.remember(tmp_path, "a" * 64, {"lab": (numbers, told(columns))})
+    steps = np.full((2, 1), 0.01)
+    for about, bits_told in ((groups[2], 17.4), (groups[3], 34.8), (np.concatenate(groups), 34.8), (groups[0] + 1000, 0.0)):
+        whom = given_away.People.of(about, rng.standard_normal((2, len(about), 1)))
+        before = given_away.told_before(tmp_path, "b" * 64, whom, "lab", steps)
+        assert before.bits == pytest.approx(bits_told)
+        assert len(before.told) == (bits_told > 0)  # the sums are the same ones
+
+
+def test_what_was_told_is_not_forgotten_with_its_folder(rogue: RogueServer) -> None:
+    refuse_one_column(rogue)
+    rogue.deliver(rogue.forged(asking_for(SUM, SUM)))
+    people, site = new_subjects()["mri"], rogue.sites["mri"]
+    assert not rogue.ask("mri", "predict", JUNE, people).refused
+    assert site.folder is not None
+    (site.folder / given_away.FOLDER).rename(site.folder / "elsewhere")
+    assert rogue.ask("mri", "predict", {"request": b"july"}, people).words in FIXED_WORDS
+    assert "restore the folder" in rogue.reason
+    (site.folder / "elsewhere").rename(site.folder / given_away.FOLDER)
+    assert not rogue.ask("mri", "predict", {"request": b"july"}, people).refused
 
 
 def test_the_sites_choice_is_checked_and_noted(rogue: RogueServer) -> None:

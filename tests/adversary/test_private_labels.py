@@ -67,3 +67,19 @@ def test_people_of_the_study_are_not_predicted_in_a_private_one(tmp_path: Path, 
     monkeypatch.setattr(prediction_gate, "check_new", lambda site, plan, ids: seen.append(len(ids)))
     assert not rogue.ask("mri", "predict", {"request": b"june"}, new_subjects()["mri"]).refused
     assert seen == [30]
+
+
+def test_people_who_are_no_longer_in_the_table_are_still_covered(tmp_path: Path) -> None:
+    """A newer table without forty people of the study: what was promised to them does not end with their rows."""
+    sites, _, who = parties(400, tmp_path)
+    plan = study(60, 8.0, who, pinned=False)
+    right = sites[1]
+    right.sketch(plan)
+    fewer = {name: values[40:] for name, values in right.data.items()}
+    later = Site("right", fewer, id="id", key=KEY, identity=who["right"], folder=right.folder)
+    gone = right.data["id"][:40]
+    with pytest.raises(PrivacyError, match="40 of these subjects are in the study itself or in another"):
+        prediction_gate.check_new(later, plan, np.char.add(gone, " "))
+    with pytest.raises(PrivacyError, match="40 of these subjects"):
+        prediction_gate.check_new(later, plan.again(), [*gone, "new1"])  # in the next run too
+    prediction_gate.check_new(later, plan, [f"new{i}" for i in range(40)])

@@ -161,7 +161,10 @@ def test_duplicate_ids_and_missing_values_look_the_same_to_the_server(tmp_path: 
         rogue = RogueServer.before(tmp_path / name, tables=tables, pinned=False)
         for site in rogue.sites.values():
             site._key = KEY
-        words.add(rogue.ask("mri", "announce").words or rogue.ask("mri", "sketch").words)
+        announced = {name: rogue.ask(name, "announce") for name in NAMES}
+        if not announced["mri"].refused:
+            rogue.ask("mri", "align", {name: told.message for name, told in announced.items()})
+        words.add(announced["mri"].words or rogue.ask("mri", "sketch").words)
     assert len(words) == 1
     assert words <= FIXED_WORDS
 
@@ -219,6 +222,26 @@ def test_no_tokens_leave_before_all_lists_are_announced(tmp_path: Path) -> None:
     assert rogue.ask("clinic", "align").words in FIXED_WORDS
     assert rogue.ask("clinic", "align", {"clinic": announced["clinic"]}).words in FIXED_WORDS
     assert not rogue.ask("clinic", "align", announced).refused
+
+
+@pytest.mark.parametrize(("pinned", "mode"), [(True, "strict"), (False, "strict"), (True, "intersect")])
+def test_a_server_that_keeps_the_others_counts_back_gets_no_sketch(tmp_path: Path, pinned: bool, mode: str) -> None:
+    """All sites' skewed columns together give Φ away, those of one site do not: a gate that hears of nobody else would pass."""
+    tables = frames()
+    for frame in tables.values():
+        frame[frame.columns[1:7]] = np.exp(frame[frame.columns[1:7]] / frame[frame.columns[1:7]].std())
+    rogue = RogueServer.before(tmp_path, tables=tables, pinned=pinned, alignment={"mode": mode}, privacy={"max_blind": 0.016})
+    announced = (
+        steps_until(rogue, "announce")["announce"] if pinned else {name: rogue.ask(name, "announce").message for name in NAMES}
+    )
+    rogue.ask("mri", "align")
+    everybody = Cohort("mri", rogue.study.hash, mode, 400, None if mode == "strict" else np.ones(400, dtype=bool)).to_bytes()
+    for payload in ({}, {"cohort": everybody}):
+        assert rogue.ask("mri", "sketch", payload).words in FIXED_WORDS
+        assert "before every site has announced" in rogue.reason
+    assert not rogue.ask("mri", "align", announced).refused
+    assert rogue.ask("mri", "sketch", {"cohort": everybody}).words in FIXED_WORDS
+    assert "blind: 21 columns of this shape give columns of Φ away" in rogue.reason
 
 
 @pytest.mark.parametrize(("cap", "population"), [({"max_subjects": 500}, 600), ({}, 4100)])

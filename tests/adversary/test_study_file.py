@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation import KEY
+from tests.federation import KEY, fingerprints, frames
+from tests.federation import study as study_of_three
 
 from intarsia.cli import main
 from intarsia.errors import InputError
@@ -40,6 +41,25 @@ def test_a_study_file_makes_no_event_of_a_column_that_the_site_keeps_back(tmp_pa
     for study in (plan(event="hiv"), plan()):
         agreed = Site("clinic", table(), id="id", responses=["months"], ignore=["hiv"], kinds=own, key=KEY)
         assert agreed.sketch(study)
+
+
+@pytest.mark.parametrize(("most", "said"), [(4000, False), (4001, True), (10**9, True)])
+def test_a_cap_that_caps_nothing_and_limits_that_do_not_count_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], most: int, said: bool
+) -> None:
+    """Ten times a site's own list is the default; and a looser m/n is not shown as the one that holds."""
+    tables = frames()
+    tables["clinic"].to_csv(tmp_path / "visits.csv", index=False)
+    where = tmp_path / "clinic"
+    main(["site", "init", str(where), "--name", "clinic", "--table", str(tmp_path / "visits.csv"), "--responses", "alt,ast"])
+    loose = study_of_three(alignment={"mode": "intersect", "max_subjects": most}, privacy={"max_ratio": 0.9, "warn_ratio": 0.8})
+    (tmp_path / "study.toml").write_text(dump(loose))
+    words = fingerprints(where, tmp_path / "study.toml")
+    capsys.readouterr()
+    assert main(["site", "accept", str(where), str(tmp_path / "study.toml"), "--fingerprints", str(words)]) == 0
+    shown = capsys.readouterr().err
+    assert ("LOOSER THAN THE DEFAULTS: max_subjects" in shown) == said
+    assert "refused above m/n = 0.25, warned above 0.1" in shown
 
 
 def test_it_is_said_before_the_study_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.adversary.kit import FIXED_WORDS, RogueServer, Told
 from tests.federation import NAMES, frames
 
+from intarsia.cli.study import explain
 from intarsia.errors import FederationError
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.answer import REFUSALS
@@ -126,6 +127,26 @@ def test_the_dry_run_judges_scales_as_the_study_will(tmp_path: Path) -> None:
     assert not told_to_clinic(first, {ALL: np.arange(200), BOTH: np.arange(200, 400)}).refused
     assert dry_refusals(first.another_run(tmp_path / "second")) == {"scales"}
     assert dry_refusals(first) == set()  # this run's own scales are no earlier run's
+
+
+def test_a_site_learns_who_of_its_own_subjects_has_which_response_and_is_told_so(tmp_path: Path) -> None:
+    """A curious site and nobody else: it reads the groups it was told. No rule can end that, so the card says it."""
+    tables = frames()
+    tables["lab"].loc[:149, "hdl"] = np.nan  # these people are not in the laboratory's registry
+    absent = set(tables["lab"]["id"][:150])
+    rogue = RogueServer.before(tmp_path, tables=tables, alignment={"mode": "union"}, m=40)
+    before: dict[str, bytes] = {}
+    for step in ("offer", "share", "combine", "announce", "align"):
+        before = {name: rogue.ask(name, step, before).message or b"" for name in NAMES}
+    told = unite({name: AlignmentReport.from_bytes(raw) for name, raw in before.items()}, rogue.study)["mri"]
+    mri = rogue.sites["mri"]
+    assert not rogue.ask("mri", "sketch", {"cohort": told.to_bytes()}).refused
+    without_hdl = [number for number, group in enumerate(told.groups) if "hdl" not in group.responses]
+    rows = mri.tokens(rogue.study).rows[np.isin(told.member, without_hdl)]
+    assert set(mri.table().ids()[rows]) == absent
+    for name in ("card.json", "card-2.json"):
+        assert "responses of the other sites that person has" in mri.run_store(rogue.study).need(name, "").decode()
+    assert "other sites they have" in " ".join(explain(rogue.study))
 
 
 def test_subjects_with_the_same_responses_are_one_group(tmp_path: Path) -> None:

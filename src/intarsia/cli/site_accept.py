@@ -7,7 +7,9 @@ from typing import Any
 from intarsia.cli.confirm import add_fingerprints, confirm
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import IntarsiaError
+from intarsia.privacy.policy import Policy
 from intarsia.wire.plain import one_line, printable
+from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 _COLUMNS_SHOWN = 8
 
@@ -71,7 +73,7 @@ def _earlier(site_folder: Any, study: Any) -> list[str]:
     then = told + study.sketch.m
     lines.append(
         f"This site's ledger: up to {told:,} sketch rows have left about the same subject; with this run {then:,}, for "
-        f"{len(ids):,} subjects here (Σm/n = {then / len(ids):.3f}; refused above {study.privacy.max_ratio:g})."
+        f"{len(ids):,} subjects here (Σm/n = {then / len(ids):.3f}; refused above {Policy.of_study(study.privacy).max_ratio:g})."
     )
     return lines
 
@@ -81,7 +83,24 @@ def _looser(site_folder: Any, study: Any) -> list[str]:
     from intarsia.privacy.policy import loosened
 
     found = [one_line(str(item)) for item in loosened(study, site_folder.settings["policy"])]
-    return [f"LOOSER THAN THE DEFAULTS: {text}" for text in found]
+    return [f"LOOSER THAN THE DEFAULTS: {text}" for text in [*found, *_long_lists(site_folder, study)]]
+
+
+def _long_lists(site_folder: Any, study: Any) -> list[str]:
+    """A cap on the lists of subjects that lets more through than a site allows by itself."""
+    most = study.alignment.max_subjects
+    if study.alignment.mode == "strict" or most is None:
+        return []
+    try:
+        n = site_folder.site().table().n
+    except IntarsiaError:
+        return []
+    if most <= MAX_LIST_RATIO * n:
+        return []
+    return [
+        f"max_subjects = {most:,} lets a site list more people than {MAX_LIST_RATIO} times the {n:,} of this site, the default. "
+        "Whoever lists a population finds out who of it is here."
+    ]
 
 
 def _leaving(site_folder: Any, study: Any) -> list[str]:

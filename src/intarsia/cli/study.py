@@ -8,6 +8,7 @@ from typing import Any
 from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
 from intarsia.wire.defaults import CHAINS, DRAWS
 from intarsia.wire.kinds import in_words
@@ -163,7 +164,8 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
     elif study.alignment.mode == "union":
         lines.append(
             "Subjects: those that all sites with features have, grouped by the responses they have; keyed tokens travel, so the "
-            "server sees who has which response, and how many."
+            "server sees who has which response, and how many; and each site learns of its own subjects which responses of the "
+            "other sites they have."
         )
     else:
         lines.append("Subjects: those that all sites have; keyed tokens travel, so the server sees who overlaps with whom.")
@@ -202,7 +204,10 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
             lines.append(f"Folds: the subjects are split into {s.folds} parts; the server gets the correlations within each.")
         lines.append(f"Privacy: refused above one column per three subjects; {in_brief(study)}.")
     elif p.epsilon is None:
-        lines.append(f"Privacy: refused above m/n = {p.max_ratio:g}, warned above {p.warn_ratio:g}; no formal guarantee.")
+        limits = Policy.of_study(p)  # a looser one in the study file counts for nothing
+        lines.append(
+            f"Privacy: refused above m/n = {limits.max_ratio:g}, warned above {limits.warn_ratio:g}; no formal guarantee."
+        )
     else:
         lines.append(f"Privacy: differential privacy against the server, ε = {p.epsilon:g}, δ = {p.delta:g}.")
     return [one_line(line) for line in lines]  # labels and names are somebody else's text

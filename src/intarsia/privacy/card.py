@@ -27,6 +27,10 @@ LARGEST_CARD_BYTES = 16 * 2**20
 UNKNOWN = "unknown"  # in place of a figure that grows with columns nobody has counted for this site
 Signer = Callable[[bytes], bytes]
 
+OF_GROUPS = (
+    "Subjects are grouped by the responses they have. Every site learns of each subject it lists who is in a group, which "
+    "responses of the other sites that person has: who is in a registry, who came to a visit."
+)
 NOT_CLAIMED = (
     "Nothing is claimed against a party that knows the key, beyond the line for a party that knows Φ.",
     "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
@@ -236,7 +240,7 @@ def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: 
             "known_rows_r2": UNKNOWN if columns is None else known_rows_r2(n, m, columns),
             "correlations_known_to": m**-0.5,
         },
-        "not_claimed": list(NOT_CLAIMED),
+        "not_claimed": [*([OF_GROUPS] if study.alignment.mode == "union" else []), *NOT_CLAIMED],
     }  # fmt: skip
 
 

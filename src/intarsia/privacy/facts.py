@@ -73,6 +73,8 @@ class Facts:
     attack_ran: bool = True
     singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
     scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
+    combined: tuple[str, ...] = ()  # columns of which one is nearly a sum of the others, but for few subjects
+    combined_people: int = 0  # how many
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property

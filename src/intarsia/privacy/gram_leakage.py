@@ -25,6 +25,7 @@ from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Facts, Finding
 from intarsia.privacy.policy import Policy
 
 MOST_COLUMNS = 1 / 3  # of all sites together, per subject
+UNKNOWN = ", as nobody said how many columns the other sites bring (--announcements, or columns = … in study.toml)"
 
 
 def check_sizes(n: int, columns: int) -> None:
@@ -130,7 +131,9 @@ def differencing(facts: Facts, policy: Policy) -> list[Finding]:
     d = facts.singled_out
     if d is None:
         return [Finding("differencing", OK, "differencing: no earlier Gram matrix of these people.")]
-    least = least_apart(facts.columns, policy.min_level)
+    # Where nobody says how many columns the other sites bring, as many as a Gram matrix may have.
+    columns = facts.columns if facts.columns_known else int(facts.people * MOST_COLUMNS)
+    least = least_apart(columns, policy.min_level)
     if d == 0:
         text = (
             "differencing: a Gram matrix of these people, with other values or other columns, has left before. All second "
@@ -141,7 +144,8 @@ def differencing(facts: Facts, policy: Policy) -> list[Finding]:
         text = (
             f"differencing: with the Gram matrices that left before, this one would single out {d} subjects: sums "
             "and differences "
-            f"of them are made of these people alone. At least {least} are needed. Use the same cohort, or a sketch."
+            f"of them are made of these people alone. At least {least} are needed{'' if facts.columns_known else UNKNOWN}. "
+            "Use the same cohort, or a sketch."
         )
         return [Finding("differencing", REFUSE, text, d, least)]
     text = f"differencing: the smallest group that Gram matrices single out together has {d} subjects."

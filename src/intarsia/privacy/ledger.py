@@ -182,6 +182,17 @@ class Ledger:
                 out.append((entry, met))
         return out
 
+    def promised_noise(self, tokens: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these subjects (in the order given) are in a released run that had noise; a cohort whose token file was
+        deleted is taken to hold all of them.
+        """
+        out = np.zeros(len(tokens), dtype=bool)
+        for entry in self._released(None):
+            if entry.epsilon is not None:
+                cohort = self.cohort(entry)
+                out |= True if cohort is None else _among(tokens, cohort)
+        return out
+
     def cohort(self, entry: Entry) -> NDArray[np.uint64] | None:
         """The keyed tokens of a run's cohort; None when their file was deleted."""
         path = self.folder / "cohorts" / entry.cohort

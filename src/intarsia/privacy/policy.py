@@ -24,7 +24,7 @@ RULES = {
     "readable-response": "a response of few values that other sites can read from their own results",
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",
-    "near-duplicate": "two columns that differ in few subjects",
+    "near-duplicate": "two columns that differ in few subjects, or one that is a sum of others but for few",
     "blind": "Φ can be found without the key",
     "budget": "Σε and Σδ over the cohort's history",
 }

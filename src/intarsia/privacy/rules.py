@@ -7,6 +7,7 @@ from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFact
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
+from intarsia.wire.plain import plural
 
 COUNTS = "State the number of columns of every site in study.toml (columns = …)"
 
@@ -107,6 +108,15 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
             f"difference of their {_tells(gram)}. Leave one of the two out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
+    if facts.combined:
+        lead, *others = facts.combined
+        among = f" ({_list(others)} among them)" if others else ""
+        whom = plural(facts.combined_people, "subject")
+        text = (
+            f"near-duplicate: {lead} is nearly a sum of other columns{among}, but for {whom}: such as a total with a slip in it, "
+            f"or with a missing value filled in. The difference of their {_tells(gram)}. Leave one of them out."
+        )
+        out.append(Finding("near-duplicate", REFUSE, text, facts.combined_people, policy.min_level, facts.combined))
     rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]
     if rare:
         least = min(c.rarest for c in rare)
@@ -153,7 +163,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
         return []
     text = (
         "similar-elsewhere: no site can compare its columns with those of another. Where another site holds nearly the same "
-        "column as one of these (age, sex, a score of the same values) and the two differ in a few subjects, the difference of "
+        "column as one of these (age, sex, a total of the same values) and the two differ in a few subjects, the difference of "
         f"their {_tells(facts.kind == 'gram')}, without the key. Agree with the other sites who brings such a column."
     )
     return [Finding("similar-elsewhere", WARN, text)]

@@ -1,8 +1,8 @@
 """One text for every way of writing an id, so that the ledger knows a person again.
 
-The ledger counts what was told about each subject. An id written with a blank, in capitals, with leading zeros or with other
-dashes must not start the count anew. Two different ids that become the same here are counted together, which errs on the safe
-side.
+The ledger counts what was told about each subject. An id written with a blank, in capitals, with leading zeros, with other
+dashes or in the digits of another script must not start the count anew. Two different ids that become the same here are counted
+together, which errs on the safe side.
 """
 
 import re
@@ -16,6 +16,7 @@ _ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 def canonical_id(value: Any) -> str:
     """Letters and digits only, in one case, without leading zeros; a whole number written as 12.0 is 12."""
     text = unicodedata.normalize("NFKC", str(value)).strip().casefold()
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     if whole := _FLOAT.fullmatch(text):
         text = whole[1]
     plain = "".join(c for c in text if c.isalnum())

@@ -8,6 +8,7 @@ refusal that crosses the wall is a code and fixed words: neither a label nor a c
 import contextlib
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
@@ -28,8 +29,19 @@ REFUSED = (
 )
 
 
-def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None = None) -> bytes:
-    """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site."""
+def answer(
+    site: Site,
+    study: Study,
+    step: str,
+    payload: Mapping[str, bytes],
+    new_data: FindTable | None = None,
+    *,
+    operator: bool = False,
+) -> bytes:
+    """Do one step; `new_data(study, request)` finds the new subjects of a prediction at this site.
+
+    `operator`: the site's own operator takes the step, by a command, and not a server that asks for it.
+    """
     if site.name not in site.remaining(study):
         raise FederationError(f"Site {site.name!r} has left this run of the study and takes no step of it any more.")
     if step in ("predict", "finish"):
@@ -47,6 +59,8 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
     if step == "align":
         return site.align(study, payload)
     if step == "sketch":
+        if not operator:
+            _has_heard(site, study)
         return site.sketch(study, payload.get("cohort"))
     if step == "deal":
         return site.deal(study, payload)
@@ -56,6 +70,13 @@ def answer(site: Site, study: Study, step: str, payload: Mapping[str, bytes], ne
         site.receive(study, _entry(payload, "coefficients"), notices_in(payload))
         return site.receipt(study)
     raise FederationError(f"Site {site.name!r} knows no step of that name.")
+
+
+def _has_heard(site: Site, study: Study) -> None:
+    """A server that keeps the other sites' counts back would have the gate judge this site's columns alone. An operator may go
+    without them, and reads that the figures are unknown; a server may not."""
+    if len(study.names) > 1 and not site.heard(study):
+        raise FederationError("No sketch leaves before every site has announced how many subjects and columns it brings.")
 
 
 def _predict(site: Site, study: Study, step: str, payload: Mapping[str, bytes], new_data: FindTable | None) -> bytes:
@@ -79,13 +100,27 @@ def _entry(payload: Mapping[str, bytes], name: str) -> bytes:
     return payload[name]
 
 
-def scrub(site: Site, study: Study | None, error: Exception) -> str:
-    """What the server is told; the whole story is noted at the site, and the same story once."""
+def scrub_without_site(folder: Path | None, error: Exception) -> str:
+    """The same where the site's own settings cannot be read, so that there is no site to ask."""
+    code, story, kind = _told_here(error)
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            note_problem(folder, code, story, kind)
+    return REFUSED
+
+
+def _told_here(error: Exception) -> tuple[str, str, str]:
+    """An error for the site's own eyes: its code, its story, and of which kind it is."""
     places = [f"{place.name}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)]
     # Words that are not ours might quote a value, so only the places are kept of such errors.
     story = str(error) if isinstance(error, IntarsiaError) else " > ".join(places)
     code = type(error).__name__
-    kind = " > ".join([code, *places[-3:]])
+    return code, story, " > ".join([code, *places[-3:]])
+
+
+def scrub(site: Site, study: Study | None, error: Exception) -> str:
+    """What the server is told; the whole story is noted at the site, and the same story once."""
+    code, story, kind = _told_here(error)
     with contextlib.suppress(OSError):  # a full disk makes no answer of a refusal
         try:
             store = None if study is None else site.run_store(study)

@@ -21,6 +21,7 @@ from intarsia.site.masks import Fixed, from_fixed, masked, to_fixed, with_tags
 from intarsia.site.predict_rules import rounded, steps
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prediction_gate import Leaving
+from intarsia.site.rank_normal import FILE as SCORES_FILE
 from intarsia.site.rank_normal import Scores
 from intarsia.site.run_store import alone
 from intarsia.site.site_ledger import open_ledger
@@ -46,12 +47,13 @@ LARGEST_VALUE = 2.0**12  # of a new subject's column, in standard deviations of 
 
 @dataclass(frozen=True)
 class NewSubjects:
-    """The new subjects at this site, in token order."""
+    """The new subjects at this site, in token order; where `X` has normal scores, `plain` has the features in their own units."""
 
     X: Array
     Z: Array
     tokens: Tokens
     table: Table
+    plain: Array | None = None
 
 
 def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
@@ -72,7 +74,8 @@ def _part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes
     exact = _own_part(model, new)
     step = steps(exact, rules.digits)
     people = None if site.folder is None else open_ledger(site.folder).token_of_each(new.table.ids()[new.tokens.rows])
-    leaving = Leaving(model, np.hstack([new.X, new.Z]), rounded(exact, step), step, people)
+    plain, scores = (None, "") if new.plain is None else (np.hstack([new.plain, new.Z]), study.folder_name)
+    leaving = Leaving(model, np.hstack([new.X, new.Z]), rounded(exact, step), step, people, plain, scores)
     note: dict[str, Any] = {"digits": rules.digits, "loosened": rules.loosened, "owners": {}}
     owners = {owner: _at(asked, model, owner) for owner in dict.fromkeys(asked.owners.values()) if owner != site.name}
     parts, told = {}, {}
@@ -91,9 +94,9 @@ def _part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes
         )
     bound = {name: getattr(asked, name) for name in ("study_hash", "request", "fit_digest", "order_mac", "n")}
     message = PredictionPart(site.name, **bound, digest=asked.digest(), parts=parts).to_bytes()
-    store.put(f"request-{request}.told.json", json.dumps(note, indent=1).encode())
     if site.folder is not None:
-        given_away.remember(site.folder, asked.fit_digest, told)
+        note["kept"] = given_away.remember(site.folder, asked.fit_digest, told)
+    store.put(f"request-{request}{given_away.NOTES}", json.dumps(note, indent=1).encode())
     store.sent(f"prediction {request}", message)
     return message
 
@@ -200,11 +203,11 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     at_z = [table.covariates.index(label) for label in units.covariates]
     blocks = [(X[:, at_x], Z[:, at_z]) for X, _, Z in table.blocks(order=tokens.rows)]
     X, Z = np.concatenate([X for X, _ in blocks]), np.concatenate([Z for _, Z in blocks])
-    scores = site.run_store(study).get("scores.secret")
+    scores, plain = site.run_store(study).get(SCORES_FILE), None
     if scores is not None:
-        X = Scores.from_bytes(scores).apply(X, units.features)
+        plain, X = X, Scores.from_bytes(scores).apply(X, units.features)
     _check_units(model, X, Z)
-    return NewSubjects(X, Z, tokens, table)
+    return NewSubjects(X, Z, tokens, table, plain)
 
 
 def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dict[str, bytes]:

@@ -144,8 +144,9 @@ class SiteModel:
         if c.draws is None:
             return mean[None]
         total = square = np.zeros_like(mean)
+        middle = c.draws.mean(axis=0)  # not what is said to be their mean: far from it, the differences would be rounding
         for draw in c.draws:
-            off = V @ (draw - c.mean)
+            off = V @ (draw - middle)
             total, square = total + off, square + off**2
         S = len(c.draws)
         sd = np.sqrt(np.maximum(square - total**2 / S, 0.0) / max(S - 1, 1))

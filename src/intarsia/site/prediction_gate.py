@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from intarsia.errors import PrivacyError
 from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site import given_away
-from intarsia.site.given_away import People, Told
+from intarsia.site.given_away import Before, People, Told
 from intarsia.site.predict_rules import bits
 from intarsia.site.prediction import SiteModel
+from intarsia.site.rank_normal import FILE as SCORES_FILE
+from intarsia.site.rank_normal import Scores
+from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
@@ -23,14 +26,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Leaving:
-    """A part as it would leave: the subjects' columns in their own units, the rounded part (slice, subject, response), its steps,
-    and who the subjects are to this site's ledger (None for a site without a folder, which remembers nothing)."""
+    """A part as it would leave: the subjects' columns as the model has them, the rounded part (slice, subject, response), its
+    steps, and who the subjects are to this site's ledger (None for a site without a folder, which remembers nothing).
+
+    Where the study asked for normal scores, `columns` are these, `scores` names the run folder that has them, and `plain` are the
+    columns in their own units.
+    """
 
     model: SiteModel
     columns: Array = field(repr=False)
     part: Array = field(repr=False)
     steps: Array
     people: NDArray[np.uint64] | None = field(repr=False)
+    plain: Array | None = field(default=None, repr=False)
+    scores: str = ""
 
 
 def check_number(site: "Site", study: Study, n: int) -> None:
@@ -42,15 +51,20 @@ def check_number(site: "Site", study: Study, n: int) -> None:
 
 
 def check_new(site: "Site", study: Study, ids: Iterable[Any]) -> None:
-    """A part has no noise: in a private study it is not about people whom ε covers."""
+    """A part has no noise: in a private study it is not about people whom ε covers. Who they are the ledger knows, also when they
+    are no longer in the site's table."""
     if study.privacy.epsilon is None:
         return
+    asked = list(ids)
     known = {canonical_id(one) for one in site.table().ids()}
-    found = sum(canonical_id(one) in known for one in ids)
-    if found:
+    covered = np.array([canonical_id(one) in known for one in asked], dtype=bool)
+    if site.folder is not None:
+        ledger = open_ledger(site.folder)
+        covered |= ledger.promised_noise(ledger.token_of_each(asked))
+    if covered.any():
         raise PrivacyError(
-            f"{found} of these subjects are in the study itself, which promises them differential privacy. A prediction has no "
-            "noise: take them out of the table, at every site."
+            f"{covered.sum()} of these subjects are in the study itself or in another that promised them differential privacy. A "
+            "prediction has no noise: take them out of the table, at every site."
         )
 
 
@@ -65,21 +79,24 @@ def judge(site: "Site", study: Study, leaving: Leaving, party: str, responses: l
     rules, labels = site.predict_rules, given_away.columns_of(leaving.model)
     steps, values = leaving.steps[:, responses], leaving.columns
     people = None if leaving.people is None else People.of(leaving.people, leaving.part[:, :, responses])
-    before = [] if people is None else list(_before(site, leaving, people, party, steps))
+    before = Before() if people is None else _before(site, leaving, people, party, steps)
     room = leaving.part.shape[0] * len(responses) * bits(rules.digits)
-    total = room + sum(one.bits for one in before)
+    total = room + before.bits
     if total > rules.max_bits:
         raise PrivacyError(
             f"With this prediction one owner of responses would have been told up to {total:.0f} bits about a subject "
             f"({room:.0f} by this one); this site allows {rules.max_bits:g}. Fewer decimals tell less (digits under [predict] of "
             "site.toml); if the site agrees to more, set max_bits there."
         )
-    sums = [one.sums(values, labels) for one in before]
-    known = np.hstack([np.zeros((len(values), 0)), *sums])
-    now = given_away.told_now(leaving.model, values, (responses, steps), room, known, study.predict.max_column_share)
+    earlier = [(one, _columns(site, leaving, one)) for one in before.told]
+    known = np.hstack([np.zeros((len(values), 0)), *(one.sums(then, labels) for one, then in earlier)])
+    now = given_away.told_now(leaving.model, values, (responses, steps), room, known, leaving.scores)
+    known = np.hstack([now.sums(values, labels), known])
+    spreads = [spread for one, then in [(now, values), *earlier] for spread in one.in_spreads(then, labels)]
+    known = np.hstack([known, given_away.told_by_spreads(spreads, known, study.predict.max_column_share)])
     share = max(
-        given_away.largest_share(values, np.hstack([now.sums(values, labels), known])),
-        _of_sizes(leaving, responses, [one.sums_of_sizes(values, labels) for one in before]),
+        given_away.largest_share(values, known),
+        _of_sizes(leaving, responses, [one.sums_of_sizes(then, labels) for one, then in earlier]),
     )
     most = study.predict.max_column_share
     if share > most and rules.one_column == "refuse":
@@ -93,9 +110,26 @@ def judge(site: "Site", study: Study, leaving: Leaving, party: str, responses: l
     return people, now, note | ({"one_column": f"allowed by site.toml, largest share {share:.4f}"} if share > most else {})
 
 
-def _before(site: "Site", leaving: Leaving, people: People, party: str, steps: Array) -> Iterable[Told]:
+def _columns(site: "Site", leaving: Leaving, told: Told) -> Array:
+    """The subjects' columns as an earlier fit had them: in their own units, or as the normal scores of its cohort."""
+    if told.scores == leaving.scores:
+        return leaving.columns
+    plain = leaving.columns if leaving.plain is None else leaving.plain
+    if not told.scores:
+        return plain
+    assert site.folder is not None
+    path = site.folder / "studies" / told.scores / SCORES_FILE
+    if not path.is_file():
+        raise PrivacyError(
+            f"{path} is missing: what an earlier fit told about these subjects cannot be judged without it. Restore it from a "
+            "backup. No part of a prediction leaves until then."
+        )
+    return Scores.from_bytes(path.read_bytes()).apply(plain, given_away.columns_of(leaving.model))
+
+
+def _before(site: "Site", leaving: Leaving, people: People, party: str, steps: Array) -> Before:
     if site.folder is None:
-        return ()
+        return Before()
     return given_away.told_before(site.folder, leaving.model.coefficients.fit_digest, people, party, steps)
 
 

@@ -28,6 +28,7 @@ from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import Profile, profile
+from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
@@ -132,6 +133,7 @@ def _looked_at(
         among = np.sort(chosen) if gram and chosen is not None else chosen
         found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
+        facts = _combined(facts, table, among, policy)
         if facts.attack_ran:
             phi = SketchTerms.of(study, site, order_mac).design(key, n)
             columns, complete = attack_columns(table, phi, found, chosen, study.sketch.precision, policy.attack_seconds)
@@ -168,6 +170,17 @@ def _told_now(facts: Facts) -> int:
         return 0
     most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
+
+
+def _combined(facts: Facts, table: Table, order: NDArray[np.int64] | None, policy: Policy) -> Facts:
+    """With what a few people make of a combination of columns; those with a fault of their own are left to their own rules."""
+    fine = {
+        c.name for c in facts.own_columns
+        if c.distinct > 1 and c.rarest >= policy.min_level and c.dominance <= policy.max_dominance
+        and c.carried_by is None and c.duplicate_of is None and c.near_duplicate_of is None
+    }  # fmt: skip
+    found = of_few_people(table, order, fine, policy.min_level)
+    return facts if found is None else replace(facts, combined=found.columns, combined_people=found.people)
 
 
 def _told_by_results(facts: Facts, found: Profile) -> tuple[ColumnFacts, ...]:

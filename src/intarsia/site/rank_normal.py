@@ -21,6 +21,7 @@ from intarsia.site.data.table import Table
 from intarsia.wire.container import pack, unpack
 
 Array = NDArray[np.float64]
+FILE = "scores.secret"  # in the run folder
 FEW_VALUES = 12
 MOST_KNOTS = 1001  # values whose scores are kept; between them lie straight lines
 _PASS_VALUES = 1 << 25  # values held at once while columns are ranked

@@ -295,6 +295,7 @@ class Site:
     def _sketch(self, study: Study, store: RunStore, cohort: bytes | None) -> bytes:
         from intarsia.site.own_card import card_files
         from intarsia.site.preflight import SiteRules, preflight
+        from intarsia.site.rank_normal import FILE as SCORES_FILE
         from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
         from intarsia.site.site_ledger import open_ledger
 
@@ -320,7 +321,7 @@ class Site:
             check_covariates(table, order)
         table = as_the_study_asks(table, study.site(self.name).transform, order)
         if isinstance(table, ScoredTable):
-            store.replace("scores.secret", table.scores.to_bytes())
+            store.replace(SCORES_FILE, table.scores.to_bytes())
         table = prepared(table, kinds_of(study, self.name, self.kinds), order)
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}

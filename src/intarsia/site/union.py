@@ -111,6 +111,7 @@ def group_runs(study: Study, ledger: "Ledger") -> frozenset[tuple[str, str]]:
 
 def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | None) -> bytes:
     """All groups' sketches in one message, after the gate has judged every group."""
+    from intarsia.site.rank_normal import FILE as SCORES_FILE
     from intarsia.site.rank_normal import ScoredTable, as_the_study_asks
     from intarsia.site.site_ledger import open_ledger
 
@@ -128,7 +129,7 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
     everybody = np.concatenate([portion.order for portion in portions])
     table = as_the_study_asks(site.table(), study.site(site.name).transform, everybody)
     if isinstance(table, ScoredTable):
-        store.replace("scores.secret", table.scores.to_bytes())
+        store.replace(SCORES_FILE, table.scores.to_bytes())
     table = prepared(table, kinds_of(study, site.name, site.kinds), everybody)
     tables = [PartTable.of(table, portion.responses, portion.order) for portion in portions]
     ledger = None if site.folder is None else open_ledger(site.folder)

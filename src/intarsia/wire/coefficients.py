@@ -20,12 +20,14 @@ from intarsia.wire.messages import check_labels, check_scales
 
 Array = NDArray[np.float64]
 MAX_VERDICT = 2000  # characters
+LARGEST = 2.0**30  # of a coefficient, in standard deviations: no fit has such, and sums and squares of larger ones may overflow
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
 _ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
 _UNSHRUNK = ("unshrunk", "unshrunk_sd")
 _EXPECTED = ("r2_expected", "r2_expected_lower", "r2_expected_upper")
+_IN_PREDICTIONS = ("mean", "draws", "to_predict", "covariate_mean", "covariate_sd", "covariate_to_predict")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread", "unshrunk_sd")
 _ENTRIES = (
     "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
@@ -258,6 +260,10 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], P: int, Q: int, covariates
             raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
     if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE if name in arrays):
         raise MessageError("The coefficients message holds a negative spread.")
+    if any(np.abs(arrays[name]).max(initial=0.0) > LARGEST for name in _IN_PREDICTIONS if name in arrays):
+        raise MessageError(
+            "The coefficients message holds a coefficient that no fit has: of more than a billion standard deviations."
+        )
 
 
 def bind(messages: Mapping[str, Coefficients]) -> dict[str, Coefficients]:

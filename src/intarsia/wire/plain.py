@@ -1,11 +1,14 @@
 """Text of other parties made harmless before a person's terminal or spreadsheet sees it."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 # A spreadsheet takes a cell that begins with one of these for a formula and runs it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# In half of Europe a spreadsheet parts the lines of a table at semicolons, quoted or not: what follows one begins a cell.
+_AFTER_SEMICOLON = re.compile(r"""(;[\s"']*)(?=[=+\-@＝＋－＠])""")
 
 
 def plural(count: int, thing: str) -> str:
@@ -34,7 +37,7 @@ def cell(value: Any) -> Any:
     """A value as a spreadsheet may read it: text that would be a formula gets an apostrophe before it; numbers stay."""
     if not isinstance(value, str):
         return value
-    text = one_line(value)
+    text = _AFTER_SEMICOLON.sub(r"\1'", one_line(value))
     try:
         float(text)
         return text  # a number written as text, such as the id -12, is no formula

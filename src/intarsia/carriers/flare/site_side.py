@@ -17,8 +17,8 @@ from nvflare.apis.signal import Signal
 
 from intarsia.carriers.flare.jobs import TASK
 from intarsia.carriers.flare.pieces import Assembly, count, cut, unpack_payload
-from intarsia.errors import IntarsiaError, MessageError
-from intarsia.site.answer import answer, scrub
+from intarsia.errors import MessageError
+from intarsia.site.answer import answer, scrub, scrub_without_site
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.steps import STEPS, most_bytes
 
@@ -85,6 +85,10 @@ def _reply(data: dict[str, Any]) -> Shareable:
 
 
 def _scrub(site_folder: SiteFolder | None, study: Any, error: Exception) -> str:
-    if site_folder is not None:
-        return scrub(site_folder.site(), study, error)
-    return f"{type(error).__name__}: the site refused." if isinstance(error, IntarsiaError) else "Error: the site refused."
+    try:
+        site = None if site_folder is None else site_folder.site()
+    except Exception:  # a key file, a setting: what is wrong with the site may be the very error
+        site = None
+    if site is not None:
+        return scrub(site, study, error)
+    return scrub_without_site(None if site_folder is None else site_folder.folder, error)
