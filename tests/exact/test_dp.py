@@ -127,6 +127,9 @@ def test_missing_and_bad_bounds():
         dp.guarantee(1, 1e-6, 100, {})
     with pytest.raises(InputError, match="'a'"):
         dp.guarantee(1, 1e-6, 100, {"a": 0.0})
+    for bound in (1e-300, 1e300, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="row bound of site 'a' must be a positive number between"):
+            dp.guarantee(1, 1e-6, 100, {"a": bound})
     with pytest.raises(InputError, match="different sites: b"):
         dp.guarantee(1, 1e-6, 100, {"a": 1.0}, {"a": 3, "b": 4})
 

@@ -23,6 +23,8 @@ from scipy.stats import chi2, norm
 from intarsia.errors import InputError
 from intarsia.privacy.grid import RESERVED, reserve
 
+LEAST_BOUND, MOST_BOUND = 1e-9, 1e9  # of a row's length, in standard deviations: beyond, squares leave the range of numbers
+
 
 def _check_epsilon(epsilon: float) -> None:
     if not (epsilon > 0 and epsilon < inf):
@@ -122,8 +124,9 @@ def guarantee(
     if not row_bounds:
         raise InputError("Differential privacy needs a public row bound for every site; none came.")
     for site, bound in row_bounds.items():
-        if not (bound > 0 and bound < inf):
-            raise InputError(f"The row bound of site {site!r} must be a positive number; {bound} came.")
+        if not LEAST_BOUND <= bound <= MOST_BOUND:
+            between = f"between {LEAST_BOUND:g} and {MOST_BOUND:g} standard deviations"
+            raise InputError(f"The row bound of site {site!r} must be a positive number {between}; {bound} came.")
     if columns is not None and set(columns) != set(row_bounds):
         missing = sorted(set(columns) ^ set(row_bounds))
         raise InputError(f"Row bounds and column counts speak of different sites: {', '.join(missing)}.")
