@@ -59,6 +59,10 @@ constant = "error"
 # categorical = true
 # reference = 1
 # missing_codes = [9, 99]
+# [table.columns.pets]
+# merge = {{ other = ["bird", "ferret"] }}   # rare levels as one
+# [table.columns.siblings]
+# at_most = 3                              # larger numbers as this one; at_least for smaller ones
 
 [policy]
 # This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
