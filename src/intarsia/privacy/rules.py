@@ -109,8 +109,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
         least = min(c.near_people or 0 for c in near)
         pairs = [f"{c.name} and {c.near_duplicate_of}" for c in near]
         text = (
-            f"near-duplicate: {_list(pairs, MOST_TO_MEND)} differ in fewer than {policy.min_level} subjects (the least is {least}); the "
-            f"difference of their {_tells(gram)}. Leave one of the two out."
+            f"near-duplicate: {_list(pairs, MOST_TO_MEND)} differ in fewer than {policy.min_level} subjects (the least is "
+            f"{least}); the difference of their {_tells(gram)}. Leave one of the two out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
     rare = [c for c in own if c.distinct >= 2 and c.rarest < policy.min_level]

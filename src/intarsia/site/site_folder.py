@@ -273,7 +273,7 @@ class SiteFolder:
         if not check_name(request):
             raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
         found = sorted((self.folder / "predict" / study.folder_name).glob(f"{request}.*"))
-        found = [path for path in found if path.stem == request]
+        found = [path for path in found if path.name.split(".")[0] == request]  # june.csv.gz has two endings
         if len(found) != 1:
             where = f"predict/{study.folder_name}/{request}.(csv|parquet|…)"
             raise InputError(f"Expected one table {where} at this site, found {len(found)}.")

@@ -33,7 +33,7 @@ from typing import Any
 from intarsia.errors import InputError
 from intarsia.site.data.column_rules import KNOWN as KNOWN_OF_COLUMN
 from intarsia.site.data.column_rules import MISSING, ColumnRule, Rules
-from intarsia.site.data.reading import DATABASES, Reading
+from intarsia.site.data.reading import DATABASES
 from intarsia.site.data.table_rules import CONSTANT, TableRules
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
@@ -144,8 +144,9 @@ def resolve_options(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 def for_new_subjects(rules: TableRules, names: Sequence[str], kept: Mapping[str, Any]) -> TableRules:
     """The rules that also hold for a table of new subjects, which may come in another file and lack some columns.
 
-    A code that means "missing" and a category's rule mean the same there; a database's query does not. Categorical columns have
-    the levels that the sketch had (`kept`), whichever of them occur among the new subjects.
+    A code that means "missing" and a category's rule mean the same there, and where the new table is a database too, its query
+    (unless `predict part --query` names another). Categorical columns have the levels that the sketch had (`kept`), whichever of
+    them occur among the new subjects.
     """
     columns = {name: rule for name, rule in (rules.columns or {}).items() if any(fnmatchcase(one, name) for one in names)}
     said = Rules.of(columns)
@@ -153,5 +154,5 @@ def for_new_subjects(rules: TableRules, names: Sequence[str], kept: Mapping[str,
         if name in names:
             columns[name] = replace(said.at(name), levels=tuple(levels), reference=kept["reference"].get(name))
     known = rules.reading_of(None)
-    reading = Reading(separator=known.separator, decimal=known.decimal, encoding=known.encoding)
+    reading = replace(known, dataset=None, names=None, id=None, rules=Rules())
     return TableRules(rules.missing, "drop", columns, rules.missing_codes, reading)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.site.data.roles import Roles
 from intarsia.site.data.sources import Batch
+from intarsia.wire.plain import plural
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,11 @@ class Layout:
         code = pc.index_in(column, value_set=pa.array(texts, pa.string()))
         unknown = code.null_count - column.null_count
         if unknown:
-            raise InputError(f"Column {name!r} has {unknown} cells with a level that is not in its list of levels.")
+            raise InputError(
+                f"Column {name!r} has {plural(unknown, 'cell')} with a level that is not among its {len(texts)} levels (those of "
+                "the study's subjects, or those that site.toml lists). Write them as they stand there, merge them in "
+                "site.toml, or leave these subjects out."
+            )
         index = code.fill_null(-1).to_numpy(zero_copy_only=False)
         at = [i for i, text in enumerate(texts) if text != self.reference.get(name)]
         out = (index[:, None] == np.array(at, dtype=np.int64)).astype(np.float64)
