@@ -113,7 +113,7 @@ def test_a_level_that_the_study_did_not_have_is_refused_with_the_remedy(both) ->
     (result, _), _ = both
     new = {name: frame.drop(columns=RESPONSES[name]) for name, frame in tables(60, 12, True).items()}
     new["mri"].loc[0, "mri_pets"] = "snake"
-    with pytest.raises(InputError, match="'mri_pets' has 1 cell with a level that is not among its 3 levels.*merge") as refused:
+    with pytest.raises(InputError, match=r"'mri_pets' has 1 cell with a level that is not among its 3 levels.*merge") as refused:
         result.predict(new, "odd")
     assert "snake" not in str(refused.value)
 
