@@ -22,7 +22,7 @@ from intarsia.wire.plain import cell, plural
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
 MOST_GROUPS = 100  # sets listed
-SETS_IN_FOREST = 6
+SETS_IN_FOREST = 6  # lines of sets in one forest
 
 
 def interval(m: Material, i: int, q: int, name: str) -> Interval:
