@@ -137,7 +137,7 @@ def test_regression_fills_no_feature_from_an_outcome_and_reaches_the_sketch() ->
 def test_bad_rules_are_refused() -> None:
     df = cohort()
     for columns, words in (
-        ({"centrum": {"categorical": True}}, "rules for a column 'centrum' that is not in the table"),
+        ({"centrum": {"categorical": True}}, "rules for a column 'centrum' that is not in the table; did you mean 'centre'"),
         ({"centre": {"categoric": True}}, "nothing is known by the name 'categoric'"),
         ({"centre": {"missing": "zero"}}, "missing is one of error, mean, regression"),
         ({"centre": {"reference": 7}}, "no level like the reference"),

@@ -21,7 +21,7 @@ from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
-from intarsia.wire.signed import FileSignature, Receipt, verify
+from intarsia.wire.signed import FileSignature, Receipt, verify, what_it_is
 from intarsia.wire.study import Study
 
 # Who a file of each step says it is from.
@@ -55,7 +55,9 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
             try:
                 sender = _SENDER[_kind(study) if step == "sketch" else step](raw)
             except MessageError as error:
-                raise MessageError(f"{path.name} is not the {_WHAT.get(step, step)} of a site: {error}") from None
+                what = what_it_is(raw)
+                why = f", but {what}" if what else f": {error}"
+                raise MessageError(f"{path.name} is not the {_WHAT.get(step, step)} of a site{why}") from None
             study.check_sender(sender)
             if step in _NUMBERED:
                 wanted = payloads.get(sender, {}).get(BLOCK, b"")
@@ -133,6 +135,11 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         )
     if signed and found.digest != hashlib.sha256(raw).hexdigest():
         raise FederationError(f"{path.name} is not the file that site {sender!r} signed: it was changed or damaged on its way.")
+    if found.site != sender and found.site in study.names:
+        raise FederationError(
+            f"{path.name} says it is from site {sender!r}, and {beside.name} is a signature of site {found.site!r}: two sites' "
+            "files were mixed up. Put each file beside its own signature. Refused."
+        )
     if not signed or found.site != sender:
         raise FederationError(
             f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.roles import some
+from intarsia.site.data.roles import meant, some
 
 _WHOLE = re.compile(r"^(-?\d+)\.0*$")
 MISSING = ("error", "mean", "regression")
@@ -123,4 +123,7 @@ class Rules:
         """Refuse a rule for a column that is not there: a slip of the pen must not switch a rule off."""
         for pattern in self.columns:
             if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
-                raise InputError(f"There are rules for a column {pattern!r} that is not in the table. It has {some(names)}.")
+                raise InputError(
+                    f"There are rules for a column {pattern!r} that is not in the table{meant(pattern, names)} It has "
+                    f"{some(names)}."
+                )

@@ -361,7 +361,8 @@ def _find_levels(source: Source, roles: Roles, rules: Rules, merged: dict[str, d
                 if len(seen) > MAX_LEVELS:
                     raise InputError(
                         f"Column {name!r} has over {MAX_LEVELS} different texts, too many for levels. Make it the id, "
-                        "ignore it, or look for cells that are not numbers in a column of numbers."
+                        "ignore it, or look for cells that are not numbers in a column of numbers (a decimal comma: say "
+                        "decimal = ',')."
                     )
     for name, seen in found.items():
         taken_as = merged.get(name, {})
