@@ -4,13 +4,13 @@ import errno
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.federation import KEY, NAMES, frames, sites, study
 from tests.reports import made_up
 
-import intarsia
 from intarsia.carriers.files import carrier, check_signature
 from intarsia.cli import main
 from intarsia.cli.accepted import is_called
@@ -24,6 +24,7 @@ from intarsia.site.answer import REFUSED
 from intarsia.site.data.table import Table
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.alignment import AlignmentReport, intersect, who_is_common
+from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.signed import FileSignature, KeyOffer
 from intarsia.wire.study import Study
 
@@ -74,16 +75,18 @@ def test_a_signed_message_in_a_sketchs_place_is_called_what_it_is(tmp_path: Path
         carrier(study(), [offer])("sketch", {"mri": {}})
 
 
-def test_coefficients_of_another_site_or_run_are_told_apart() -> None:
+def test_coefficients_of_another_site_or_run_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = sites(frames())
     plan = study(parties)
-    result = intarsia.fit(parties, plan, progress=False)
     mri = next(site for site in parties if site.name == "mri")
-    for_clinic = result.models["clinic"].coefficients.to_bytes()
-    with pytest.raises(MessageError, match=r"are for site 'clinic', not for 'mri'\. Ask the server for the file of mri"):
-        mri.receive(plan, for_clinic)
-    with pytest.raises(MessageError, match="are of another study, run or text of"):
-        mri.receive(plan.again(), result.models["mri"].coefficients.to_bytes())
+    for site, of, words in (
+        ("clinic", plan.hash, r"are for site 'clinic', not for 'mri'\. Ask the server for the file of mri"),
+        ("mri", plan.again().hash, "are of another study, run or text of"),
+    ):
+        came = SimpleNamespace(site=site, study_hash=of)
+        monkeypatch.setattr(Coefficients, "from_bytes", lambda _raw, came=came: came)
+        with pytest.raises(MessageError, match=words):
+            mri.receive(plan, b"")
 
 
 def test_a_sites_folder_is_not_made_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
