@@ -18,6 +18,7 @@ from intarsia.cli.fit import found
 from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, StudyError, of_the_system
 from intarsia.report.gather import read_cards
 from intarsia.server.results.posterior import Posterior
+from intarsia.server.study.alone import alone
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.align import report, tokenise
 from intarsia.site.answer import REFUSED
@@ -93,6 +94,17 @@ def test_a_sites_folder_is_not_made_the_servers(tmp_path: Path, capsys: pytest.C
     (tmp_path / "site.toml").write_text('name = "clinic"\n')
     assert main(["fit", "clinic.sketch", "--study", str(tmp_path / "study.toml"), "-o", str(tmp_path)]) == StudyError.exit_code
     assert "is a site's folder. Give the server a folder of its own" in capsys.readouterr().err
+
+
+def test_a_second_command_on_the_same_study_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two fits into one checkpoint ended one of them with an error of no meaning."""
+    folder = StudyFolder.create(tmp_path / "liver", study())
+    with alone(folder):
+        for words in (["fit", "-o", str(folder.path)], ["check", str(folder.path), "--halves"]):
+            assert main(words) == FederationError.exit_code
+            assert f"Another command is working on {folder.path}. Wait for it, or stop it." in capsys.readouterr().err
+    assert main(["fit", "-o", str(folder.path)]) != 0
+    assert "lacks the sketch" in capsys.readouterr().err
 
 
 def test_a_corrupt_sketch_is_named(tmp_path: Path) -> None:

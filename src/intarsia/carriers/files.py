@@ -11,6 +11,7 @@ from typing import Any
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.server.study import protocol
+from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import go_on
@@ -96,6 +97,11 @@ def fit_files(
     Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
+    with alone(folder):
+        return _taken_in_and_fitted(folder, sketches, length or {}, workers=workers, progress=progress)
+
+
+def _taken_in_and_fitted(folder: StudyFolder, sketches: Sequence[Path], length: Mapping[str, int], **how: Any) -> dict[str, Any]:
     numbered = {step: [path for path in sketches if folder.study.sketch.gram and _is_a(step, path)] for step in _NUMBERED}
     ask = carrier(folder.study, [path for path in sketches if not any(path in paths for paths in numbered.values())])
     for name, reply in ask("sketch", {name: {} for name in folder.present("sketch")}).items():
@@ -104,8 +110,8 @@ def fit_files(
     protocol.collect_sketches(folder, ask)
     if not folder.collected:
         protocol.collect_shares(folder, lambda step, payloads: carrier(folder.study, numbered[step])(step, payloads))
-    go_on(folder, settings_of(folder.study), length or {})
-    return fit(folder, workers=workers, progress=progress)
+    go_on(folder, settings_of(folder.study), length)
+    return fit(folder, **how)
 
 
 def _is_a(step: str, path: Path) -> bool:
