@@ -1,5 +1,6 @@
 """Declared categories, missing codes and imputation: by name, counted, and never for an outcome that nobody named."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey
 from intarsia.site.sketch.sketch import SketchTerms, sketch
+from intarsia.site.table_settings import for_new_subjects
 
 N = 400
 
@@ -135,7 +137,7 @@ def test_regression_fills_no_feature_from_an_outcome_and_reaches_the_sketch() ->
 def test_bad_rules_are_refused() -> None:
     df = cohort()
     for columns, words in (
-        ({"centrum": {"categorical": True}}, "rules for a column 'centrum' that is not in the table"),
+        ({"centrum": {"categorical": True}}, "rules for a column 'centrum' that is not in the table; did you mean 'centre'"),
         ({"centre": {"categoric": True}}, "nothing is known by the name 'categoric'"),
         ({"centre": {"missing": "zero"}}, "missing is one of error, mean, regression"),
         ({"centre": {"reference": 7}}, "no level like the reference"),
@@ -145,3 +147,52 @@ def test_bad_rules_are_refused() -> None:
             Table.open(df, id="id", rules=TableRules(columns=columns))
     with pytest.raises(InputError, match="works with up to 2000"):
         Filler.fit([], np.zeros(2001), np.ones(2001, bool), np.ones(2001, bool))
+
+
+def test_numbers_beyond_a_limit_are_taken_as_the_limit() -> None:
+    df = cohort().assign(siblings=np.arange(N) % 9 * 1.0)
+    df.loc[4, "siblings"] = 99
+    df.loc[5, "siblings"] = np.nan
+    rules = TableRules(missing="mean", columns={"siblings": {"at_least": 1, "at_most": 3, "missing_codes": [99]}})
+    for source in (df, df.to_dict("list"), df[["siblings"]].to_numpy()):
+        named = {"names": ["siblings"]} if isinstance(source, np.ndarray) else {}
+        table = Table.open(source, features="siblings", rules=replace(rules, **named))
+        got, expected = values(table)[:, 0], df["siblings"].replace(99, np.nan).clip(1, 3)
+        np.testing.assert_allclose(
+            got, expected.fillna(expected.mean()), rtol=1e-14
+        )  # a code for "missing" is none of the large numbers
+        assert table.imputed == {"siblings": 2}
+    assert df["siblings"].max() == 99  # the caller's own array is not written to
+
+
+def test_levels_are_merged_and_new_subjects_know_it() -> None:
+    df = cohort().assign(pets=np.resize(["none", "dog", "bird", "ferret", "dog", "none"], N))
+    rule = {"merge": {"other": ["bird", "ferret"]}, "reference": "none"}
+    table = Table.open(df, id="id", features="pets", rules=TableRules(columns={"pets": rule}))
+    assert table.features == ["pets=dog", "pets=other"]
+    np.testing.assert_array_equal(values(table)[:, 1], df["pets"].isin(["bird", "ferret"]))
+    codes = Table.open(df, id="id", covariates="centre", rules=TableRules(columns={"centre": {"merge": {"rest": [4, 5.0, 6]}}}))
+    assert codes.covariates == ["centre=2", "centre=3", "centre=rest"]
+    kept = {"levels": {"pets": ["dog", "none", "other"]}, "reference": {"pets": "none"}}
+    rules = for_new_subjects(TableRules(columns={"pets": rule}), ["pets"], kept)
+    new = Table.open({"pets": ["ferret", "dog"]}, features="pets", rules=rules)  # of the merged levels one is not there
+    np.testing.assert_array_equal(values(new), [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"pets": {"at_most": 3}}, "holds texts: at_least and at_most are for numbers"),
+        ({"centre": {"categorical": True, "at_most": 3}}, "this column is categorical. Use merge"),
+        ({"age": {"at_least": 9, "at_most": 3}}, "at_least must be below at_most"),
+        ({"age": {"at_most": "3"}}, "at_most is a number"),
+        ({"asthma": {"at_most": 1}}, "is a response: at_least and at_most are for features and covariates"),
+        ({"pets": {"merge": ["bird", "ferret"]}}, "merge names the levels that become one"),
+        ({"pets": {"merge": {"other": ["brid"]}}}, "merge names 1 level that the column does not have"),
+        ({"pets": {"merge": {"a": ["bird"], "b": ["bird"]}}}, "merge has a level twice"),
+    ],
+)
+def test_limits_and_merges_that_cannot_be_meant_are_refused(columns: dict[str, Any], words: str) -> None:
+    df = cohort().assign(pets=np.resize(["none", "dog", "bird"], N))
+    with pytest.raises(InputError, match=words):
+        Table.open(df, id="id", responses="asthma", rules=TableRules(columns=columns))

@@ -1,5 +1,6 @@
 """Tables in PostgreSQL, SQLite and DuckDB give what the same table in a file gives; nothing is written, no password is told."""
 
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,9 +137,25 @@ def test_postgresql_reads_like_a_table(postgresql: str, monkeypatch: pytest.Monk
         Table.open(postgresql, id="who", rules=TableRules(reading={"query": "visits", "password_file": str(secret)}))
     secret.chmod(0o600)
     same_as_a_file(postgresql, password_file=str(secret))
-    with pytest.raises(InputError, match=r"could not be read|the password is wrong or missing") as caught:
+    with pytest.raises(InputError, match=r"the password is wrong or missing\. Set PGPASSWORD") as caught:
         Table.open(postgresql, id="who", rules=TableRules(reading={"query": "visits"}))
     assert postgres.USER not in str(caught.value)
+
+
+def test_postgresql_says_what_is_wrong_with_an_address(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        closed = f"postgresql://me@127.0.0.1:{nobody.getsockname()[1]}/records"
+        tries = [(postgresql, "the user or the password is wrong"), (closed, "nothing answers there. Check host and port")]
+        for address, words in tries:
+            with pytest.raises(InputError, match=words) as caught:
+                Table.open(address, id="who", rules=TableRules(reading={"query": "visits"}))
+            assert SECRET not in str(caught.value)
+            assert postgres.USER not in str(caught.value)
+    monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
+    with pytest.raises(InputError, match="there is no database of that name"):
+        Table.open(postgresql.rpartition("/")[0] + "/elsewhere", id="who", rules=TableRules(reading={"query": "visits"}))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +209,28 @@ def test_sqlite_columns_of_mixed_cells_and_missing_things_are_refused(tmp_path: 
         ({}, "who", r"needs a query: .* the name of a table\. There are: t\."),
         ({"query": "t"}, None, "say which column is the id"),
         ({"query": "t"}, "whom", "gives no column 'whom'"),
-        ({"query": "t2"}, "who", "could not be read"),
+        ({"query": "t2"}, "who", r"there is no such table\. There are: t\."),
+        ({"query": "SELECT whom FROM t"}, "who", "there is no such column"),
+        ({"query": "SELEC who FROM t"}, "who", "the query is not valid SQL"),
     ):
         with pytest.raises(InputError, match=words):
             Table.open(path, id=id, rules=TableRules(reading=reading))
+    (tmp_path / "text.db").write_text(f"{SECRET}, and no database at all, however long the text may be")
+    with pytest.raises(InputError, match="the file is none of its databases") as caught:
+        Table.open(tmp_path / "text.db", id="who", rules=TableRules(reading={"query": "t"}))
+    assert SECRET not in str(caught.value)
     with pytest.raises(InputError, match="There is no file"):
         Table.open(tmp_path / "other.db", id="who", rules=TableRules(reading={"query": "t"}))
+
+
+def test_duckdb_says_what_is_wrong_with_a_query(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as made:
+        made.execute("CREATE TABLE visits AS SELECT 1 AS who, 2 AS x")
+    for query, words in (
+        ("visitz", r"there is no such table\. There are: visits\."),
+        ("SELECT whom FROM visits", "there is no such column"),
+        ("SELEC who FROM visits", "the query is not valid SQL"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Table.open(tmp_path / "t.duckdb", id="who", rules=TableRules(reading={"query": query}))

@@ -4,26 +4,29 @@ import errno
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.federation import KEY, NAMES, sites, study
+from tests.federation import KEY, NAMES, frames, sites, study
 from tests.reports import made_up
 
 from intarsia.carriers.files import carrier, check_signature
 from intarsia.cli import main
 from intarsia.cli.accepted import is_called
 from intarsia.cli.fit import found
-from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, of_the_system
+from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, StudyError, of_the_system
 from intarsia.report.gather import read_cards
 from intarsia.server.results.posterior import Posterior
+from intarsia.server.study.alone import alone
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.align import report, tokenise
 from intarsia.site.answer import REFUSED
 from intarsia.site.data.table import Table
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.alignment import AlignmentReport, intersect, who_is_common
-from intarsia.wire.signed import FileSignature
+from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.signed import FileSignature, KeyOffer
 from intarsia.wire.study import Study
 
 
@@ -54,6 +57,54 @@ def test_a_damaged_file_and_a_foreign_one_are_told_apart(tmp_path: Path) -> None
     foreign = study(sites(dict.fromkeys(NAMES), identities=True))
     with pytest.raises(FederationError, match="made by somebody else"):
         check_signature(foreign, "clinic", b"some message", path)
+
+
+def test_a_file_beside_another_sites_signature_is_called_mixed_up(tmp_path: Path) -> None:
+    here, raw, path = signed(tmp_path)
+    with pytest.raises(FederationError, match="is a signature of site 'clinic': two sites' files were mixed up"):
+        check_signature(here, "mri", raw, path)
+
+
+def test_a_signed_message_in_a_sketchs_place_is_called_what_it_is(tmp_path: Path) -> None:
+    _here, _raw, path = signed(tmp_path)
+    beside = path.with_name(path.name + ".sig")
+    with pytest.raises(MessageError, match=r"\.sig is not the sketch of a site, but a signature of a file\. Give the file"):
+        carrier(study(), [beside])("sketch", {"mri": {}})
+    offer = tmp_path / "mri.offer"
+    offer.write_bytes(KeyOffer("mri", "ab" * 32, bytes(32), signature=bytes(64)).to_bytes())
+    with pytest.raises(MessageError, match=r"mri\.offer is not the sketch of a site, but an offer of a key for one run"):
+        carrier(study(), [offer])("sketch", {"mri": {}})
+
+
+def test_coefficients_of_another_site_or_run_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = sites(frames())
+    plan = study(parties)
+    mri = next(site for site in parties if site.name == "mri")
+    for site, of, words in (
+        ("clinic", plan.hash, r"are for site 'clinic', not for 'mri'\. Ask the server for the file of mri"),
+        ("mri", plan.again().hash, "are of another study, run or text of"),
+    ):
+        came = SimpleNamespace(site=site, study_hash=of)
+        monkeypatch.setattr(Coefficients, "from_bytes", lambda _raw, came=came: came)
+        with pytest.raises(MessageError, match=words):
+            mri.receive(plan, b"")
+
+
+def test_a_sites_folder_is_not_made_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "site.toml").write_text('name = "clinic"\n')
+    assert main(["fit", "clinic.sketch", "--study", str(tmp_path / "study.toml"), "-o", str(tmp_path)]) == StudyError.exit_code
+    assert "is a site's folder. Give the server a folder of its own" in capsys.readouterr().err
+
+
+def test_a_second_command_on_the_same_study_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two fits into one checkpoint ended one of them with an error of no meaning."""
+    folder = StudyFolder.create(tmp_path / "liver", study())
+    with alone(folder):
+        for words in (["fit", "-o", str(folder.path)], ["check", str(folder.path), "--halves"]):
+            assert main(words) == FederationError.exit_code
+            assert f"Another command is working on {folder.path}. Wait for it, or stop it." in capsys.readouterr().err
+    assert main(["fit", "-o", str(folder.path)]) != 0
+    assert "lacks the sketch" in capsys.readouterr().err
 
 
 def test_a_corrupt_sketch_is_named(tmp_path: Path) -> None:

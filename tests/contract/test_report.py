@@ -1,5 +1,6 @@
 """The report: whole, self-contained, safe, small, and right about what it shows."""
 
+import csv
 import html
 import json
 import os
@@ -18,6 +19,7 @@ from tests.federation import frames, sites, study
 from tests.reports import made_up
 
 from intarsia import report
+from intarsia.cli import main
 from intarsia.errors import InputError, MessageError, StudyError
 from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
@@ -457,9 +459,44 @@ def test_sets_and_covariates_have_their_tables():
     page = render(collect(made))
     assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
-    assert "<bdi>f006</bdi> (data), <bdi>f007</bdi> (data)" in page
+    # Only a row's heading never wraps, and a set has many members: its heading is a number.
+    assert '<th scope="row">1</th><td><bdi>f006</bdi> (data), <bdi>f007</bdi> (data)</td>' in page
     assert "Everything on this page is adjusted for &lt;age&gt;" in page
     assert re.search(r'<td>0\.500<br><small class="note">0\.4\d\d to 0\.5\d\d</small></td>', page)
+
+
+def test_a_set_stands_beside_the_selected_features_in_forests_and_in_the_table_for_a_paper(tmp_path, capsys):
+    """None of its members is selected by itself, so that it would be missing where a paper looks."""
+    posterior, joined, _ = made_up(P=20)
+    draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), posterior.tau.values)
+    chains, number, _P, Q = draws.C.shape
+    rng = np.random.default_rng(0)
+    X = np.array(joined.X)
+    X[:, 7] = X[:, 6] + 0.02 * rng.standard_normal(len(X))
+    first = rng.random((chains, number)) < 0.5
+    draws.C[:, :, 6:8] = 0.1 * rng.standard_normal((chains, number, 2, Q)) * np.array([0.1, 1.0, 1.0])
+    draws.C[:, :, 6, 0] += np.where(first, 0.9, 0.0)
+    draws.C[:, :, 7, 0] += np.where(first, 0.0, 0.9)
+    draws.C[:, :, 6:8, 1] += 0.15  # the sum is two standard deviations from zero: an interval without zero, and no finding
+    made = Posterior.from_draws(draws, Names(posterior.features, posterior.responses))
+    keep(made, judge(made, Rows.of(X, joined.Y), X=X))
+    page = render(collect(made))
+    forests = re.findall(r"<h3><bdi>(y\d)</bdi> <small>([^<]*)</small></h3>(.*?)</figure>", page, flags=re.DOTALL)
+    assert [name for name, _, _ in forests] == ["y0", "y1", "y2"]
+    assert all("one of set 1: " in drawn for _, _, drawn in forests)
+    assert [", 1 set" in said for _, said, _ in forests] == [True, False, False]
+    made.save(tmp_path / "posterior.nc")
+    assert main(["report", str(tmp_path / "posterior.nc"), "--table", str(tmp_path / "t.csv"), "--selected"]) == 0
+    assert "coefficients of selected features, and 1 common effect of sets of interchangeable" in capsys.readouterr().out
+    with open(tmp_path / "t.csv") as file:
+        rows = list(csv.DictReader(file))
+    (of_set,) = [row for row in rows if row["role"] == "set"]
+    assert (of_set["feature"], of_set["response"], of_set["group"]) == ("one of f006, f007", "y0", "1")
+    assert (of_set["selected"], of_set["selected_here"]) == ("True", "True")
+    assert float(of_set["effect"]) == pytest.approx(0.9, abs=0.15)
+    assert float(of_set["local_fdr"]) < 0.001
+    assert main(["report", str(tmp_path / "posterior.nc"), "--table", str(tmp_path / "all.csv")]) == 0
+    assert ",set," not in (tmp_path / "all.csv").read_text()
 
 
 def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):

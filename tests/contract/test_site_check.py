@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from intarsia.cli import main
-from intarsia.errors import InputError
+from intarsia.errors import InputError, PrivacyError
 from intarsia.site.key import SketchKey
 from intarsia.wire.study import Study
 
@@ -266,9 +266,60 @@ def test_a_text_column_behind_many_others_is_named(tmp_path: Path, capsys: pytes
     (site / "site.toml").write_text('name = "lab"\n[table]\nsource = "../lab.csv"\nid = "id"\n')
     assert main(["site", "check", str(site)]) == 0
     said = capsys.readouterr().out
-    assert (
-        "  … and 11 more (--all lists them); of these 1 has texts, missing values or a note:\n  examiner; categories ann" in said
-    )
+    assert ", x29 and 10 more (--all lists them)\n  examiner; categories ann" in said
+
+
+def test_features_of_which_the_same_is_to_be_said_share_a_line_and_all_that_must_be_mended_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, n = tmp_path / "home", 400
+    site.mkdir()
+    rng = np.random.default_rng(0)
+    table: dict[str, Any] = {"id": np.arange(n), "sleep": rng.standard_normal(n)}
+    table |= {f"q{j}": np.r_[rng.permutation(n - 1) % 4, 7] for j in range(9)}  # one person alone has a 7
+    table |= {"seen": np.repeat(np.datetime64("2020-01-01"), n), "weight": rng.standard_normal(n)}
+    table |= {"pounds": table["weight"] * 2.2, "pets": np.r_[np.resize(["dog", "none"], n - 2), ["bird", "ferret"]]}
+    table |= {f"blood{j}": np.where(np.arange(n) < 10 + j, np.nan, rng.standard_normal(n)) for j in range(3)}
+    pd.DataFrame(table).to_parquet(tmp_path / "home.parquet")
+    begun = 'name = "home"\n[table]\nsource = "../home.parquet"\nid = "id"\nmissing = "mean"\n'
+    (site / "site.toml").write_text(begun)
+    assert main(["site", "check", str(site)]) == InputError.exit_code
+    assert "Column 'seen' holds dates with times" in capsys.readouterr().err
+    begun += 'ignore = ["seen"]\n'
+    (site / "site.toml").write_text(begun)
+    assert main(["site", "check", str(site)]) == PrivacyError.exit_code
+    said = capsys.readouterr().out
+    assert "missing (how many in brackets): put at the mean (3 columns): blood0 (10), blood1 (11), blood2 (12)\n" in said
+    assert "categorical = true (9 columns): q0, q1, q2, q3, q4, q5, q6, q7, q8\n" in said
+    assert "rare-level: q0, q1, q2, q3, q4, q5, q6, q7, q8, pets=bird, pets=ferret have a value" in said
+    assert "duplicate: pounds repeats weight" in said
+    mended = '[table.columns."q*"]\nat_most = 3\n[table.columns.pets]\nmerge = { animal = ["bird", "dog", "ferret"] }\n'
+    (site / "site.toml").write_text(begun.replace('"seen"', '"seen", "pounds"') + mended)
+    assert main(["site", "check", str(site)]) == 0
+    said = capsys.readouterr().out
+    assert "numbers above 3 are taken as 3 (9 columns): q0, q1, q2, q3, q4, q5, q6, q7, q8\n" in said
+    assert "pets; categories animal (reference), none; bird, dog, ferret are taken as animal" in said
+
+
+def test_an_outcome_that_counts_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site, n = tmp_path / "clinic", 400
+    site.mkdir()
+    rng = np.random.default_rng(0)
+    visits = np.r_[np.arange(30), rng.poisson(9, n - 30)]  # more values than grades could have
+    falls, pulse = np.arange(n) % 5, np.arange(n) % 90 + 60
+    table = {"id": np.arange(n), "bmi": rng.standard_normal(n), "visits": visits, "falls": falls, "pulse": pulse}
+    pd.DataFrame(table).to_csv(tmp_path / "clinic.csv", index=False)
+    begun = 'name = "clinic"\n[table]\nsource = "../clinic.csv"\nid = "id"\nresponses = ["visits", "falls", "pulse"]\n'
+    (site / "site.toml").write_text(begun)
+    assert main(["site", "check", str(site)]) == 0
+    said = capsys.readouterr().out
+    assert 'visits; whole numbers from 0: a count? Say kinds = { visits = "count" }, and effects are ratios\n' in said
+    assert 'falls; whole numbers from 0, 5 of them: a count? Say kinds = { falls = "count" }' in said
+    assert 'if they are grades, kinds = { falls = "ordinal" }\n' in said
+    assert "\n  pulse\n" in said
+    (site / "site.toml").write_text(begun + 'kinds = { visits = "count", falls = "ordinal" }\n')
+    main(["site", "check", str(site)])
+    assert "a count?" not in capsys.readouterr().out
 
 
 def test_a_site_is_made_once_and_its_settings_are_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

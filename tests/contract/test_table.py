@@ -163,7 +163,7 @@ def test_levels_can_be_fixed_for_stores_that_lack_one() -> None:
     part = Table.open(df[df["group"] != "b"], id="who", rules=TableRules(columns=rules))
     assert part.features == Table.open(df, id="who", rules=TableRules(columns=rules)).features
     assert "count=3" in part.features  # a coded factor
-    with pytest.raises(InputError, match="cells with a level that is not in its list"):
+    with pytest.raises(InputError, match="cells with a level that is not among its 2 levels"):
         whole(Table.open(df, id="who", rules=TableRules(columns={"group": {"levels": ["a", "b"]}})))
 
 

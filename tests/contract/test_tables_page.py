@@ -45,17 +45,17 @@ def test_the_template_is_read_and_a_source_is_found_from_the_folder(tmp_path: Pa
     assert site.rules.reading == {"password_file": str(tmp_path / "clinic" / "p")}
 
 
-def test_new_subjects_keep_codes_and_categories_but_no_query() -> None:
+def test_new_subjects_keep_codes_categories_and_how_the_table_is_read() -> None:
     rules = TableRules(
         missing="mean",
         columns={"centre": {"categorical": True}, "y": {"missing": "mean"}, "lab_*": {"missing_codes": [7]}},
         missing_codes=[9],
-        reading={"query": "visits", "decimal": ","},
+        reading={"query": "visits", "decimal": ",", "dataset": "old/matrix"},
     )
     nothing: dict[str, dict[str, Any]] = {"levels": {}, "reference": {}}
     got = for_new_subjects(rules, ["centre", "lab_1"], nothing)
     left = {"centre": {"categorical": True}, "lab_*": {"missing_codes": [7]}}
-    assert got == TableRules("mean", "drop", left, [9], Reading(decimal=","))
+    assert got == TableRules("mean", "drop", left, [9], Reading(decimal=",", query="visits"))
 
 
 def test_new_subjects_have_the_levels_of_the_sketch_beside_the_columns_own_rules() -> None:

@@ -14,6 +14,7 @@ from intarsia.carriers.in_process import carrier, study_for
 from intarsia.carriers.in_process import fit as fit_here
 from intarsia.cli import main
 from intarsia.errors import AlignmentError, FederationError, InputError, IntarsiaError, PrivacyError, StudyError
+from intarsia.privacy.ledger import Ledger
 from intarsia.report.gather import from_folder
 from intarsia.report.page import render
 from intarsia.server.study import departure, gram, protocol
@@ -24,6 +25,7 @@ from intarsia.server.study.status import status
 from intarsia.site.identity import Identity
 from intarsia.site.predict_rules import PredictRules
 from intarsia.site.site import Site
+from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.messages import join
 from intarsia.wire.study import Study
 
@@ -419,6 +421,30 @@ def test_a_site_joins_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 # A subject withdraws.
 
 
+def test_a_withdrawal_that_changes_nothing_or_does_not_fit_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties = ByFiles(tmp_path)
+    source = parties.study()
+    run("site", "accept", tmp_path / "lab", source, "--fingerprints", fingerprints(tmp_path / "lab", source))
+    (tmp_path / "typo.txt").write_text("S9999\n")
+    capsys.readouterr()
+    run("site", "withdraw", tmp_path / "lab", "--subjects", tmp_path / "typo.txt", "-o", tmp_path / "study-2.toml")
+    said = capsys.readouterr().out
+    assert "1 id given: 0 are in the table, 1 are new" in said
+    assert "study-2.toml was not written: a new run would leave nobody of this table out" in said
+    assert not (tmp_path / "study-2.toml").exists()
+    book = tmp_path / "lab" / "ledger" / "ledger.jsonl"
+    open_ledger(tmp_path / "lab")
+    book.touch()
+    monkeypatch.setattr(Ledger, "history", lambda *_given: 90)  # rows that have left about one of them
+    (tmp_path / "gone.txt").write_text("S0007\n")
+    run("site", "withdraw", tmp_path / "lab", "--subjects", tmp_path / "gone.txt", "-o", tmp_path / "study-2.toml")
+    said = capsys.readouterr().out
+    assert "ATTENTION: with its m = 30 Σm/n would be 0.301 here, above 0.25" in said
+    assert "There is room for m = 9; change m in" in said
+
+
 def test_a_subject_withdraws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parties = ByFiles(tmp_path)
     first = parties.study("--intersect")
@@ -428,6 +454,8 @@ def test_a_subject_withdraws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     run("site", "withdraw", tmp_path / "lab", "--subjects", tmp_path / "gone.txt", "-o", tmp_path / "study-2.toml")
     said = capsys.readouterr().out
     assert "3 ids given: 2 are in the table, 3 are new" in said
+    assert "ATTENTION: 1 id of those given is not in the table. If that is a slip of the pen, the person is still in" in said
+    assert "with it 60 rows will have left about the same subject (Σm/n = 0.151 of 0.25)" in said
     assert "2 of the 400 subjects have withdrawn since" in said
     assert "It cannot be called back" in said
     assert "R² = m/n = 0.07" in said

@@ -60,6 +60,13 @@ def test_same_size_but_other_subjects_is_noticed() -> None:
     b = report("b", study, tokenise(["x", "y", "w"], KEY, study))
     with pytest.raises(AlignmentError, match=r"do not hold the same subjects.*may only be written differently.*canonical"):
         intersect({"a": a, "b": b})
+    # Also where a third site has another number; not where all numbers differ.
+    c = report("c", study_of("abc", "strict"), tokenise(["x", "y", "z", "w"], KEY, study))
+    with pytest.raises(AlignmentError, match="may only be written differently"):
+        intersect({"a": a, "b": b, "c": c})
+    with pytest.raises(AlignmentError) as refused:
+        intersect({"a": a, "c": c})
+    assert "written differently" not in str(refused.value)
 
 
 def test_another_key_run_or_purpose_gives_unrelated_tokens() -> None:

@@ -1,8 +1,10 @@
 """Sets of interchangeable features, on posteriors whose truth is known."""
 
 import numpy as np
+from scipy import stats
 
 from intarsia.server.results import groups as module
+from intarsia.server.results.groups import Group
 from intarsia.server.results.selection import select
 
 m, P, Q = 200, 12, 2
@@ -124,3 +126,13 @@ def test_of_very_many_features_the_largest_are_clustered(monkeypatch):
     monkeypatch.setattr(module, "MOST_FEATURES", 4)
     C, X = undecided()
     assert [f.tolist() for f in select(C, X=X).findings] == [[5], [0, 1]]
+
+
+def test_a_set_acts_where_it_shows_most_and_where_it_is_sure_by_itself() -> None:
+    group = Group(np.array([1, 2]), 0.001, np.array([0.9, 0.2, -0.4, 0.01]), np.array([0.1, 0.1, 0.1, 0.1]), 0.9)
+    tail = 2 * stats.norm.sf([9.0, 2.0, 4.0])
+    bound = -np.e * tail * np.log(tail)
+    np.testing.assert_allclose(group.local_fdr_by_response[:3], bound / (1 + bound))
+    assert group.local_fdr_by_response[3] > 0.9
+    assert group.acts_on(0.05) == [0, 2]  # two standard deviations are an interval without zero, and no finding
+    assert Group(group.members, 0.04, np.array([0.01, 0.2]), np.array([0.1, 0.1]), 0.9).acts_on(0.05) == [1]

@@ -11,6 +11,7 @@ from typing import Any
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.server.study import protocol
+from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import go_on
@@ -21,7 +22,7 @@ from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart
-from intarsia.wire.signed import FileSignature, Receipt, verify
+from intarsia.wire.signed import FileSignature, Receipt, verify, what_it_is
 from intarsia.wire.study import Study
 
 # Who a file of each step says it is from.
@@ -55,7 +56,9 @@ def carrier(study: Study, paths: Sequence[Path]) -> protocol.Ask:
             try:
                 sender = _SENDER[_kind(study) if step == "sketch" else step](raw)
             except MessageError as error:
-                raise MessageError(f"{path.name} is not the {_WHAT.get(step, step)} of a site: {error}") from None
+                what = what_it_is(raw)
+                why = f", but {what}" if what else f": {error}"
+                raise MessageError(f"{path.name} is not the {_WHAT.get(step, step)} of a site{why}") from None
             study.check_sender(sender)
             if step in _NUMBERED:
                 wanted = payloads.get(sender, {}).get(BLOCK, b"")
@@ -94,6 +97,11 @@ def fit_files(
     Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
+    with alone(folder):
+        return _taken_in_and_fitted(folder, sketches, length or {}, workers=workers, progress=progress)
+
+
+def _taken_in_and_fitted(folder: StudyFolder, sketches: Sequence[Path], length: Mapping[str, int], **how: Any) -> dict[str, Any]:
     numbered = {step: [path for path in sketches if folder.study.sketch.gram and _is_a(step, path)] for step in _NUMBERED}
     ask = carrier(folder.study, [path for path in sketches if not any(path in paths for paths in numbered.values())])
     for name, reply in ask("sketch", {name: {} for name in folder.present("sketch")}).items():
@@ -102,8 +110,8 @@ def fit_files(
     protocol.collect_sketches(folder, ask)
     if not folder.collected:
         protocol.collect_shares(folder, lambda step, payloads: carrier(folder.study, numbered[step])(step, payloads))
-    go_on(folder, settings_of(folder.study), length or {})
-    return fit(folder, workers=workers, progress=progress)
+    go_on(folder, settings_of(folder.study), length)
+    return fit(folder, **how)
 
 
 def _is_a(step: str, path: Path) -> bool:
@@ -133,6 +141,11 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         )
     if signed and found.digest != hashlib.sha256(raw).hexdigest():
         raise FederationError(f"{path.name} is not the file that site {sender!r} signed: it was changed or damaged on its way.")
+    if found.site != sender and found.site in study.names:
+        raise FederationError(
+            f"{path.name} says it is from site {sender!r}, and {beside.name} is a signature of site {found.site!r}: two sites' "
+            "files were mixed up. Put each file beside its own signature. Refused."
+        )
     if not signed or found.site != sender:
         raise FederationError(
             f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."

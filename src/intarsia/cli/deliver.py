@@ -28,7 +28,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run_send(args: argparse.Namespace) -> None:
     from intarsia.carriers.flare.engine import Patience, run_job, session
-    from intarsia.carriers.flare.network_study import alone
+    from intarsia.server.study.alone import alone
     from intarsia.server.study.folder import StudyFolder
 
     folder = StudyFolder.open(args.folder)

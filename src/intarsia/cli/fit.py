@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> None:
     from intarsia.carriers.files import fit_files
     from intarsia.progress import Bar
 
+    if (args.out / "site.toml").is_file():
+        raise StudyError(f"{args.out} is a site's folder. Give the server a folder of its own with -o.")
     if args.study is None and not (args.out / "study.toml").is_file():
         raise StudyError(f"{args.out} is not a study folder yet: say which study the sketches are of with --study study.toml.")
     with Bar() as bar:

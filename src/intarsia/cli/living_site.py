@@ -7,7 +7,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, plural
 
 
 def register(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -65,15 +65,54 @@ def run_withdraw(args: argparse.Namespace) -> None:
         policy = Policy.of_study(Privacy()).tightened(site_folder.settings["policy"])
         told = told_before(args.dir, open_ledger(args.dir), policy)
     lines = [
-        f"{done.given} ids given: {done.in_table} are in the table, {done.new} are new on {args.dir / FILE} (never sent)",
+        f"{plural(done.given, 'id')} given: {done.in_table} are in the table, {done.new} are new on {args.dir / FILE} (never "
+        "sent)",
+        *_not_here(args, done),
         "they are left out of every later run and prediction of this site, before anything is counted or computed",
         *(told or ["no run that left this site had them in it"]),
         *_elsewhere(args),
     ]
-    if new_text is not None:
+    if new_text is not None and done.in_table:
         write_new(args.out, new_text)
-        lines.append(f"wrote {args.out}: send it to every site, and run it as the first one")
+        lines += [f"wrote {args.out}: send it to every site, and run it as the first one", *_allowance(args)]
+    elif new_text is not None:
+        lines.append(f"{args.out} was not written: a new run would leave nobody of this table out")
     emit(args, {"given": done.given, "in_table": done.in_table, "new": done.new, "told_before": told}, lines)
+
+
+def _not_here(args: argparse.Namespace, done: Any) -> list[str]:
+    """A slip of the pen in an id would leave the person in."""
+    absent = done.given - done.in_table
+    if not absent:
+        return []
+    return [
+        f"ATTENTION: {plural(absent, 'id')} of those given {'is' if absent == 1 else 'are'} not in the table. If that is a slip "
+        f"of the pen, the person is still in: compare with the table, take the wrong line out of {args.dir / 'withdrawn.txt'}, "
+        "and give the command again."
+    ]
+
+
+def _allowance(args: argparse.Namespace) -> list[str]:
+    """Whether this site's own ledger leaves room for the new run."""
+    from intarsia.privacy.policy import Policy
+    from intarsia.site.site_folder import SiteFolder
+    from intarsia.site.site_ledger import FOLDER, open_ledger
+    from intarsia.wire.study import Study
+
+    study, site_folder = Study.load(args.out), SiteFolder.load(args.dir)
+    if study.sketch.gram or study.privacy.epsilon is not None or not (args.dir / FOLDER / "ledger.jsonl").exists():
+        return []
+    ledger, ids = open_ledger(args.dir), site_folder.site().table().ids()
+    limit = Policy.of_study(study.privacy).tightened(site_folder.settings["policy"]).max_ratio
+    told = ledger.history(ledger.tokens(ids))
+    then = (told + study.sketch.m) / len(ids)
+    if then <= limit:
+        return [f"with it {told + study.sketch.m:,} rows will have left about the same subject (Σm/n = {then:.3f} of {limit:g})"]
+    room = max(int(limit * len(ids)) - told, 0)
+    return [
+        f"ATTENTION: with its m = {study.sketch.m:,} Σm/n would be {then:.3f} here, above {limit:g}, and this site's gate would "
+        f"refuse: {told:,} rows have left. There is room for m = {room:,}; change m in {args.out} before you send it."
+    ]
 
 
 def _elsewhere(args: argparse.Namespace) -> list[str]:
@@ -130,6 +169,7 @@ def run_correct(args: argparse.Namespace) -> None:
         lines.append("columns of that run that the table has no more: correct site.toml or the table")
     lines += [
         f"wrote {args.out}: send it to every site, and run it as the first one",
+        *_allowance(args),
         "the sketch of the old values stays sent: it tells of them what the card of that run says; under another Φ the new one "
         "cannot be subtracted from it",
         "after the new fit: intarsia site changes, which lays both side by side",

@@ -157,10 +157,10 @@ def _costs(study: Study) -> list[str]:
 
 
 def run_leave(args: argparse.Namespace) -> None:
-    from intarsia.carriers.flare.network_study import alone
     from intarsia.cli.fit import found
     from intarsia.cli.message_files import one
     from intarsia.progress import Bar
+    from intarsia.server.study.alone import alone
     from intarsia.server.study.departure import leave
     from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.leave import Leave

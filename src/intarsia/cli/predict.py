@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from intarsia.cli.accepted import HELP
 from intarsia.cli.show import add_json, emit
@@ -14,7 +15,8 @@ EPILOG = """examples, over the network (each site has put a table of new subject
 by files:
   intarsia predict part clinic june new-clinic.csv -o clinic.part     # every site; send to the server
   intarsia predict sum liver june *.part -o sums                      # the server
-  intarsia predict finish clinic june new-clinic.csv sums/clinic.sum -o june.csv   # sites with responses"""
+  intarsia predict finish clinic june new-clinic.csv sums/clinic.sum -o june.csv   # sites with responses
+  intarsia predict part registry june records.sqlite --query new_visits -o registry.part   # new subjects in a database"""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     for parser_ in (part, finish):
         parser_.add_argument("dir", type=Path, help="the site's folder")
         parser_.add_argument("request", help="the name of this prediction, the same at all sites")
-        parser_.add_argument("table", help="the new subjects' table at this site")
+        parser_.add_argument("table", help="the new subjects' table at this site: a file or a database")
+        parser_.add_argument("--query", help="of a database: one SELECT, or the name of a table (default: as site.toml has it)")
         parser_.add_argument("--study", help=HELP)
         parser_.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
     part.set_defaults(run=run_part)
@@ -62,7 +65,7 @@ def run_part(args: argparse.Namespace) -> None:
     from intarsia.site.answer import answer
 
     site, study = both(args)
-    raw = answer(site, study, "predict", {"request": args.request.encode()}, lambda _study, _request: args.table)
+    raw = answer(site, study, "predict", {"request": args.request.encode()}, lambda _study, _request: _source(args))
     write_signed(args.out, site, study, raw)
     told = json.loads(site.run_store(study).need(f"request-{args.request}.told.json", ""))
     for owner, one in told["owners"].items():
@@ -71,13 +74,19 @@ def run_part(args: argparse.Namespace) -> None:
         )
 
 
+def _source(args: argparse.Namespace) -> Any:
+    from intarsia.site.data.open import Queried
+
+    return args.table if args.query is None else Queried(args.table, args.query)
+
+
 def run_finish(args: argparse.Namespace) -> None:
     from intarsia.cli.site import both
     from intarsia.site.answer import answer
 
     site, study = both(args)
     payload = {"request": args.request.encode(), "sum": read_file(args.sum, most_bytes("finish"))}
-    answer(site, study, "finish", payload, lambda _study, _request: args.table)
+    answer(site, study, "finish", payload, lambda _study, _request: _source(args))
     prediction = site.predictions[study.hash, args.request]
     prediction.save(args.out)
     args.out.chmod(0o600)  # it names people

@@ -7,13 +7,14 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError
+from intarsia.wire.plain import plural
 
 EPILOG = """examples:
   intarsia report liver -o liver.html                         # a study folder at the server
   intarsia report posterior.nc -o report.html                 # a saved posterior alone (no model checks, no card)
   intarsia report liver -o liver.html --regions rois.csv      # features A--B: draw them in the brain
   intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
-  intarsia report liver --table table-2.tex --selected        # those of selected features alone
+  intarsia report liver --table table-2.tex --selected        # those of selected features and sets alone
   intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
 
 The page needs no network and no script; open it in any browser, send it, print it."""
@@ -25,7 +26,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="the study folder, or a posterior.nc")
     parser.add_argument("-o", "--out", type=Path, help="the page to write (report.html unless something else is asked for)")
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
-    parser.add_argument("--selected", action="store_true", help="the table of selected features alone, as for a paper")
+    parser.add_argument("--selected", action="store_true", help="the table of selected features and sets alone, as for a paper")
     parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
     parser.add_argument("--cards", type=Path, nargs="+", default=(), help="the sites' own cards: what they filled in and expose")
@@ -43,8 +44,7 @@ def run(args: argparse.Namespace) -> None:
     told: dict[str, Any] = {}
     lines: list[str] = []
     if args.table is not None:
-        count = _table(args)
-        told["table"], lines = str(args.table), [f"wrote {args.table}: {count:,} coefficients"]
+        told["table"], lines = str(args.table), [_table(args)]
     if args.methods is not None:
         text = _methods(args)
         told["methods"] = text
@@ -56,18 +56,25 @@ def run(args: argparse.Namespace) -> None:
     emit(args, told, lines)
 
 
-def _table(args: argparse.Namespace) -> int:
+def _table(args: argparse.Namespace) -> str:
     from intarsia.report.gather import read_fit
-    from intarsia.server.results.effects import effects_of
+    from intarsia.server.results.effects import effects_of, sets_of
     from intarsia.wire.result_table import COLUMNS, table_columns, table_rows
     from intarsia.wire.table_files import write_table
 
     posterior, judgement, study = read_fit(args.source)
     probability = args.interval or (0.95 if study is None else study.deliver.interval)
-    rows = table_rows(table_columns(effects_of(posterior, judgement, probability, None if study is None else study.kinds)))
-    rows = [row for row in rows if row["selected"]] if args.selected else rows
+    kinds = None if study is None else study.kinds
+    rows = table_rows(table_columns(effects_of(posterior, judgement, probability, kinds)))
+    line = f"wrote {args.table}: {plural(len(rows), 'coefficient')}"
+    if args.selected:
+        picked, sets = [row for row in rows if row["selected"]], sets_of(posterior, judgement, probability, kinds)
+        line = f"wrote {args.table}: {plural(len(picked), 'coefficient')} of selected features"
+        if sets:
+            line += f", and {plural(len(sets), 'common effect')} of sets of interchangeable features"
+        rows = [*picked, *({**dict.fromkeys(rows[0]), **row} for row in sets)]
     write_table(args.table, rows, list(COLUMNS))
-    return len(rows)
+    return line
 
 
 def _methods(args: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
 from intarsia.wire.plain import one_line, plural
 
+_MEMBERS_SHOWN = 8  # of a set of interchangeable features
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site init clinic --name clinic --table records.sqlite --query visits --id patient --ignore note
@@ -23,9 +24,9 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
   intarsia site seal clinic *.confirmation              # the study key is agreed
-  intarsia site announce clinic -o clinic.announcement  # only for studies that intersect: send to all sites
+  intarsia site announce clinic -o clinic.announcement  # subjects are compared before a sketch leaves: send to all sites
   intarsia site align clinic *.announcement -o clinic.alignment  # and this to the server, whose answer is the cohort
-  intarsia site sketch clinic -o clinic.sketch          # send to the server; --cohort FILE where subjects were intersected
+  intarsia site sketch clinic -o clinic.sketch          # send to the server; --cohort FILE where subjects were compared
   intarsia site deal clinic *.gram -o clinic.deal       # a Gram study only: after `site sketch clinic -o clinic.gram`
   intarsia site multiply clinic *.deal -o clinic.product
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
@@ -65,7 +66,13 @@ def register(parser: argparse.ArgumentParser) -> None:
     seal = _add(sub, "seal", "key agreement 4: check that all sites have the same key", run_seal)
     seal.add_argument("files", nargs="+", type=Path, help="the confirmations of all sites")
     _add(sub, "announce", "how many subjects and columns this site brings, for the other sites", run_announce, out=True)
-    align = _add(sub, "align", "this site's keyed tokens (only for studies that intersect or unite)", run_align, out=True)
+    align = _add(
+        sub,
+        "align",
+        "this site's subjects as keyed tokens (in a strict study one keyed digest), to compare them",
+        run_align,
+        out=True,
+    )
     align.add_argument("announcements", nargs="+", type=Path, help="the announcements of all sites")
     sketch = _add(sub, "sketch", "check, then sketch: the one file made of the site's data", run_sketch, out=True)
     sketch.add_argument("--cohort", type=Path, help="the server's answer to `align`")
@@ -193,7 +200,7 @@ def run_sketch(args: argparse.Namespace) -> None:
         # `sketch` below, which is that of site/answer.py, reads what was heard.
         site.hear(study, from_sites(args.announcements, Announcement.from_bytes, "announcement", step="align"))
     given = {} if args.cohort is None else {"cohort": _cohort(args.cohort, study)}
-    for line in _common(site, study, given):
+    for line in [*_common(site, study, given), *_not_compared(site, study, given)]:
         print(line)
     site_check.ask(args.dir, [study], args.yes)
     _step(args, "sketch", given, signed=True)
@@ -218,6 +225,17 @@ def _common(site: Any, study: Any, given: Mapping[str, bytes]) -> list[str]:
     if study.alignment.mode != "intersect" or "cohort" not in given or not heard:
         return []
     return who_is_common(Cohort.from_bytes(given["cohort"]).n, {name: counts["subjects"] for name, counts in heard.items()})
+
+
+def _not_compared(site: Any, study: Any, given: Mapping[str, bytes]) -> list[str]:
+    """A strict study by files may be sketched at once; that the sites hold other subjects shows when all sketches have left."""
+    if study.alignment.mode != "strict" or "cohort" in given or len(study.names) < 2 or site.run_store(study).get("sketch"):
+        return []
+    return [
+        "not compared yet: whether all sites hold the same subjects. If they do not, the fit refuses, and this sketch has left "
+        "and counts all the same.",
+        "  To compare first (a keyed digest travels): intarsia site announce, site align, server align; then sketch --cohort.",
+    ]
 
 
 def run_receive(args: argparse.Namespace) -> None:
@@ -266,7 +284,9 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
     for group in model.coefficients.groups:
         elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
-        lines.append(f"one of a set matters, which one the data do not say: {', '.join(group.members[:6])}{elsewhere}")
+        here = ", ".join(group.members[:_MEMBERS_SHOWN])
+        more = f" and {len(group.members) - _MEMBERS_SHOWN} more" if len(group.members) > _MEMBERS_SHOWN else ""
+        lines.append(f"one of a set matters, which one the data do not say: {here}{more}{elsewhere}")
     lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     return told, lines
 

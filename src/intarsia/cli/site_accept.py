@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from intarsia.cli.confirm import add_fingerprints, confirm
@@ -15,8 +16,6 @@ _COLUMNS_SHOWN = 8
 
 
 def add_accept(parser: argparse.ArgumentParser) -> None:
-    from pathlib import Path
-
     parser.add_argument("study", type=Path, help="study.toml, as you have read it")
     add_fingerprints(parser)
     add_json(parser)
@@ -43,8 +42,26 @@ def run_accept(args: argparse.Namespace) -> None:
         print("No peer's key is pinned: the study key comes from a file the sites exchanged.", file=sys.stderr)
     confirm(review.to_compare, args.fingerprints)
     study = site_folder.accept(review)
+    replaced = _replaced(site_folder.folder, study)
     data = {"study": study.id, "hash": study.hash, "hash_words": review.hash_words, "peers": review.peers, "looser": looser}
-    emit(args, data, [f"accepted {study.id}, hash {study.hash}"])
+    lines = [f"it replaces the text {name} of the same run, of which this site has sketched nothing" for name in replaced]
+    emit(args, data | {"replaced": replaced}, [f"accepted {study.id}, hash {study.hash}", *lines])
+
+
+def _replaced(folder: Path, study: Any) -> list[str]:
+    """Earlier texts of the same run are put aside: every command would ask which is meant, and only this one can go on. A text
+    under which a sketch has left stays: its results may still come.
+    """
+    from intarsia.wire.study import Study
+
+    out = []
+    for path in sorted((folder / "accepted").glob("*.toml")):
+        old = Study.load(path)
+        same = (old.id, old.run) == (study.id, study.run) and old.hash != study.hash
+        if same and not (folder / "studies" / old.folder_name / "sketch").exists():
+            path.rename(path.with_name(f"{path.name}.replaced"))
+            out.append(f"{old.id}-{old.hash[:8]}")
+    return out
 
 
 def _earlier(site_folder: Any, study: Any) -> list[str]:

@@ -113,23 +113,16 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         ("feature", ""),
     ):
         some = counts[role]
-        shown = some if show_all or role != "feature" else some[:_MOST_SHOWN]
         out.append(plural(len(some), role) + words + (":" if some else ""))
-        out += [f"  {_column(c)}" for c in shown]
-        if len(shown) < len(some):
-            rest = [c for c in some[len(shown) :] if c.missing or c.note or c.levels]
-            told = f"; of these {len(rest)} {'has' if len(rest) == 1 else 'have'} texts, missing values or a note" if rest else ""
-            out.append(f"  … and {len(some) - len(shown)} more (--all lists them){told}" + (":" if rest else ""))
-            out += [f"  {_column(c)}" for c in rest[:_MOST_SHOWN]]
-            out += [f"  … and {len(rest) - _MOST_SHOWN} more like these"] if len(rest) > _MOST_SHOWN else []
+        out += _alike(some, show_all) if role == "feature" else [f"  {_column(c)}" for c in some]
     stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
     out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
     filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing in ("mean", "regression")}
     if filled:
         total = sum(filled.values())
         out += [
-            f"{plural(total, 'missing value')} in {plural(len(filled), 'column')} will be filled; the counts go on the card "
-            "and the report.",
+            f"{plural(total, 'missing value')} in {plural(len(filled), 'column')} will be filled; the counts go on the card, "
+            "and into a report that is given the card (--cards).",
             "",
         ]
     out += [f"REFUSED: {problem}" for problem in report.problems]
@@ -156,8 +149,32 @@ def _findings(study: "StudyReport") -> list[str]:
     return out + [f"  later    {text}" for text in study.predictions]
 
 
+def _alike(columns: "Sequence[ColumnReport]", show_all: bool) -> list[str]:
+    """Features of which the same is to be said in one line; those of which there is nothing to say in the first."""
+    same: dict[str, list[ColumnReport]] = {"": []}
+    for column in columns:
+        same.setdefault(_about(column, counted=False), []).append(column)
+    out = []
+    for said, some in same.items():
+        if len(some) == 1:
+            out.append(f"  {_column(some[0])}")
+            continue
+        names = [f"{c.name} ({c.missing:,})" if c.missing else c.name for c in some]
+        shown = names if show_all else names[:_MOST_SHOWN]
+        more = f" and {len(names) - len(shown):,} more (--all lists them)" if len(shown) < len(names) else ""
+        about = f"{said} ({len(names):,} columns): " if said else ""
+        out += [f"  {about}{', '.join(shown)}{more}"] if names else []
+    return out
+
+
 def _column(column: "ColumnReport") -> str:
-    parts = [column.name]
+    about = _about(column)
+    return f"{column.name}; {about}" if about else column.name
+
+
+def _about(column: "ColumnReport", counted: bool = True) -> str:
+    """What is to be said about a column; `counted`: how many values are missing too."""
+    parts = []
     if column.levels:
         shown = [f"{level} (reference)" if level == column.reference else level for level in column.levels[:_MOST_LEVELS_SHOWN]]
         more = f", … {len(column.levels)} in all" if len(column.levels) > _MOST_LEVELS_SHOWN else ""
@@ -167,7 +184,8 @@ def _column(column: "ColumnReport") -> str:
     if column.missing:
         done = {"error": "REFUSED", "mean": "put at the mean", "regression": "predicted from the other columns here"}
         done["union"] = "these subjects count as lacking it"
-        parts.append(f"{column.missing:,} missing: {done[column.when_missing]}")
+        how_many = f"{column.missing:,} missing" if counted else "missing (how many in brackets)"
+        parts.append(f"{how_many}: {done[column.when_missing]}")
     if column.note:
         parts.append(column.note)
     return "; ".join(parts)

@@ -9,6 +9,8 @@ from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
 from intarsia.wire.plain import plural
 
+# Columns that must be mended are named: whoever sees six of ten mends six and is refused again.
+MOST_TO_MEND = 50
 COUNTS = "State the number of columns of every site in study.toml (columns = …)"
 
 
@@ -93,19 +95,23 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     out: list[Finding] = []
     constant = _names(c for c in own if c.distinct < 2)
     if constant:
-        text = f"constant: {_list(constant)} {_have(constant)} one value only. Leave out what is constant."
+        text = f"constant: {_list(constant, MOST_TO_MEND)} {_have(constant)} one value only. Leave out what is constant."
         out.append(Finding("constant", REFUSE, text, columns=constant))
-    duplicate = _names(c for c in own if c.duplicate_of)
+    duplicate = [c for c in own if c.duplicate_of]
     if duplicate:
-        text = f"duplicate: {_list(duplicate)} repeats another column, which helps whoever decodes it. Leave one of the two out."
-        out.append(Finding("duplicate", REFUSE, text, columns=duplicate))
+        pairs = [f"{c.name} repeats {c.duplicate_of}" for c in duplicate]
+        text = (
+            f"duplicate: {_list(pairs, MOST_TO_MEND)} (the same up to scale and sign), which helps whoever decodes it. "
+            "Leave one of the two out."
+        )
+        out.append(Finding("duplicate", REFUSE, text, columns=_names(duplicate)))
     near = [c for c in own if c.near_duplicate_of and (c.near_people or 0) < policy.min_level]
     if near:
         least = min(c.near_people or 0 for c in near)
         pairs = [f"{c.name} and {c.near_duplicate_of}" for c in near]
         text = (
-            f"near-duplicate: {_list(pairs)} differ in fewer than {policy.min_level} subjects (the least is {least}); the "
-            f"difference of their {_tells(gram)}. Leave one of the two out."
+            f"near-duplicate: {_list(pairs, MOST_TO_MEND)} differ in fewer than {policy.min_level} subjects (the least is "
+            f"{least}); the difference of their {_tells(gram)}. Leave one of the two out."
         )
         out.append(Finding("near-duplicate", REFUSE, text, least, policy.min_level, _names(near)))
     if facts.combined:
@@ -121,8 +127,9 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     if rare:
         least = min(c.rarest for c in rare)
         text = (
-            f"rare-level: {_list(_names(rare))} {_have(rare)} a value that fewer than {policy.min_level} subjects hold (or all "
-            f"but so few share one value; the least is {least}). Merge levels or leave the column out."
+            f"rare-level: {_list(_names(rare), MOST_TO_MEND)} {_have(rare)} a value that fewer than {policy.min_level} subjects "
+            f"hold (or all but so few share one value; the least is {least}). Merge levels or leave the column out "
+            "(merge, at_most and at_least in site.toml: docs/tables.md)."
         )
         out.append(Finding("rare-level", REFUSE, text, least, policy.min_level, _names(rare)))
     taken = set(_names(rare)) | set(constant)
@@ -130,8 +137,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     if dominant:
         worst = max(c.dominance for c in dominant)
         text = (
-            f"dominant: in {_list(_names(dominant))} one subject carries up to {worst:.0%} of the variance; its "
-            f"{'products are' if gram else 'sketch is'} that subject's {'own values' if gram else 'column of Φ'}. "
+            f"dominant: in {_list(_names(dominant), MOST_TO_MEND)} one subject carries up to {worst:.0%} of the variance; "
+            f"its {'products are' if gram else 'sketch is'} that subject's {'own values' if gram else 'column of Φ'}. "
             'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
         )
         out.append(Finding("dominant", REFUSE, text, worst, policy.max_dominance, _names(dominant)))
@@ -141,8 +148,8 @@ def columns(facts: Facts, policy: Policy) -> list[Finding]:
     if by_few:
         least = min(c.carried_by or 0 for c in by_few)
         text = (
-            f"dominant: in {_list(_names(by_few))} fewer than {policy.min_level} subjects carry nearly all of the variance (the "
-            f"least is {least}); that is a value so few hold, whatever the others' small differences are. "
+            f"dominant: in {_list(_names(by_few), MOST_TO_MEND)} fewer than {policy.min_level} subjects carry nearly all of the "
+            f"variance (the least is {least}); that is a value so few hold, whatever the others' small differences are. "
             'Ask for transform = "rank-normal" in study.toml, take logarithms, or cut the tail.'
         )
         out.append(Finding("dominant", REFUSE, text, least, policy.min_level, _names(by_few)))

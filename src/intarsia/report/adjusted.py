@@ -37,10 +37,16 @@ def effects(m: Material) -> Html | None:
             for q, response in enumerate(m.responses)
         ]
     more = f" The first {MOST_ROWS} of {len(rows)} rows are listed." if len(rows) > MOST_ROWS else ""
+    own = ""
+    if m.study is not None:
+        own = (
+            " The site that holds a covariate has them for one unit (a year of age) and, of a category, as differences from its "
+            "reference level: intarsia site table."
+        )
     return join([
         el("p", f"Everything on this page is adjusted for {', '.join(names[:12])}{' …' if len(names) > 12 else ''}. Covariates "
            "are not shrunk and not selected; each costs one row of the sketch. Their effects are in "
-           f"{of_response(m, shrunk=False)}, for one standard deviation of the covariate, with {level} intervals.{more}"),
+           f"{of_response(m, shrunk=False)}, for one standard deviation of the covariate, with {level} intervals.{own}{more}"),
         table(head, rows[:MOST_ROWS]),
     ])  # fmt: skip
 

@@ -121,7 +121,7 @@ def checks(m: Material, c: Checks | None) -> Html:
             "h3",
             "Observed against predicted quantiles" + (f", the {len(worst)} most extreme of {m.Q}" if len(worst) < m.Q else ""),
         ),
-        el("div", *(_quantiles(m, c, q) for q in worst), class_="panels tight"),
+        el("div", *(_quantiles(m, c, q) for q in sorted(worst)), class_="panels tight"),
     ]
     parts += [doubts.unseen(m, c.r2[:, 0]), doubts.residual_correlations(m), doubts.replication(m)]
     parts.append(

@@ -1,6 +1,7 @@
 """The report's section on responses that are no plain measurements: what each is, what acts on it in its own language, and how
 well its predictions will hold."""
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,8 @@ def _effects(m: Material, q: int) -> Html | None:
     """The features that act on one response: as the sparse posterior has it, and under a flat prior of its own."""
     fdr = m.selection.local_fdr_by_response[:, q]
     here = np.flatnonzero(m.selection.by_response[:, q])
-    if not len(here):
+    sets = [(k, group) for k, group in enumerate(m.selection.groups, 1) if q in group.acts_on(m.selection.fdr)]
+    if not len(here) and not sets:
         return None
     place = {int(p): i for i, p in enumerate(m.shown)}
     listed = [int(p) for p in here[np.argsort(fdr[here], kind="stable")] if int(p) in place][:MOST_FEATURES]
@@ -76,6 +78,13 @@ def _effects(m: Material, q: int) -> Html | None:
             f"{free[0]} [{free[1]}, {free[2]}]" if free else "–", small(float(fdr[p])),
             language.caution(float(m.mean[p, q])),
         ])  # fmt: skip
+    reach = NormalDist().inv_cdf((1 + m.probability) / 2)
+    for k, group in sets:
+        mean, sd = float(group.mean[q]), float(group.sd[q])
+        common = language.ends(mean, mean - reach * sd, mean + reach * sd)
+        sites = ", ".join(dict.fromkeys(m.feature_sites[p] for p in group.members))
+        rows.append([f"one of set {k}", el("bdi", sites), f"{common[0]} [{common[1]}, {common[2]}]", "–",
+                     small(float(group.local_fdr_by_response[q])), language.caution(mean)])  # fmt: skip
     level = f"{m.probability:.0%}".replace("%", " %")
     name = language.name or "effect"
     head = ["feature", "site", f"{name} [{level}]", f"{name}, unshrunk [{level}]", "local fdr", "mind"]

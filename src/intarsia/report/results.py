@@ -16,11 +16,13 @@ from intarsia.report.gather import Material
 from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
 from intarsia.report.language import in_units, named, of_response, several
 from intarsia.report.outcomes import kind_of
-from intarsia.wire.plain import cell
+from intarsia.server.results.groups import Group
+from intarsia.wire.plain import cell, plural
 
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
 MOST_GROUPS = 100  # sets listed
+SETS_IN_FOREST = 6  # lines of sets in one forest
 
 
 def interval(m: Material, i: int, q: int, name: str) -> Interval:
@@ -134,16 +136,14 @@ def groups(m: Material) -> list[Html]:
     if not m.selection.groups:
         return []
     rows: list[list[Any]] = []
-    reach = float(stats.norm.ppf((1 + m.probability) / 2))
-    for group in m.selection.groups[:MOST_GROUPS]:
-        q = group.strongest
+    for k, group in enumerate(m.selection.groups[:MOST_GROUPS], 1):
         members = join([join([el("bdi", m.features[p]), f" ({m.feature_sites[p]})"]) for p in group.members[:8]], ", ")
         more = f" and {len(group.members) - 8} more" if len(group.members) > 8 else ""
-        low, high = (group.mean[q] + side * reach * group.sd[q] for side in (-1, 1))
         rows.append([
+            str(k),
             join([members, more]),
-            el("bdi", m.responses[q]),
-            f"{fixed(group.mean[q], 3)} [{fixed(low, 3)}, {fixed(high, 3)}]",
+            join([el("div", el("bdi", m.responses[q]), " ", set_interval(m, group, q, "").told)
+                  for q in group.acts_on(m.selection.fdr)]),
             fixed(group.correlation, 2),
             small(group.local_fdr),
         ])  # fmt: skip
@@ -151,9 +151,20 @@ def groups(m: Material) -> list[Html]:
     return [
         el("h3", "Sets of interchangeable features"),
         el("p", "One feature of each set matters at the stated rate, and the data cannot tell which: the members are so "
-           "correlated that each could stand for the others. The effect is that of the set as a whole."),
-        table(["one of", "response", f"common effect [{level}]", "weakest correlation", "local fdr"], rows),
+           f"correlated that each could stand for the others. The effect is that of the set as a whole, in {of_response(m)}, for "
+           "one standard deviation of its members: on the response where it shows most, and where else it is sure by itself."),
+        table(["set", "one of", f"common effect [{level}]", "weakest correlation", "local fdr"], rows),
     ]  # fmt: skip
+
+
+def set_interval(m: Material, group: Group, q: int, name: str) -> Interval:
+    """The common effect of a set on response q, in standard deviations; strong where the set is found to act on it."""
+    mean, sd = float(group.mean[q]), float(group.sd[q])
+    reach, half = (float(stats.norm.ppf((1 + p) / 2)) * sd for p in (m.probability, 0.5))
+    told = m.languages[q].words(mean, mean - reach, mean + reach)
+    return Interval(
+        name, mean, mean - reach, mean + reach, (mean - half, mean + half), None, q in group.acts_on(m.selection.fdr), told
+    )
 
 
 def _tick(strong: bool) -> Html:
@@ -202,17 +213,21 @@ def forests(m: Material) -> Html:
     order.sort()
     pool = [i for i, p in enumerate(m.shown) if m.selection.selected[p]] or list(range(min(10, len(m.shown))))
     picked = {q: sorted(pool, key=lambda i: -abs(m.mean[m.shown[i], q]))[:IN_FOREST] for q in order}
+    sets = m.selection.groups[:SETS_IN_FOREST]
+    whole = {q: [set_interval(m, group, q, f"one of set {k}") for k, group in enumerate(sets, 1)] for q in order}
     rows = {q: [interval(m, i, q, m.features[int(m.shown[i])]) for i in picked[q]] for q in order}
     own = several(m) and m.truth is None
     in_sd = [q for q in order if not own or m.languages[q].scale is None]
-    limits = charts.span([iv for q in in_sd for iv in rows[q]])
+    limits = charts.span([iv for q in in_sd for iv in rows[q] + whole[q]])
     panels = []
     for q in order:
         here = [bool(m.selection.by_response[m.shown[i], q]) for i in picked[q]]
         ivs = [replace(iv, strong=strong) for iv, strong in zip(rows[q], here)]
+        ivs = sorted(ivs + whole[q], key=lambda iv: -abs(iv.mean))
         if q not in in_sd:
             ivs = [_in_its_language(m, iv, q) for iv in ivs]
-        notes = [note for note in (kind_of(m, q), f"{int(hits[q])} selected here" if m.Q > 1 else "") if note]
+        with_sets = "".join(f", {plural(k, 'set')}" for k in [sum(iv.strong for iv in whole[q])] if k)
+        notes = [note for note in (kind_of(m, q), f"{int(hits[q])} selected here{with_sets}" if m.Q > 1 else "") if note]
         title = el("h3", el("bdi", m.responses[q]), " ", el("small", "; ".join(notes)))
         axis = "effect (sd per sd)" if q in in_sd else m.languages[q].axis
         panels.append(el("figure", title, charts.forest(ivs, title=f"Effects on {m.responses[q]}", axis=axis,
@@ -222,7 +237,9 @@ def forests(m: Material) -> Html:
     scale = "all on one scale" if len(in_sd) == len(order) else "each in the response's own language, named below it"
     return join([
         el("p", f"Dots are posterior means, thick lines 50 % and thin lines {level} credible intervals, {scale}. "
-           "Faint lines are coefficients not selected at that response.", truth, more),
+           "Faint lines are coefficients not selected at that response.",
+           " The line of a set of interchangeable features is its common effect." if sets else "",
+           truth, more),
         el("div", *panels, class_="panels"),
     ])  # fmt: skip
 

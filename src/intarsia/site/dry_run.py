@@ -14,7 +14,7 @@ from intarsia.site.align import written
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.kept_rows import KeptRows
-from intarsia.site.data.suspects import suspected_codes
+from intarsia.site.data.suspects import suspected_codes, suspected_counts
 from intarsia.site.data.table import Table
 from intarsia.site.dry_groups import judge_groups, profile_of_complete
 from intarsia.site.key import SketchKey
@@ -147,7 +147,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
     few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
     whole = {name for name, law in laws.items() if law.slab == 0 and name not in table.levels and (law.values % 1 == 0).all()}
     flat = set() if found is None else _constant(table, found)
-    suspects = suspected_codes(table)
+    suspects, counts = suspected_codes(table), suspected_counts(table)
     roles = table.layout.roles
     out = []
     for role, names in (("response", roles.responses), ("covariate", roles.covariates), ("feature", roles.features)):
@@ -160,7 +160,13 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
                 note = "one value only: left out" if table.constant == "drop" else "one value only: refused"
                 values = 1
             else:
-                note = kinds.get(name, _outcome(name, values)) if role == "response" else _feature(values, name in whole)
+                note = (
+                    kinds.get(name, _outcome(name, values, name in counts))
+                    if role == "response"
+                    else _feature(values, name in whole)
+                )
+            changed = _changed(table, name)
+            note = f"{note}; {changed}" if note and changed else note or changed
             if name in suspects:
                 suspect = suspects[name]
                 code = f"{suspect.count:,} times {suspect.code}, far from all other values: a code for missing? (missing_codes)"
@@ -173,18 +179,33 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
     return out
 
 
+def _changed(table: Table, name: str) -> str:
+    """What site.toml makes of the column's values before they leave, in words: limits and merged levels."""
+    low, high = table.layout.limits.get(name, (None, None))
+    said = [] if high is None else [f"numbers above {high:g} are taken as {high:g}"]
+    said += [] if low is None else [f"numbers below {low:g} are taken as {low:g}"]
+    into: dict[str, list[str]] = {}
+    for old, new in table.layout.merged.get(name, {}).items():
+        into.setdefault(new, []).append(old)
+    return "; ".join([*said, *(f"{', '.join(old)} are taken as {new}" for new, old in into.items())])
+
+
 def _constant(table: Table, found: Profile) -> set[str]:
     judged = {fact.name: fact.distinct for fact in found.facts}
     return {label for label in table.labels if judged.get(label, 1) < 2}
 
 
-def _outcome(name: str, values: int | None) -> str:
+def _outcome(name: str, values: int | None, counted: bool) -> str:
     """Outcomes that the linear model would take for measurements: say so."""
     if values == 2:
         return (
             f'two values: a yes/no outcome. Say kinds = {{ {name} = "binary" }} for odds ratios, else effects are differences '
             "in risk"
         )
+    if counted:
+        few = f", {values} of them" if values is not None else ""
+        grades = f'; if they are grades, kinds = {{ {name} = "ordinal" }}' if few else ""
+        return f'whole numbers from 0{few}: a count? Say kinds = {{ {name} = "count" }}, and effects are ratios{grades}'
     if values is not None and 2 < values <= MOST_LEVELS:
         return (
             f'{values} values, taken as numbers. Grades in order: say kinds = {{ {name} = "ordinal" }}; categories without an '

@@ -166,4 +166,4 @@ def _column(table: Table, name: str) -> np.ndarray:
 
 
 def _parts(layout: Layout) -> tuple[dict[str, Any], ...]:
-    return layout.levels, layout.reference, layout.codes
+    return layout.levels, layout.reference, layout.codes, layout.limits, layout.merged

@@ -431,8 +431,16 @@ class Site:
         departed.heed(self, study, notices or {})
         store = self.run_store(study)
         coefficients = Coefficients.from_bytes(message)
-        if coefficients.site != self.name or coefficients.study_hash != study.hash:
-            raise MessageError(f"These coefficients are not for site {self.name!r} in this run of study {study.id!r}.")
+        if coefficients.site != self.name:
+            raise MessageError(
+                f"These coefficients are for site {coefficients.site!r}, not for {self.name!r}. Ask the server for the file of "
+                f"{self.name}."
+            )
+        if coefficients.study_hash != study.hash:
+            raise MessageError(
+                f"These coefficients are of another study, run or text of study.toml than {study.id}-{study.hash[:8]}. Say which "
+                "accepted study they are of with --study."
+            )
         remaining = set(self.remaining(study))
         named = set(coefficients.fit_parts) == remaining
         if not named or coefficients.fit_parts[self.name] != coefficients.own_digest():

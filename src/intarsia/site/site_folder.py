@@ -59,6 +59,10 @@ constant = "error"
 # categorical = true
 # reference = 1
 # missing_codes = [9, 99]
+# [table.columns.pets]
+# merge = {{ other = ["bird", "ferret"] }}   # rare levels as one
+# [table.columns.siblings]
+# at_most = 3                              # larger numbers as this one; at_least for smaller ones
 
 [policy]
 # This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
@@ -269,7 +273,7 @@ class SiteFolder:
         if not check_name(request):
             raise InputError("The name of a prediction is 1 to 63 letters, digits, '-' or '_'.")
         found = sorted((self.folder / "predict" / study.folder_name).glob(f"{request}.*"))
-        found = [path for path in found if path.stem == request]
+        found = [path for path in found if path.name.split(".")[0] == request]  # june.csv.gz has two endings
         if len(found) != 1:
             where = f"predict/{study.folder_name}/{request}.(csv|parquet|…)"
             raise InputError(f"Expected one table {where} at this site, found {len(found)}.")

@@ -13,6 +13,12 @@ separator = ";"                  # and decimal, encoding, query, password_file, 
 categorical = true
 reference = 3
 
+[table.columns.pets]
+merge = { other = ["bird", "ferret"] }   # rare levels as one
+
+[table.columns.siblings]
+at_most = 3                      # larger numbers as this one; at_least for smaller ones
+
 [table.kinds]                    # responses that are no plain measurements, as study.toml says them
 asthma = "binary"
 months = { kind = "time", event = "died", horizon = 24, unit = "months" }
@@ -25,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.column_rules import MISSING, Rules
-from intarsia.site.data.reading import DATABASES, Reading
+from intarsia.site.data.column_rules import KNOWN as KNOWN_OF_COLUMN
+from intarsia.site.data.column_rules import MISSING, ColumnRule, Rules
+from intarsia.site.data.reading import DATABASES
 from intarsia.site.data.table_rules import CONSTANT, TableRules
 from intarsia.wire.kinds import check_kind
 from intarsia.wire.schema import Checker
@@ -90,7 +97,7 @@ def _options(check: Checker, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rule(check: Checker, name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
     at = (*_AT, "columns", name)
-    check.known(rule, at, ("categorical", "reference", "levels", "missing_codes", "missing"))
+    check.known(rule, at, KNOWN_OF_COLUMN)
     out: dict[str, Any] = {}
     if "categorical" in rule:
         out["categorical"] = check.boolean(rule, at, "categorical", False)
@@ -102,6 +109,12 @@ def _rule(check: Checker, name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
     if "reference" in rule:
         found = _codes(check, {"reference": [rule["reference"]]}, at, "reference")
         out |= {"reference": found[0]} if found else {}
+    out |= {key: rule[key] for key in ("merge", "at_least", "at_most") if key in rule}
+    try:
+        ColumnRule.of(name, out)
+    except InputError as error:
+        check.fail(at, str(error).rstrip("."))
+        return {}
     return out
 
 
@@ -131,8 +144,9 @@ def resolve_options(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 def for_new_subjects(rules: TableRules, names: Sequence[str], kept: Mapping[str, Any]) -> TableRules:
     """The rules that also hold for a table of new subjects, which may come in another file and lack some columns.
 
-    A code that means "missing" and a category's rule mean the same there; a database's query does not. Categorical columns have
-    the levels that the sketch had (`kept`), whichever of them occur among the new subjects.
+    A code that means "missing" and a category's rule mean the same there, and where the new table is a database too, its query
+    (unless `predict part --query` names another). Categorical columns have the levels that the sketch had (`kept`), whichever of
+    them occur among the new subjects.
     """
     columns = {name: rule for name, rule in (rules.columns or {}).items() if any(fnmatchcase(one, name) for one in names)}
     said = Rules.of(columns)
@@ -140,5 +154,5 @@ def for_new_subjects(rules: TableRules, names: Sequence[str], kept: Mapping[str,
         if name in names:
             columns[name] = replace(said.at(name), levels=tuple(levels), reference=kept["reference"].get(name))
     known = rules.reading_of(None)
-    reading = Reading(separator=known.separator, decimal=known.decimal, encoding=known.encoding)
+    reading = replace(known, dataset=None, names=None, id=None, rules=Rules())
     return TableRules(rules.missing, "drop", columns, rules.missing_codes, reading)

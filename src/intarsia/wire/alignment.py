@@ -4,6 +4,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from intarsia.wire.schema import check_name
 
 TOKEN_BYTES = 16
 MUCH_LOST = 0.2  # share of the shortest list: above it the ids are probably not written alike
+ALIKE = (
+    '1, 001 and 1.0 are three ids, which [alignment] canonical = ["strip", "integer"] in study.toml makes one '
+    '("lower": A1 and a1).'
+)
 MODES = ("strict", "intersect", "union")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -152,8 +157,8 @@ def who_is_common(n: int, listed: Mapping[str, int]) -> list[str]:
     if shortest - n > MUCH_LOST * shortest:
         said += [
             f"  ATTENTION: that is {1 - n / shortest:.0%} of even the shortest list. Are ids written alike everywhere?",
-            "  1, 001 and 1.0 are three ids, which [alignment] canonical in study.toml makes one. A corrected study.toml is",
-            "  a new text: all sites accept it again.",
+            f"  {ALIKE}",
+            "  A corrected study.toml is a new text: all sites accept it again.",
         ]
     return said
 
@@ -166,17 +171,25 @@ def _strict(reports: Mapping[str, AlignmentReport]) -> dict[str, Cohort]:
         sizes = ", ".join(f"{name!r} has {report.n}" for name, report in reports.items())
         largest = max(groups.values(), key=len)
         differing = [name for name in reports if name not in largest] if len(largest) > 1 else list(reports)
+        sizes_of = [{reports[name].n for name in names} for names in groups.values()]
         written = ""
-        if len({report.n for report in reports.values()}) == 1:
-            written = (
-                "The numbers agree, so the ids may only be written differently (1 and 1.0, 001 and 1, upper and lower case): "
-                "[alignment] canonical in study.toml makes such ids alike. "
-            )
+        if any(a & b for a, b in combinations(sizes_of, 2)):
+            written = f"Where numbers agree, the ids may only be written differently: {ALIKE} "
         raise AlignmentError(
             f"The sites do not hold the same subjects: {sizes} subjects; the cohorts of {', '.join(differing)} differ. {written}"
             'Make them equal (whoever withdrew at one site, at all), or set [alignment] mode = "intersect" in study.toml.'
         )
     return {name: Cohort(name, r.study_hash, r.mode, r.n) for name, r in reports.items()}
+
+
+def other_subjects(a: str, of_a: int, b: str, of_b: int) -> str:
+    """Two sites' messages rest on other subjects, found when both had left: what it means and how it goes on."""
+    why = ALIKE if of_a == of_b else 'Where not all sites have everybody, say [alignment] mode = "intersect" in study.toml.'
+    return (
+        f"Sites {a!r} ({of_a:,} subjects) and {b!r} ({of_b:,} subjects) do not prove the same subjects in the same order. {why} "
+        "The sites then accept the corrected study.toml and send anew; what has left stays counted in their ledgers. To have "
+        "subjects compared before anything leaves: intarsia site announce, site align, server align."
+    )
 
 
 def checked(header: Mapping[str, Any], kind: str, extra: tuple[str, ...]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 # Column -> what it says, in the order of the table.
 COLUMNS = {
     "feature": "the column's label",
-    "role": "'feature', or 'covariate': adjusted for, never shrunk or selected",
+    "role": "'feature'; 'covariate': adjusted for, never shrunk or selected; 'set': interchangeable features (`--selected`)",
     "site": "who holds the column",
     "response": "the response it acts on",
     "effect": "posterior mean of the coefficient, in `unit`",

@@ -202,18 +202,30 @@ def verify(signing_key: str, signature: bytes, body: bytes) -> bool:
     return True
 
 
+def what_it_is(raw: bytes) -> str:
+    """Which signed message was taken for another file, in words; empty where it is none of ours. Nothing of it is believed."""
+    try:
+        kind = _object(_text(_object(raw, ("body", "signature"))["body"]), None)["kind"]
+    except (MessageError, KeyError):
+        return ""
+    known = {one.kind: one.what for one in (KeyOffer, ShareBundle, FileSignature, Receipt)}
+    if kind == FileSignature.kind:
+        return f"{FileSignature.what}. Give the file itself; its signature lies beside it."
+    return f"{known[kind]}." if isinstance(kind, str) and kind in known else ""
+
+
 def _canonical(value: dict[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def _object(raw: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
+def _object(raw: bytes, keys: tuple[str, ...] | None) -> dict[str, Any]:
     if len(raw) > LIMIT_BYTES:
         raise MessageError(f"A signed message has {len(raw)} bytes; at most {LIMIT_BYTES} are expected.")
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         raise MessageError("A signed message is not readable: it is damaged or of another kind.") from None
-    if not isinstance(value, dict) or set(value) != set(keys):
+    if not isinstance(value, dict) or (keys is not None and set(value) != set(keys)):
         raise MessageError("A signed message does not have the expected entries.")
     return value
 

@@ -1,15 +1,14 @@
 """A study over the network, from study.toml to delivered coefficients; any interruption, then the same call again."""
 
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from intarsia.carriers.flare.engine import PATIENCE, Patience, run_job, session
 from intarsia.errors import FederationError
+from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.status import status
@@ -69,21 +68,3 @@ def run_prediction(folder: Path, server: Path, request: str, *, patience: Patien
     opened_folder = StudyFolder.open(folder)
     with alone(opened_folder), session(server, patience.wait_s) as opened:
         return run_job(opened, opened_folder, "predict", request=request, patience=patience)
-
-
-@contextmanager
-def alone(folder: StudyFolder) -> Iterator[None]:
-    """One command per study at a time; the lock dies with the process that holds it."""
-    import fcntl
-
-    where = folder.path / ".lock"
-    descriptor = os.open(where, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise FederationError(f"Another command is working on {folder.path}. Wait for it, or stop it.") from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)

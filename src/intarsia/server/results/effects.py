@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from intarsia.server.results.judgement import Judgement
 from intarsia.server.results.posterior import Posterior
 from intarsia.wire.kinds import Back, planned
 from intarsia.wire.log_odds import effect_caution, response_caution
-from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval
+from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval, table_columns, table_rows
 
 Kinds = Mapping[str, Mapping[str, Any]]
 
@@ -41,6 +42,32 @@ def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.9
     adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
     of_covariates = Effects(covariates, sites, **adjusted, **common)
     return [features, replace(of_covariates, told=_told(of_covariates, ways, posterior))]
+
+
+def sets_of(
+    posterior: Posterior, judgement: Judgement, interval: float = 0.95, kinds: Kinds | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the table for sets of interchangeable features, of each of which one matters though none is selected by itself: the
+    common effect for one standard deviation of the members, on the responses that the set is found to act on.
+    """
+    sets = judgement.selection.groups
+    if not sets:
+        return []
+    names, held = posterior.features, _sites(posterior.columns, "site", len(posterior.features))
+    mean, sd = np.array([one.mean for one in sets]), np.array([one.sd for one in sets])
+    reach = NormalDist().inv_cdf((1 + interval) / 2) * sd
+    local, every = np.array([one.local_fdr_by_response for one in sets]), np.ones(len(sets), dtype=bool)
+    part = Effects(
+        ["one of " + ", ".join(names[p] for p in one.members) for one in sets],
+        [", ".join(dict.fromkeys(held[p] for p in one.members)) for one in sets],
+        posterior.responses, mean, sd, mean - reach, mean + reach, interval,
+        evidence=Evidence(local, local <= judgement.selection.fdr, np.array([one.local_fdr for one in sets]), every),
+        scales=Scales(posterior.response_scales),
+    )  # fmt: skip
+    ways = {response: planned(said) for response, said in (kinds or {}).items()}
+    rows = table_rows(table_columns([replace(part, told=_told(part, ways, posterior))]))
+    Q, fdr = len(posterior.responses), judgement.selection.fdr
+    return [{**rows[k * Q + q], "role": "set", "group": k + 1} for k, one in enumerate(sets) for q in one.acts_on(fdr)]
 
 
 def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict[str, Told]:

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from intarsia.server.results.distance_from_zero import row_share, sign_share
+from intarsia.server.results.distance_from_zero import calibrate, row_share, sign_share
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -53,6 +54,19 @@ class Group:
     def strongest(self) -> int:
         """The response at which the set shows most."""
         return int(np.argmax(np.abs(self.mean) / np.where(self.sd > 0, self.sd, np.inf)))
+
+    @property
+    def local_fdr_by_response(self) -> Array:
+        """The probability (Q,) that naming the set at a response is wrong, judged as one coefficient of a feature that is there:
+        by the normal tail of the common effect, calibrated.
+        """
+        distance = np.abs(self.mean) / np.where(self.sd > 0, self.sd, np.inf)
+        return calibrate(np.asarray(2 * stats.norm.sf(distance)))
+
+    def acts_on(self, fdr: float) -> list[int]:
+        """The response at which the set shows most, then the others at which its own local fdr is within the rate."""
+        also = np.flatnonzero(self.local_fdr_by_response <= fdr).tolist()
+        return [self.strongest, *(q for q in also if q != self.strongest)]
 
 
 @dataclass(frozen=True)

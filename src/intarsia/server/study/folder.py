@@ -31,7 +31,7 @@ import numpy as np
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.server.study import gram
 from intarsia.server.study.sent_columns import check_columns
-from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, same
+from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, other_subjects, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
@@ -338,10 +338,7 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
         for number in set(other["groups"]) & set(facts["groups"]):
             theirs, ours = other["groups"][number], facts["groups"][number]
             if theirs != ours:
-                raise FederationError(
-                    f"Sites {name!r} ({theirs['n']} subjects) and {sender!r} ({ours['n']} subjects) do not prove the same "
-                    "subjects in the same order. Align again."
-                )
+                raise FederationError(other_subjects(name, theirs["n"], sender, ours["n"]))
     write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
 
 

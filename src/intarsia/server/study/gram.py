@@ -16,7 +16,7 @@ import numpy as np
 from intarsia.errors import FederationError
 from intarsia.server.study import gram_holder
 from intarsia.server.study.sent_columns import check_columns
-from intarsia.wire.alignment import AlignmentReport, same
+from intarsia.wire.alignment import AlignmentReport, other_subjects, same
 from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed, check_standardised
 from intarsia.wire.gram_sharing import (
     Cut,
@@ -64,7 +64,7 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
         if other.key_fingerprint != block.key_fingerprint:
             raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
         if (other.n, other.order_mac) != (block.n, block.order_mac):
-            raise FederationError(f"Sites {name!r} and {sender!r} do not prove the same subjects in the same order. Align again.")
+            raise FederationError(other_subjects(name, other.n, sender, block.n))
         twice = {*block.features, *block.responses, *block.covariates} & {*other.features, *other.responses, *other.covariates}
         if twice:
             raise FederationError(f"Column {min(twice)!r} comes from sites {name!r} and {sender!r}: a column has one owner.")

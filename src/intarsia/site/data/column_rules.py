@@ -1,10 +1,12 @@
-"""What a site says about single columns: categorical or not, reference level, codes that mean "missing", what to do then.
+"""What a site says about single columns: categorical or not, reference level, codes that mean "missing", what to do then; levels
+that are merged and numbers beyond which nothing is told apart.
 
     rules = Rules.of({"centre": {"categorical": True, "reference": "3"}, "bmi": {"missing_codes": [999], "missing": "mean"}})
 
 A rule is given by a column's name or by a pattern (`lab_*`); a name comes before a pattern.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +14,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.roles import some
+from intarsia.site.data.roles import meant, some
 
 _WHOLE = re.compile(r"^(-?\d+)\.0*$")
 MISSING = ("error", "mean", "regression")
+KNOWN = ("categorical", "reference", "levels", "merge", "at_least", "at_most", "missing_codes", "missing")
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,19 @@ class ColumnRule:
     levels: tuple[str, ...] | None = None
     missing_codes: tuple[str, ...] = ()
     missing: str | None = None
+    at_least: float | None = None  # numbers below are taken as this one
+    at_most: float | None = None  # numbers above are taken as this one
+    merge: tuple[tuple[str, str], ...] = ()  # level as it is written, level it is taken as
 
     @classmethod
     def of(cls, name: str, given: "Mapping[str, Any] | ColumnRule") -> "ColumnRule":
         if isinstance(given, ColumnRule):
             return given
-        unknown = sorted(set(given) - {"categorical", "reference", "levels", "missing_codes", "missing"})
+        unknown = sorted(set(given) - set(KNOWN))
         if unknown:
             raise InputError(
-                f"Column {name!r}: nothing is known by the name {unknown[0]!r}. A column has categorical, reference, levels, "
-                "missing_codes and missing."
+                f"Column {name!r}: nothing is known by the name {unknown[0]!r}. A column has {', '.join(KNOWN[:-1])} and "
+                f"{KNOWN[-1]}."
             )
         if not isinstance(given.get("categorical", False), bool):
             raise InputError(f"Column {name!r}: categorical is true or false.")
@@ -46,8 +52,36 @@ class ColumnRule:
         levels = None if given.get("levels") is None else codes_of(given["levels"], name, "levels")
         reference = given.get("reference")
         named = None if reference is None else codes_of([reference], name, "reference")[0]
-        categorical = bool(given.get("categorical", False)) or named is not None or levels is not None
-        return cls(categorical, named, levels, codes_of(given.get("missing_codes", ()), name, "missing_codes"), missing)
+        merge = _merged(given.get("merge", {}), name)
+        low, high = (_limit(given, name, key) for key in ("at_least", "at_most"))
+        categorical = bool(given.get("categorical", False)) or named is not None or levels is not None or bool(merge)
+        if categorical and (low is not None or high is not None):
+            raise InputError(f"Column {name!r}: at_least and at_most are for numbers, and this column is categorical. Use merge.")
+        if low is not None and high is not None and low >= high:
+            raise InputError(f"Column {name!r}: at_least must be below at_most.")
+        codes = codes_of(given.get("missing_codes", ()), name, "missing_codes")
+        return cls(categorical, named, levels, codes, missing, low, high, merge)
+
+
+def _limit(given: Mapping[str, Any], name: str, key: str) -> float | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"Column {name!r}: {key} is a number.")
+    return float(value)
+
+
+def _merged(given: Any, name: str) -> tuple[tuple[str, str], ...]:
+    """Which level is taken as which: `{"other": ["bird", "ferret"]}` turned round."""
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f'Column {name!r}: merge names the levels that become one, such as merge = {{ other = ["bird", "ferret"] }}.'
+        )
+    pairs = [(text, str(new)) for new, old in given.items() for text in codes_of(old, name, "merge")]
+    if len({text for text, _ in pairs}) < len(pairs):
+        raise InputError(f"Column {name!r}: merge has a level twice.")
+    return tuple(pairs)
 
 
 def codes_of(given: Any, name: str, what: str) -> tuple[str, ...]:
@@ -89,4 +123,7 @@ class Rules:
         """Refuse a rule for a column that is not there: a slip of the pen must not switch a rule off."""
         for pattern in self.columns:
             if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
-                raise InputError(f"There are rules for a column {pattern!r} that is not in the table. It has {some(names)}.")
+                raise InputError(
+                    f"There are rules for a column {pattern!r} that is not in the table{meant(pattern, names)} It has "
+                    f"{some(names)}."
+                )

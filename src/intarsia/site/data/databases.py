@@ -10,7 +10,7 @@ on, as it may quote a row; the standard five-letter code of the trouble is.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -33,6 +33,24 @@ _STATES = {
     "42601": "the query is not valid SQL: it must be one SELECT",
     "57014": "the query was cancelled, perhaps by the server's time limit",
     "25006": "the query tries to write; only a SELECT is run",
+}
+# The same where a driver has no code for it: words of its first line, which are looked for and never passed on.
+_WORDS = {
+    "connection refused": "nothing answers there. Check host and port, and that the server runs and listens to this machine",
+    "could not translate host name": "there is no host of that name",
+    "timeout expired": "nothing answers there in time. Check host, port and firewall",
+    "no password supplied": _STATES["28P01"],
+    "password authentication failed": "the user or the password is wrong (PGPASSWORD, ~/.pgpass or password_file)",
+    "no pg_hba.conf entry": _STATES["28000"],
+    "does not exist!": "there is no such table",  # DuckDB
+    "no such table": "there is no such table",
+    "referenced column": _STATES["42703"],
+    "no such column": _STATES["42703"],
+    "syntax error": _STATES["42601"],
+    "file is not a database": "the file is none of its databases, or is encrypted",
+    "not a valid duckdb database": "the file is none of its databases, or is encrypted",
+    "could not set lock": "another program writes to it. Close that, or read from a copy",
+    "database is locked": "another program writes to it. Close that, or read from a copy",
 }
 
 
@@ -72,13 +90,20 @@ def query_of(text: str | None, engine: Engine) -> str:
     return f"SELECT * FROM {plain}" if _PLAIN.fullmatch(plain) else plain
 
 
-def trouble(engine: str, error: Exception) -> InputError:
-    """A driver's error in our words."""
+def trouble(engine: str, error: Exception, tables: Callable[[], Sequence[str]] = list) -> InputError:
+    """A driver's error in our words; `tables` names those there are, where one is missing."""
     state = str(getattr(error, "sqlstate", None) or "")
     if state in _STATES:
         return InputError(f"{engine}: {_STATES[state]} ({state}).")
     if state:
         return InputError(f"{engine} refused the query (SQLSTATE {state}). Try it with the database's own client.")
+    line = str(error).partition("\n")[0].lower()
+    if "failed to connect" in line and "database " in line and "does not exist" in line:
+        return InputError(f"{engine}: {_STATES['3D000']}.")
+    known = next((said for words, said in _WORDS.items() if words in line), None)
+    if known is not None:
+        there = tables() if "no such table" in known else ()
+        return InputError(f"{engine}: {known}." + (f" There are: {', '.join(there)}." if there else ""))
     if isinstance(error, OSError):
         return InputError(
             f"{engine} stopped while giving rows. Does every row fit the query? Try it with the database's own client."

@@ -1,4 +1,5 @@
-"""How a table's columns become numbers: roles, levels of categorical columns, which level has no indicator, codes for "missing".
+"""How a table's columns become numbers: roles, levels of categorical columns, which level has no indicator, codes for "missing",
+levels that are merged, numbers beyond which nothing is told apart.
 
 A layout is small and holds no rows, so it can travel to the machines of a site that read its partitions.
 """
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.site.data.roles import Roles
 from intarsia.site.data.sources import Batch
+from intarsia.wire.plain import plural
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Layout:
     levels: dict[str, list[str]] = field(default_factory=dict)
     reference: dict[str, str] = field(default_factory=dict)
     codes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by column: what means "missing" there
+    limits: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # by column: at least, at most
+    merged: dict[str, dict[str, str]] = field(default_factory=dict)  # by column: a level as written, the level it is taken as
 
     @classmethod
     def of(
@@ -31,6 +35,8 @@ class Layout:
         levels: dict[str, list[str]],
         reference: dict[str, str],
         codes: dict[str, tuple[str, ...]] | None = None,
+        limits: dict[str, tuple[float | None, float | None]] | None = None,
+        merged: dict[str, dict[str, str]] | None = None,
     ) -> "Layout":
         """Fill in the references that nobody chose.
 
@@ -48,7 +54,7 @@ class Layout:
                 chosen[name] = reference[name]
             elif len(texts) == 2 or (len(texts) > 2 and name in roles.covariates):
                 chosen[name] = texts[0]
-        layout = cls(roles, levels, chosen, codes or {})
+        layout = cls(roles, levels, chosen, codes or {}, limits or {}, merged or {})
         labels = layout.labels(roles.all)
         if len(set(labels)) != len(labels):
             twice = sorted({label for label in labels if labels.count(label) > 1})
@@ -70,7 +76,7 @@ class Layout:
         """A batch as float64, columns in the order of `roles.all`, missing values as NaN."""
         names = self.roles.all
         numbers = [name for name in names if name not in self.levels]
-        matrix = self._without_codes(batch.matrix(numbers), numbers)
+        matrix = self._within_limits(self._without_codes(batch.matrix(numbers), numbers), numbers)
         if len(numbers) == len(names):
             return matrix
         parts, at = [], 0
@@ -83,12 +89,20 @@ class Layout:
         return np.concatenate(parts, axis=1)
 
     def text(self, batch: Batch, name: str) -> pa.Array:
-        """A column as text, its codes for "missing" as nulls."""
+        """A column as text, its codes for "missing" as nulls, a merged level as the one it is taken as."""
         column = batch.text(name)
-        if name not in self.codes:
-            return column
-        coded = pc.is_in(column, value_set=pa.array(self.codes[name], pa.string()))
-        return pc.if_else(coded, pa.scalar(None, pa.string()), column)
+        if name in self.codes:
+            coded = pc.is_in(column, value_set=pa.array(self.codes[name], pa.string()))
+            column = pc.if_else(coded, pa.scalar(None, pa.string()), column)
+        return merge(column, self.merged[name]) if name in self.merged else column
+
+    def _within_limits(self, matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        for j, name in enumerate(names):
+            if name in self.limits:
+                matrix = matrix if matrix.flags.writeable and matrix.flags.owndata else matrix.copy()
+                low, high = self.limits[name]
+                np.clip(matrix[:, j], low, high, out=matrix[:, j])
+        return matrix
 
     def _without_codes(self, matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
         for j, name in enumerate(names):
@@ -103,12 +117,23 @@ class Layout:
         code = pc.index_in(column, value_set=pa.array(texts, pa.string()))
         unknown = code.null_count - column.null_count
         if unknown:
-            raise InputError(f"Column {name!r} has {unknown} cells with a level that is not in its list of levels.")
+            raise InputError(
+                f"Column {name!r} has {plural(unknown, 'cell')} with a level that is not among its {len(texts)} levels (those of "
+                "the study's subjects, or those that site.toml lists). Write them as they stand there, merge them in "
+                "site.toml, or leave these subjects out."
+            )
         index = code.fill_null(-1).to_numpy(zero_copy_only=False)
         at = [i for i, text in enumerate(texts) if text != self.reference.get(name)]
         out = (index[:, None] == np.array(at, dtype=np.int64)).astype(np.float64)
         out[index < 0] = np.nan
         return out
+
+
+def merge(column: pa.Array, taken_as: dict[str, str]) -> pa.Array:
+    """A column of texts, each merged level as the one it is taken as."""
+    at = pc.index_in(column, value_set=pa.array(list(taken_as), pa.string()))
+    new = pc.take(pa.array(list(taken_as.values()), pa.string()), at)
+    return pc.coalesce(new, column)
 
 
 def _number(code: str) -> float | None:

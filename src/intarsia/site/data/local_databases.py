@@ -61,7 +61,7 @@ class SQLite:
                 row = cursor.fetchone()
                 found |= {name: _cells(*row[3 * i : 3 * i + 3]) for i, name in enumerate(some)}
         except Exception as error:
-            raise trouble(self.name, error) from None
+            raise trouble(self.name, error, self.tables) from None
         finally:
             cursor.close()
             connection.close()
@@ -135,7 +135,7 @@ class DuckDB:
         try:
             rows = connection.execute(f"DESCRIBE SELECT * FROM ({query}) AS q").fetchall()
         except Exception as error:
-            raise trouble(self.name, error) from None
+            raise trouble(self.name, error, self.tables) from None
         finally:
             connection.close()
         return [(row[0], NUMBER if _NUMBERS.match(row[1]) else LEVEL if _TEXTS.match(row[1]) else row[1].lower()) for row in rows]

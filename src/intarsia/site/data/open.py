@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,19 @@ _SQLITE, _DUCKDB = (".sqlite", ".sqlite3", ".db"), (".duckdb", ".ddb")
 _COMPRESSED = (".gz", ".zst", ".bz2")
 
 
+@dataclass(frozen=True)
+class Queried:
+    """A database and the rows to read from it, in place of those that the site's settings name."""
+
+    place: str
+    query: str
+
+
 def open_source(source: Any, names: Sequence[str] | None = None, reading: Reading | None = None) -> Source:
     """The source behind what the user gave: a path, several paths, a database, an array, a dataframe, a dict of columns."""
     reading = reading or Reading()
+    if isinstance(source, Queried):
+        source, reading = source.place, replace(reading, query=source.query)
     if isinstance(source, str | os.PathLike):
         return _open_one(str(source), names, reading)
     if isinstance(source, list | tuple) and source and all(isinstance(s, str | os.PathLike) for s in source):

@@ -74,10 +74,14 @@ def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
 
 def _no_column(name: str, names: Sequence[str], role: str) -> InputError:
     """With the column that was probably meant, and those there are."""
+    return InputError(f"No column {name!r} for the role {role}{meant(name, names)} The table has {some(names)}.")
+
+
+def meant(name: str, names: Sequence[str]) -> str:
+    """The end of a sentence about a column that is not there: which was probably meant."""
     like = get_close_matches(name.lower(), [other.lower() for other in names], 1)
-    meant = [other for other in names if like and other.lower() == like[0]]
-    hint = f"; did you mean {meant[0]!r}?" if meant else "."
-    return InputError(f"No column {name!r} for the role {role}{hint} The table has {some(names)}.")
+    found = [other for other in names if like and other.lower() == like[0]]
+    return f"; did you mean {found[0]!r}?" if found else "."
 
 
 def some(names: Sequence[str]) -> str:

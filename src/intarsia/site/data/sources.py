@@ -45,6 +45,14 @@ def kind_of_type(kind: pa.DataType) -> str:
         return NUMBER
     if str(kind) in ("string", "large_string", "string_view"):
         return LEVEL
+    if types.is_date(kind):
+        return "dates"
+    if types.is_temporal(kind):
+        return "times or lengths of time" if types.is_time(kind) or types.is_duration(kind) else "dates with times"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return "binary data"
+    if types.is_nested(kind):
+        return "lists or records"
     return str(kind)
 
 

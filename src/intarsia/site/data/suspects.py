@@ -1,4 +1,4 @@
-"""Numbers that look like codes for "missing": 999, −99 and their like, far from everything else in the column."""
+"""Numbers that look like codes for "missing" (999, −99 and their like, far from all else in the column), or like counts."""
 
 from dataclasses import dataclass
 
@@ -34,3 +34,20 @@ def suspected_codes(table: Table) -> dict[str, Suspect]:
             if count and np.isfinite(width) and (code > high[j] + width or code < low[j] - width):
                 out[name] = Suspect(int(code), int(count))
     return out
+
+
+def suspected_counts(table: Table) -> set[str]:
+    """Responses of whole numbers from 0 on: visits, admissions, days; one pass."""
+    names = [name for name in table.layout.roles.responses if name not in table.levels]
+    at = [table.labels.index(name) for name in names]
+    whole, least = np.ones(len(at), dtype=bool), np.full(len(at), np.inf)
+    most = np.full(len(at), -np.inf)
+    if not at:
+        return set()
+    for Z in table.encoded():
+        block = Z[:, at]
+        there = np.isfinite(block)
+        whole &= ((np.where(there, block, 0.0) % 1) == 0).all(axis=0)
+        least = np.minimum(least, np.where(there, block, np.inf).min(axis=0, initial=np.inf))
+        most = np.maximum(most, np.where(there, block, -np.inf).max(axis=0, initial=-np.inf))
+    return {name for j, name in enumerate(names) if whole[j] and least[j] == 0 and most[j] > 2}

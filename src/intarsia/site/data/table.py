@@ -24,6 +24,7 @@ from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.row_blocks import block_rows, check_order
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 from intarsia.site.data.table_rules import TableRules
+from intarsia.wire.plain import plural
 
 MAX_LEVELS = 100
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
@@ -101,10 +102,14 @@ class Table:
         for name in roles.all:
             if opened.kinds[name] not in (NUMBER, LEVEL):
                 raise InputError(
-                    f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Ignore it or recode it."
+                    f"Column {name!r} holds {opened.kinds[name]}, neither numbers nor levels. Leave it out "
+                    f'(ignore = ["{name}"] under [table] of site.toml), or make numbers or texts of it.'
                 )
         references = {name: ref for name in roles.all if (ref := by_column.at(name).reference) is not None}
-        layout = Layout.of(roles, _find_levels(opened, roles, by_column), references, _codes(roles, by_column))
+        limits = _limits(opened, roles, by_column)
+        merged = {name: dict(rule.merge) for name in roles.all if (rule := by_column.at(name)).merge}
+        levels = _find_levels(opened, roles, by_column, merged)
+        layout = Layout.of(roles, levels, references, _codes(roles, by_column), limits, merged)
         missing = _missing_rules(layout, by_column, rules.missing)
         return cls(opened, layout, id=ids, missing=missing, constant=rules.constant)
 
@@ -150,7 +155,7 @@ class Table:
     @property
     def packed(self) -> bool:
         """Whether blocks can be had as bytes: genotypes without any rule that needs numbers."""
-        plain = not self.levels and not self.layout.codes and self.filler() is None
+        plain = not self.levels and not self.layout.codes and not self.layout.limits and self.filler() is None
         # A table that makes other numbers of its blocks gives no bytes.
         return plain and getattr(self.source, "packed", False) and type(self).raw_blocks is Table.raw_blocks
 
@@ -312,6 +317,23 @@ def _codes(roles: Roles, rules: Rules) -> dict[str, tuple[str, ...]]:
     return {name: codes for name in roles.all if (codes := rules.codes(name))}
 
 
+def _limits(source: Source, roles: Roles, rules: Rules) -> dict[str, tuple[float | None, float | None]]:
+    """The numbers beyond which a column tells nothing apart; not of responses: a count that is an outcome has `cap`."""
+    found = {name: rules.at(name) for name in roles.all} if rules.columns else {}
+    out = {name: (rule.at_least, rule.at_most) for name, rule in found.items() if (rule.at_least, rule.at_most) != (None, None)}
+    for name in out:
+        if name in roles.responses:
+            raise InputError(
+                f"Column {name!r} is a response: at_least and at_most are for features and covariates. Of a count say its cap: "
+                f'kinds = {{ {name} = {{ kind = "count", cap = … }} }}.'
+            )
+        if source.kinds[name] == LEVEL:
+            raise InputError(
+                f"Column {name!r} holds texts: at_least and at_most are for numbers. Levels are put together by merge."
+            )
+    return out
+
+
 def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]:
     """What is done about a missing value, by label. A response is filled only where a rule under its own name says so."""
     out: dict[str, str] = {}
@@ -327,7 +349,7 @@ def _missing_rules(layout: Layout, rules: Rules, missing: str) -> dict[str, str]
     return out
 
 
-def _find_levels(source: Source, roles: Roles, rules: Rules) -> dict[str, list[str]]:
+def _find_levels(source: Source, roles: Roles, rules: Rules, merged: dict[str, dict[str, str]]) -> dict[str, list[str]]:
     """The levels of every categorical column: one of texts, or one of numbers that a rule declares to be codes."""
     given = {name: levels for name in roles.all if (levels := rules.at(name).levels) is not None}
     names = [name for name in roles.all if source.kinds[name] == LEVEL or name in given or rules.at(name).categorical]
@@ -339,8 +361,18 @@ def _find_levels(source: Source, roles: Roles, rules: Rules) -> dict[str, list[s
                 if len(seen) > MAX_LEVELS:
                     raise InputError(
                         f"Column {name!r} has over {MAX_LEVELS} different texts, too many for levels. Make it the id, "
-                        "ignore it, or look for cells that are not numbers in a column of numbers."
+                        "ignore it, or look for cells that are not numbers in a column of numbers (a decimal comma: say "
+                        "decimal = ',')."
                     )
+    for name, seen in found.items():
+        taken_as = merged.get(name, {})
+        absent = [text for text in taken_as if text not in seen]
+        if absent:  # a slip of the pen must not switch a rule off
+            raise InputError(
+                f"Column {name!r}: merge names {plural(len(absent), 'level')} that the column does not have. "
+                "Write each as it stands in the table; `intarsia site check` lists the levels when merge is left out."
+            )
+        found[name] = {taken_as.get(text, text) for text in seen}
     return {name: list(given[name]) if name in given else sorted(found[name], key=_level_order) for name in names}
 
 
