@@ -36,7 +36,10 @@ def public_rows() -> Iterator[list[str]]:
             mine = [row for row in kept("real") if (row["set"], row["rows"]) == (name, rows)]
             columns = ("r2", "r2_ridge", "covered", "weight", "weight_independent")
             *three, sparse, independent = (float(np.mean([row[column] for row in mine])) for column in columns)
-            yield [words, rows, *(fixed(value, 3) for value in three), f"{fixed(sparse, 2)}, {fixed(independent, 2)}"]
+            before = [row["r2"] for row in kept("real_release") if (row["set"], row["rows"]) == (name, rows)]
+            r2, ridge, covered = (fixed(value, 3) for value in three)
+            earlier = fixed(float(np.mean(before)), 3) if len(before) == len(mine) else "-"
+            yield [words, rows, r2, ridge, earlier, covered, f"{fixed(sparse, 2)}, {fixed(independent, 2)}"]
 
 
 def connectome_figures() -> list[str]:

@@ -253,6 +253,9 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
         frame.to_csv(tmp_path / f"new-{name}.csv", index=False)
         run("predict", "part", tmp_path / name, "june", tmp_path / f"new-{name}.csv", "-o", tmp_path / f"{name}.part")
     run("predict", "sum", out, "june", *(tmp_path / f"{n}.part" for n in NAMES), "-o", tmp_path / "sums")
+    run("predict", "part", tmp_path / "mri", "july", tmp_path / "new-mri.csv", "-o", tmp_path / "july.part")
+    with pytest.raises(InputError, match=r"july.part belongs to prediction 'july'; expected parts of 'june'"):
+        main(["--debug", "predict", "sum", str(out), "june", str(tmp_path / "july.part"), "-o", str(tmp_path / "mixed")])
     run("predict", "finish", tmp_path / "lab", "june", tmp_path / "new-lab.csv", tmp_path / "sums" / "lab.sum",
         "-o", tmp_path / "june.csv")  # fmt: skip
     assert (tmp_path / "june.csv").stat().st_mode & 0o777 == 0o600  # it names people

@@ -1,12 +1,14 @@
 """`intarsia predict`: joint predictions for new subjects from masked parts; nobody sees another site's part."""
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from intarsia.cli.accepted import HELP
 from intarsia.cli.show import add_json, emit
+from intarsia.errors import InputError, MessageError
 from intarsia.wire.bounded import read_file
 from intarsia.wire.steps import most_bytes
 
@@ -106,8 +108,14 @@ def run_sum(args: argparse.Namespace) -> None:
     from intarsia.server.study.folder import StudyFolder
     from intarsia.server.study.protocol import collect_parts
     from intarsia.wire.container import write
+    from intarsia.wire.prediction import PredictionPart
 
     folder = StudyFolder.open(args.folder)
+    for path in args.parts:  # also where the server has all parts and would ask for none
+        with contextlib.suppress(MessageError):  # the carrier says what a file that is no part is
+            given = PredictionPart.from_bytes(read_file(path)).request
+            if given != args.request:
+                raise InputError(f"{path.name} belongs to prediction {given!r}; expected parts of {args.request!r}.")
     sums = collect_parts(folder, args.request, carrier(folder.study, args.parts))
     args.out.mkdir(parents=True, exist_ok=True)
     for owner, total in sums.items():
