@@ -7,7 +7,7 @@ from typing import Any
 
 # A spreadsheet takes a cell that begins with one of these for a formula and runs it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-# In half of Europe a spreadsheet parts the lines of a table at semicolons, quoted or not: what follows one opens the cell.
+# In half of Europe a spreadsheet parts the lines of a table at semicolons, quoted or not: what follows one is a new cell.
 _AFTER_SEMICOLON = re.compile(r"""(;[\s"']*)(?=[=+\-@＝＋－＠])""")
 
 
