@@ -84,3 +84,14 @@ def test_the_three_sites_of_the_other_tests_pass() -> None:
         table = Table.open(frame, id="id")
         assert name in NAMES
         assert of_few_people(table, None, table.labels, 10) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("n", "families", "alike", "sigma"), [(300, 12, 0.9, 1.5), (1300, 12, 0.9, 1.5), (300, 12, 0.99, 1.0)])
+def test_exposures_with_long_tails_are_no_totals(seed: int, n: int, families: int, alike: float, sigma: float) -> None:
+    """One person's extreme values are most of some combination of columns; but the columns do not cancel for the others."""
+    rng = np.random.default_rng(seed)
+    common = np.repeat(rng.standard_normal((n, families)), 5, axis=1)
+    X = np.exp(sigma * (np.sqrt(alike) * common + np.sqrt(1 - alike) * rng.standard_normal(common.shape)))
+    names = [f"x{j}" for j in range(X.shape[1])]
+    assert of_few_people(Table.open(dict(zip(names, X.T, strict=True))), None, names, 10) is None

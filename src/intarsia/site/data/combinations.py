@@ -5,7 +5,8 @@ those people. Whoever holds the sketch takes the combination of columns that is 
 matrix it has their values. Pairs of such columns are found elsewhere (`near_duplicates`); here all columns are taken together.
 
 Two looks. How much of some combination of columns can be one subject's alone is that subject's leverage zᵀ(ZᵀZ)⁻¹z, whatever the
-combination. And the smallest combinations themselves (the last principal components) may be a few subjects'.
+combination; it counts where the columns cancel for everybody else. And the smallest combinations themselves (the last principal
+components) may be a few subjects'.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,6 +22,7 @@ Array = NDArray[np.float64]
 LARGEST_WORK = 4_000_000_000  # subjects times columns squared: a few seconds
 _SUBJECTS_PER_COLUMN = 3  # with fewer every subject has a combination of its own
 _NAMED = 0.2  # of the largest weight: columns with a smaller one are not named
+_CANCELLED = 0.01  # of the largest column's variance among the others may be left of a sum
 _FEW = 20  # of so many subjects at most one counts as few
 _FEW_COLUMNS = 8  # in a combination that somebody would look for; one of many columns is found only if it is the smallest of all
 
@@ -55,11 +57,15 @@ def of_few_people(
     small, few = np.flatnonzero(size < AGREEING_SHARE * n), min(level - 1, n // _FEW)
     largest, total = np.zeros((few, len(small))), np.zeros(len(small))  # squares of the smallest combinations
     for block in blocks():
-        parts = (block - mean) / sd @ directions
+        Z = (block - mean) / sd
+        parts = Z @ directions
         leverage = (parts**2 / size).sum(axis=1)
         for i in np.flatnonzero(leverage > DOMINATED_SHARE):
-            found = _named(directions @ (parts[i] / size), labels, 1)
-            if len(found.columns) <= _FEW_COLUMNS:
+            weights = directions @ (parts[i] / size)
+            found = _named(weights, labels, 1)
+            # Columns that agree in nobody but have a few large values each are no sum: for the others the columns must cancel.
+            left, own = leverage[i] * (1 - leverage[i]), weights**2 * (n - Z[i] ** 2)
+            if len(found.columns) <= _FEW_COLUMNS and left < _CANCELLED * own.max():
                 return found
         squares = parts[:, small] ** 2
         total += squares.sum(axis=0)
