@@ -443,13 +443,19 @@ def test_doubts_are_said_in_words():
     assert "f001 does not replicate" in section
 
 
-def test_sets_and_covariates_have_their_tables():
+def with_twins():
+    """A posterior with its rows, its draws to be changed, X with feature 7 nearly a copy of feature 6, and a generator."""
     posterior, joined, _ = made_up(P=20)
     draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), posterior.tau.values)
-    chains, number, _P, Q = draws.C.shape
     rng = np.random.default_rng(0)
     X = np.array(joined.X)
     X[:, 7] = X[:, 6] + 0.02 * rng.standard_normal(len(X))
+    return posterior, joined, draws, X, rng
+
+
+def test_sets_and_covariates_have_their_tables():
+    posterior, joined, draws, X, rng = with_twins()
+    chains, number, _P, Q = draws.C.shape
     first = rng.random((chains, number, 1)) < 0.5
     draws.C[:, :, 6], draws.C[:, :, 7] = np.where(first, 0.9, 0.0), np.where(first, 0.0, 0.9)
     draws.C[:, :, 6:8] += 0.01 * rng.standard_normal((chains, number, 2, Q))
@@ -467,12 +473,8 @@ def test_sets_and_covariates_have_their_tables():
 
 def test_a_set_stands_beside_the_selected_features_in_forests_and_in_the_table_for_a_paper(tmp_path, capsys):
     """None of its members is selected by itself, so that it would be missing where a paper looks."""
-    posterior, joined, _ = made_up(P=20)
-    draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), posterior.tau.values)
+    posterior, joined, draws, X, rng = with_twins()
     chains, number, _P, Q = draws.C.shape
-    rng = np.random.default_rng(0)
-    X = np.array(joined.X)
-    X[:, 7] = X[:, 6] + 0.02 * rng.standard_normal(len(X))
     first = rng.random((chains, number)) < 0.5
     draws.C[:, :, 6:8] = 0.1 * rng.standard_normal((chains, number, 2, Q)) * np.array([0.1, 1.0, 1.0])
     draws.C[:, :, 6, 0] += np.where(first, 0.9, 0.0)
