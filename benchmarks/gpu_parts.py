@@ -22,7 +22,7 @@ def measure(P: int, m: int, Q: int) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from intarsia.server.sampler import backends, device, without_b
+    from intarsia.server.sampler import backends, device, inclusion, integrated, small_shares, without_b
     from intarsia.server.sampler import sweep as one_sweep
     from intarsia.server.sampler.model import Model
     from intarsia.server.sampler.schedule import Sweep, plan
@@ -68,6 +68,29 @@ def measure(P: int, m: int, Q: int) -> dict[str, Any]:
             state, tuning, noise, G = x
             return without_b.factored(now(data, tuning, noise), state, G).w  # type: ignore[attr-defined]
 
+        def walk(data: Any, x: Any) -> Any:
+            state, tuning, noise, G = x
+            here = now(data, tuning, noise)
+            factor = without_b.factored(here, state, G)
+            border = inclusion.choose(be, made, here.data, tuning, state.lam, noise["border.take"])
+            columns = be.columns(here.data.X, border.features)
+            packed = factor.rotate(jnp.concatenate([data.Y, noise["E"], noise["E"], columns], axis=1))
+            return here, state, without_b.Systems(factor, packed, border, noise["Z"][border.features]), noise
+
+        def walked(data: Any, x: Any) -> Any:
+            return one_sweep.walk(*walk(data, x)).W
+
+        def stretched(data: Any, x: Any) -> Any:
+            here, state, systems, noise = walk(data, x)
+            target = without_b.target(here, state, systems.factor, systems.packed[:, :Q])
+            return small_shares.stretch(target, here.data, state, here.tuning.clear, noise).A
+
+        def reshaped(data: Any, x: Any) -> Any:
+            here, state, systems, noise = walk(data, x)
+            target = without_b.target(here, state, systems.factor, systems.packed[:, :Q])
+            root = made.covariance(data.noise_scale).rotation(be, state.Sigma).root()
+            return integrated.collapsed_A(target, root, noise)
+
         def whole(data: Any, x: Any) -> Any:
             return one_sweep.sweep(now(data, x[1], x[2]), x[0])[0]
 
@@ -78,6 +101,9 @@ def measure(P: int, m: int, Q: int) -> dict[str, Any]:
             "passes": milliseconds(over(passes), data, given),
             "scales": milliseconds(over(refresh), data, (*given, jnp.ones((CHAINS, m, Q)))),
             "eigenvalues": milliseconds(over(factor), data, (*given, G)),
+            "walk": milliseconds(over(walked), data, (*given, G)),  # this and the next two with the eigenvalues
+            "stretch": milliseconds(over(stretched), data, (*given, G)),
+            "reshape": milliseconds(over(reshaped), data, (*given, G)),
             "random": milliseconds(be.jit(jax.vmap(lambda word: be.draw_noise(made, word, kind))), words),
             "whole": milliseconds(over(whole), data, given),
         }

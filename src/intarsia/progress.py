@@ -91,8 +91,8 @@ def words(progress: Progress) -> str:
     else:
         state = "" if math.isnan(progress.rhat) else f"R̂ {progress.rhat:.3f}"
     left = progress.seconds_left
-    most = "at most " if until is not None and at is None else ""  # it may stop before its budget is spent
-    remaining = "" if left <= 0 or not math.isfinite(left) else f"{most}{clock(left)} left"
+    most = f", at most {clock(progress.at_most)}" if until is not None and at is None else ""  # before the first look
+    remaining = "" if left <= 0 or not math.isfinite(left) else f"about {clock(left)} left{most}"
     return ", ".join(part for part in (state, remaining) if part) or f"{progress.seconds:.0f} s"
 
 

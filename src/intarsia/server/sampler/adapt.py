@@ -12,10 +12,12 @@ from intarsia.server.sampler.schedule import ACCEPT, TARGET, Kind, Plan
 from intarsia.server.sampler.state import Stats, Tuning
 
 LEAST = 1e-3  # added to the variance of a feature's strength, so that every feature has its chance
-FLOOR = 0.1  # of the mean probability to be in, added to each feature's when it says how often to take it
+SHARE = 0.8  # of the borderline move's places that may be filled on average,
+EVERYBODY = 0.2  # and of these with features taken whatever their scores say
 SEEN = 0.1  # least probability with which a feature that is in is taken
-SHARE = 0.7  # of the borderline move's places that are filled on average
-OFTEN = 8.0  # at most: factor on the probability of the other state, which says how often a feature is taken
+OFTEN = 6.0  # at most: factor on the probability of the other state, which says how often a feature is taken
+LEAST_WEIGHT = 0.25  # of a feature that is clearly in or out, where places are short; 1 for one that is in half of the time
+HALVINGS = 30  # of the interval in which the factor is looked for that fills the places
 CLEAR = 0.95  # probability to be in above which a feature counts as clearly needed
 SCORES = 100  # sweeps after which older scores fade
 
@@ -68,22 +70,55 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
         spread=xp.where(begun, 0.98 * memory.spread + 0.02 * xp.minimum(away**2, 100.0), memory.spread),
     )
     if kind.score:
-        number = xp.minimum(memory.scored + 1, SCORES)
+        # Later sweeps, nearer to the posterior, count the more.
+        scored = memory.scored + 1
+        number = xp.minimum((scored + 1) / 2, SCORES)
         likely = memory.likely + (stats.scored.likely - memory.likely) / number
-        memory = memory._replace(likely=likely, scored=number)
+        memory = memory._replace(likely=likely, scored=scored)
         tuning = tuning._replace(limit=tuning.limit + (stats.scored.limit - tuning.limit) / number)
 
     likely = be.over_chains(memory.likely)  # what one chain has seen helps the others to look
 
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
-            # About `room` times as many places as features that are in without being needed always. Those are taken too.
-            room = SHARE * plan.borderline / xp.maximum((likely * (1 - likely)).sum(), 1e-300)
-            often = xp.minimum(xp.maximum(room - 1, room / 2), OFTEN)
-            out = xp.clip(often * (likely + FLOOR * likely.mean()), 1e-12, 1.0)
-            rate, clear = xp.log(xp.clip(often * (1 - likely), SEEN, 1.0)), likely > CLEAR
-            return tuning._replace(doubt=xp.log(out), rate=rate, clear=clear & (clear.sum() <= plan.rows))
+            # A feature that is in counts as one: of a probability p that does not change the mean is p + (1 - p) p.
+            out, inside = taken_by(be, 1 - xp.sqrt(1 - likely), SHARE * plan.borderline, fill=not plan.compiled)
+            clear = likely > CLEAR
+            clear = clear & (clear.sum() <= plan.rows)
+            return tuning._replace(doubt=xp.log(out), rate=xp.log(inside), clear=clear)
         return tuning._replace(doubt=xp.log(memory.spread + LEAST))
 
     due = begun & ((sweep % 20 == 0) | (sweep == warmup - 1))
     return be.branch(due, weights, lambda tuning: tuning, tuning), memory
+
+
+def taken_by(be: Backend, likely: Any, places: float, fill: bool = False) -> tuple[Any, Any]:
+    """Probabilities (P) with which each feature is taken for the borderline move when it is out and when it is in.
+
+    In the state that is its rarer one always, in the other one by a factor times the probability of the rarer. Where the places
+    do not suffice the factors are small, and those of features that are in half of the time, whose coefficients take longest to
+    settle, the largest. Some places are for everybody, because scores may be wrong; to `fill`, all that are left: on a device an
+    empty place costs as much.
+    """
+    xp = be.xp
+    rare = xp.minimum(likely, 1 - likely)
+    weight = LEAST_WEIGHT + (1 - LEAST_WEIGHT) * 4 * likely * (1 - likely)
+
+    def rates(log_factor: Any) -> tuple[Any, Any]:
+        factor = xp.minimum(xp.exp(log_factor) * weight, OFTEN)
+        rarely, mostly = xp.minimum(factor, 1.0), xp.minimum(factor * rare, 1.0)
+        return xp.where(likely > 0.5, rarely, mostly), xp.maximum(xp.where(likely > 0.5, mostly, rarely), SEEN)
+
+    def filled(log_factor: Any) -> Any:
+        out, inside = rates(log_factor)
+        return ((1 - likely) * out + likely * inside).sum()
+
+    def halve(ends: Any, x: Any) -> Any:
+        middle = (ends[0] + ends[1]) / 2
+        fits = filled(middle) <= (1 - EVERYBODY) * places
+        return (xp.where(fits, middle, ends[0]), xp.where(fits, ends[1], middle)), None
+
+    (low, _), _ = be.scan(halve, (xp.asarray(-10.0), xp.asarray(40.0)), (xp.arange(HALVINGS),))
+    out, inside = rates(low)
+    rest = (places - filled(low) if fill else EVERYBODY * places) / likely.shape[0]
+    return xp.clip(out + rest, 1e-12, 1.0), inside

@@ -26,7 +26,7 @@ from intarsia.server.sampler.state import Blocks, Data, State, Tuning, has_gram,
 from intarsia.server.sampler.sweep import shrinkage, strength, sweep
 
 STRETCH_BYTES = 2**28  # of kept draws that a compiled stretch may hold on the device
-SENT_BYTES = 2**28  # of the design at once
+SENT_BYTES = 2**26  # of the design at once
 WARMUP_SWEEPS = 50  # per compiled stretch
 BLOCK_ROWS = 4  # features per row in a block whose scales are drawn at once: more would move them less, fewer take longer
 ALIKE = 4.0  # times the bound of independent features, above which scales are drawn one after the other,
@@ -317,13 +317,13 @@ def prepare_on_device(be: DeviceBackend, plan: Plan, X: Any, Y: Any, degrees: in
     nb = -(-P // k)
 
     def part(lane: int, first: int, last: int) -> Any:
-        """Blocks number first … last − 1 of one lane, (blocks, k / lanes, m)."""
+        """The columns of blocks number first … last − 1 of one lane."""
         own = k // plan.lanes
         begin = lane * nb * own
-        columns = X[:, begin + first * own : begin + last * own].T
-        out = np.zeros(((last - first) * own, rows))
-        out[: len(columns)] = columns
-        return out.reshape(last - first, own, rows)
+        columns = X[:, begin + first * own : begin + last * own]
+        out = np.zeros((rows, (last - first) * own))
+        out[:, : columns.shape[1]] = columns
+        return out
 
     Xt = be.sent((nb, k, rows), part, max(1, SENT_BYTES // (8 * k * rows)))
     norm2 = out_of_blocks(be.xp, (Xt**2).sum(axis=2), plan.lanes, P)

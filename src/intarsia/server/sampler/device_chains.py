@@ -11,7 +11,7 @@ from intarsia.server.sampler import adapt, backends, device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.record import BoundedRecord
 from intarsia.server.sampler.run import Asked
-from intarsia.server.sampler.running import marks
+from intarsia.server.sampler.running import Elsewhere, Running, marks
 from intarsia.server.sampler.schedule import plan, with_start
 from intarsia.server.sampler.state import State, Tuning
 
@@ -121,10 +121,11 @@ class DeviceChains:
         return (marks(first, last), where), slots
 
     def settle(self) -> None:
-        """Bring what was summed up on the device into the record."""
-        self.record.running = None  # before there is a second one
-        summary = self._joined(self.summaries)
-        self.record.kappa, self.record.running = summary.kappa, summary.running
+        """Let the record know what was summed up on the device: the sums of all coefficients stay there until they are read."""
+        self.record.kappa = self._joined([summary.kappa for summary in self.summaries])
+        if isinstance(self.record, BoundedRecord):
+            fields = zip(*(summary.running for summary in self.summaries), strict=True)
+            self.record.running = Running(*(Elsewhere(parts, self.be.rows) for parts in fields))
 
     def arrays(self) -> dict[str, Any]:
         chains = self._joined(self.states)
@@ -141,6 +142,9 @@ class DeviceChains:
             parts = tree(State, "state"), tree(Tuning, "tuning"), tree(adapt.Memory, "memory")
             chains = device.Chains(*parts, self.be.xp.asarray(stored["words"]))
             count, kappa = self.be.xp.asarray(stored["count"]), self.be.xp.asarray(self.record.kappa)
-            summary = device.Summary(count, kappa, self.be.tree_map(self.be.xp.asarray, self.record.running))
+            running = self.runner.blank(len(self.chains)).running
+            if self.record.running is not None:
+                running = self.be.tree_map(self.be.xp.asarray, self.record.running)
+            summary = device.Summary(count, kappa, running)
         self.states = [self._part(chains, group) for group in self.groups]
         self.summaries = [self._part(summary, group) for group in self.groups]

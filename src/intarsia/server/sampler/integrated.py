@@ -14,6 +14,7 @@ from intarsia.server.sampler.state import EXACT, Border
 _PRIOR = HalfCauchy()
 SHAPES = 0.15, 0.3, 0.6  # standard deviations of the logarithms by which A is stretched, in turn
 LOG_HALF_PI = math.log(math.pi / 2)
+PANEL = 32  # borderline features after which the systems of all of them are brought up to date
 
 
 def without_features(xp: Any, at: Root, rss0: Array, rows: float, power: float) -> Array:
@@ -102,25 +103,37 @@ def collapsed_A(target: Collapsed, at: Root, noise: dict[str, Array]) -> Array:
 
 def collapsed_local(
     be: Backend,
-    systems: tuple[Array, Array, Array],
+    systems: tuple[Array, Array, Array, Array],
     lam: Array,
     border: Border,
     law: Law,
     candidates: dict[str, Array],
-) -> Array:
+) -> tuple[Array, Array]:
     """New local scales of a few borderline features, one after the other, with all of B integrated out.
 
-    `systems` are X_KᵀM_j⁻¹X_K (R, K, K), X_KᵀM_j⁻¹y_j (R, K) for M_j = I + d_j² G, and d. Each feature picks
-    among T fresh candidates and its present scale by importance weight, which leaves its conditional invariant (iterated sampling
-    importance resampling). Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+    `systems` are X_KᵀM_j⁻¹X_K (R, K, K), X_KᵀM_j⁻¹ of y_j and rhs_j (R, K, 2), d, and the features' rows of Z, for
+    M_j = I + d_j² G; `lam` the present scales. Each feature picks among T fresh candidates and its
+    present scale by importance weight, which leaves its conditional invariant (iterated sampling importance resampling).
+    Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+
+    Features are taken in panels: within one the systems of its own features alone are kept up to date, those of all after it.
+    That is Gauss elimination by panels, and after it come the weights (R, K) with which M_j⁻¹X_K is to be taken from M_j⁻¹rhs_j
+    to have the same with the new scales, in M and in rhs = … - d_j X diag(lam) Z. They are returned with the scales.
     """
     xp = be.xp
-    inverse, projected, d = systems
-    d2 = d**2
+    inverse, projected, d, Zk = systems
+    K, d2 = lam.shape[0], d**2
     value = candidates["value"]
     prior_t = xp.log(xp.tan(xp.pi / 2 * value))
     logistic = xp.log(value) - xp.log1p(-value)
-    from_prior = candidates["mix"] < 0.5
+    of_each = lam, prior_t, logistic, candidates["mix"] < 0.5, candidates["pick"], border.taken, border.edge, border.out
+    size = max(1, min(PANEL, K))
+    whole = max(1, -(-K // size)) * size
+
+    def filled(x: Array, axis: int = 0, by: float = 0.0) -> Array:
+        """Up to whole panels, with features that are not taken."""
+        more = xp.full((*x.shape[:axis], whole - K, *x.shape[axis + 1 :]), by, dtype=x.dtype)
+        return xp.concatenate([x, more], axis=axis) if whole > K else x
 
     def one(carry: Any, x: Any) -> Any:
         a, z, i = carry
@@ -153,12 +166,32 @@ def collapsed_local(
         z = z - z[:, i, None] * scaled
         return (a, z, i + 1), new
 
-    _, new = be.scan(
-        one,
-        (inverse, projected, 0),
-        (lam, prior_t, logistic, from_prior, candidates["pick"], border.taken, border.edge, border.out),
-    )
-    return new
+    def panel(carry: Any, x: Any) -> Any:
+        a, z = carry
+        (at, *numbers), Zp = x[:-1], x[-1]
+        columns = a[:, :, at]
+        own, here, present = columns[:, at], z[:, at], numbers[0]
+        _, new = be.scan(one, (own, here[:, :, 0], 0), tuple(numbers))
+        moved = d[:, None] * ((new - present)[:, None] * Zp).T
+        change = (d2[:, None] * (new**2 - present**2))[:, :, None]
+        left = here[:, :, 1] - (own @ moved[:, :, None])[:, :, 0]  # of rhs, which holds these features' rows of Z
+        right = xp.concatenate([xp.swapaxes(columns, 1, 2), here[:, :, :1], left[:, :, None]], axis=2)
+        solved = xp.linalg.solve(xp.eye(own.shape[1]) + change * own, change * right)
+        update = columns @ xp.concatenate([solved[:, :, :-1], solved[:, :, -1:] + moved[:, :, None]], axis=2)
+        return (a - update[:, :, :-2], z - update[:, :, -2:]), (new, columns, own, change, moved, left)
+
+    def back(weights: Array, x: Any) -> Any:
+        at, columns, own, change, moved, left = x
+        rest = change * (left[:, :, None] - xp.swapaxes(columns, 1, 2) @ weights[:, :, None])
+        here = moved + xp.linalg.solve(xp.eye(own.shape[1]) + change * own, rest)[:, :, 0]
+        return be.put(weights.T, at, here.T).T, None
+
+    place = xp.arange(whole).reshape(-1, size)
+    cut = tuple(filled(x, by=x is not border.taken).reshape(-1, size, *x.shape[1:]) for x in (*of_each, Zk))
+    begin = filled(xp.swapaxes(filled(inverse, 1), 1, 2), 1), filled(projected, 1)
+    _, (new, *kept) = be.scan(panel, begin, (place, *cut))
+    weights, _ = be.scan(back, xp.zeros((d.shape[0], whole)), tuple(x[::-1] for x in (place, *kept)))
+    return new.reshape(-1)[:K], weights[:, :K]
 
 
 def borderline(
@@ -168,17 +201,12 @@ def borderline(
     xp = be.xp
     Xk, Zk, lam = taken
     factor, d, Yr, rhs = systems
-    K, R = Xk.shape[1], d.shape[0]
-    wanted = xp.stack([rhs.T, Yr.T], axis=2)
+    R = d.shape[0]
+    wanted = xp.stack([Yr.T, rhs.T], axis=2)
     solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
-    W, S = solved[:, :, 0], solved[:, :, 2:]  # (R, m) and (R, m, K)
-    inverse = Xk.T @ S
-    new = collapsed_local(be, (inverse, solved[:, :, 1] @ Xk, d), lam, border, law, candidates)
-    # The same systems after the scales have moved (Woodbury, size K).
-    W = W - d[:, None] * (S @ ((new - lam)[:, None] * Zk).T[:, :, None])[:, :, 0]
-    change = d[:, None] ** 2 * (new**2 - lam**2)
-    small = xp.linalg.solve(xp.eye(K) + change[:, :, None] * inverse, (change * (W @ Xk))[:, :, None])
-    return new, (W - (S @ small)[:, :, 0]).T
+    products = Xk.T @ solved  # (R, K, 2 + K)
+    new, weights = collapsed_local(be, (products[:, :, 2:], products[:, :, :2], d, Zk), lam, border, law, candidates)
+    return new, (solved[:, :, 1] - (solved[:, :, 2:] @ weights[:, :, None])[:, :, 0]).T
 
 
 def grown(be: Backend, X: Array, lam: Array, G: Array, moved: tuple[Array, Array], size: Array) -> Array:

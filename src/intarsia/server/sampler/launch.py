@@ -30,6 +30,7 @@ from intarsia.server.sampler.running import Running, together
 from intarsia.server.sampler.settings import Progress, Settings
 from intarsia.server.sampler.stopping import Look, Standing, looks, standing
 
+EXPECTED = 700  # draws per chain after which most runs have met the default target, as said before the first look
 SETTLED = 10  # sweeps after which their time says what the others will take; loops may be compiled in the first
 SMALL_SECONDS = 3.0  # of estimated work under which starting processes does not pay
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -182,15 +183,19 @@ class Launcher:
         sweeps = [int(p["sweeps"]) for p in seen] + [0] * (self.chains - len(seen))
         seconds = max((float(p["seconds"]) for p in seen), default=0.0)
         rate = [p["seconds"] / p["sweeps"] for p in seen if p["sweeps"] >= SETTLED]
-        if (
-            self.standing is not None and self.until is not None and not final
-        ):  # no more than the target asks for, as far as one can tell
-            total = min(total, self.warmup + math.ceil(self.standing.draws * self.standing.factor(self.until)) * self.thin)
-            total = max(total, *sweeps)
+        whole = likely = total
+        if self.until is not None and not final:
+            if self.standing is None:
+                likely = min(total, self.warmup + EXPECTED * self.thin)
+            else:  # no more than the target asks for, as far as one can tell
+                enough = math.ceil(self.standing.draws * self.standing.factor(self.until))
+                total = likely = max(min(total, self.warmup + enough * self.thin), *sweeps)
+        per_sweep = (float(np.median(rate)) if rate else self.sweep_seconds) / self._beside
+        left, at_most = (per_sweep * sum(max(0, end - s) for s in sweeps) for end in (likely, whole))
         sweeps = [min(s, total) for s in sweeps]
-        left = sum(total - s for s in sweeps) * (float(np.median(rate)) if rate else self.sweep_seconds)
-        left /= self._beside
-        return Progress(sweeps, total, self.warmup, seconds, left, _rhat(seen), standing=self.standing, until=self.until)
+        return Progress(
+            sweeps, total, self.warmup, seconds, left, _rhat(seen), standing=self.standing, until=self.until, at_most=at_most
+        )
 
     def _seen(self) -> list[dict[str, Any]]:
         """What the chains last told."""

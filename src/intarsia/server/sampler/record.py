@@ -6,7 +6,7 @@ import numpy as np
 
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.keeping import Keeping
-from intarsia.server.sampler.running import Mark, Running, add, as_first, blank, marks, of_chain, together
+from intarsia.server.sampler.running import Mark, Running, add, as_first, blank, marks, of_chain
 
 WATCHED = 200  # entries of C whose running moments feed the live R̂
 
@@ -62,10 +62,10 @@ class BoundedRecord(Record):
     def __init__(self, C: Any, R: int, keeping: Keeping, whole: Any) -> None:
         super().__init__(C, R, whole.shape[2])
         self.keeping, self.whole = keeping, whole
-        self.running = together([as_first(blank(np, whole.shape[2:]))] * len(C))
 
     def keep(self, at: int, C: Any, Sigma: Any, tau: Any) -> None:
-        assert self.running is not None
+        if self.running is None:
+            self.running = as_first(blank(np, self.whole.shape[2:]))
         mark = Mark(*(value[0] for value in marks(at, at + 1)))
         one = add(backends.get("numpy"), of_chain(self.running, 0), C, mark)
         self.running = as_first(one)
@@ -82,11 +82,12 @@ class BoundedRecord(Record):
         return np.flatnonzero((self.keeping.whole >= first) & (self.keeping.whole < last))
 
     def arrays(self, kept: int) -> dict[str, Any]:
-        assert self.running is not None
         if isinstance(self.whole, np.memmap):
             self.whole.flush()
-        return super().arrays(kept) | {f"running.{name}": value for name, value in self.running._asdict().items()}
+        known = {} if self.running is None else self.running._asdict()  # nothing before the first draw
+        return super().arrays(kept) | {f"running.{name}": value for name, value in known.items()}
 
     def restore(self, stored: dict[str, Any]) -> None:
         super().restore(stored)
-        self.running = Running(*(stored[f"running.{name}"] for name in Running._fields))
+        if "running.mean" in stored:
+            self.running = Running(*(stored[f"running.{name}"] for name in Running._fields))

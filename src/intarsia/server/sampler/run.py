@@ -144,7 +144,8 @@ class Run:
         self.stepper.settle()
         record, folder = self.stepper.record, self.asked.folder
         for i, k in enumerate(self.stepper.chains):
-            if record.running is not None:
+            # On a device all chains come to a look together, and are asked themselves.
+            if record.running is not None and self.asked.engine != "device":
                 np.savez(folder / f"running-{k}-{draws}.npz", **of_chain(record.running, i)._asdict())
             np.save(folder / f"shrinkage-{k}-{draws}.npy", record.kappa[i], allow_pickle=False)
 

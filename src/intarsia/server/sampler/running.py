@@ -9,6 +9,8 @@ rests on the means of batches of BATCH draws.
 Written for any array library: `add` runs inside the compiled loop of an accelerator too.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy as np
 from intarsia.server.sampler.backends.protocol import Array, Backend
 
 BATCH = 25  # draws whose mean is one batch
-CHUNK = 4_000_000  # numbers of each kind worked on at once
+CHUNK = 1_000_000  # numbers of each kind worked on at once
 
 
 class Running(NamedTuple):
@@ -101,15 +103,41 @@ def _end_batch(xp: Any, before: Array, batches: Array, now: Array, n: Array) -> 
     return now, batches + (mean - before) * (mean - now)
 
 
+class Elsewhere:
+    """An array of several chains that lies on an accelerator, chains (the first axis) in one or more parts. It is read row by
+    row, so that a host need not have room for it.
+    """
+
+    def __init__(self, parts: Sequence[Any], fetch: Callable[[Any, int, int], Any]) -> None:
+        self.parts, self._fetch = parts, fetch
+        self.shape = sum(len(part) for part in parts), *parts[0].shape[1:]
+
+    def rows(self, first: int, last: int) -> Any:
+        return np.concatenate([self._fetch(part, first, last) for part in self.parts])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.concatenate([np.asarray(part, dtype=dtype) for part in self.parts])
+
+
+def rows(x: Any, first: int, last: int) -> Any:
+    """Those of features number first … last − 1 of a field of `Running`."""
+    return x.rows(first, last) if isinstance(x, Elsewhere) else x[..., first:last, :]
+
+
+def _in_chunks(runs: Running, of: Callable[..., dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]:
+    """What `of` makes of these fields, for so many features at a time that little memory is needed."""
+    chains, P, Q = runs.mean.shape
+    step = max(1, CHUNK // max(1, chains * Q))
+    parts = [of(*(rows(getattr(runs, name), i, min(P, i + step)) for name in names)) for i in range(0, P, step)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def convergence(runs: Running, draws: int) -> dict[str, Any]:
     """R̂, folded R̂ and effective sample sizes (P, Q) from what each chain (first axis) knows after so many draws.
 
     As in `diagnostics.entries` an entry that never moved has R̂ NaN, one that is not finite NaN everywhere.
     """
-    P = runs.mean.shape[1]
-    step = max(1, CHUNK // max(1, runs.mean[:, 0].size))
-    parts = [_convergence(*(np.asarray(x[..., i : i + step, :]) for x in runs), draws=draws) for i in range(0, P, step)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _in_chunks(runs, partial(_convergence, draws=draws), Running._fields)
 
 
 def _convergence(*fields: Any, draws: int) -> dict[str, Any]:
@@ -145,11 +173,15 @@ def _convergence(*fields: Any, draws: int) -> dict[str, Any]:
     return out
 
 
-def moments(runs: Running, draws: int) -> tuple[Any, Any]:
-    """Mean and standard deviation (P, Q) of all chains' draws together."""
-    mean = runs.mean.mean(axis=0)
-    square = runs.square.sum(axis=0) + draws * np.square(runs.mean - mean).sum(axis=0)
-    return mean, np.sqrt(square / (len(runs.mean) * draws - 1))
+def moments(runs: Running, draws: int) -> dict[str, Any]:
+    """Mean, standard deviation and number of positive values (P, Q) of all chains' draws together."""
+
+    def some(means: Any, square: Any, positive: Any) -> dict[str, Any]:
+        mean = means.mean(axis=0)
+        square = square.sum(axis=0) + draws * np.square(means - mean).sum(axis=0)
+        return {"mean": mean, "sd": np.sqrt(square / (len(means) * draws - 1)), "positive": positive.sum(axis=0)}
+
+    return _in_chunks(runs, some, ("mean", "square", "positive"))
 
 
 def of_chain(runs: Running, k: int) -> Running:

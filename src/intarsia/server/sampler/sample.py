@@ -131,7 +131,7 @@ def _check_gaps(Y: Any, model: Model, engine: str) -> None:
 def _sweep_seconds(made: Plan, engine: str) -> float:
     """A guess, before any sweep is made: for a core of a CPU, or for all chains on a large GPU, with its compiler's minute."""
     if engine == "device" and not backends.on_device().device().startswith("cpu"):
-        return 0.08 + 2.5e-10 * made.rows * made.P if made.wide else 0.03  # as an H200 took
+        return 0.11 + 3e-10 * made.rows * made.P if made.wide else 0.03  # as an H200 took
     size = made.rows * made.Q if made.element else made.rows
     products = made.rows**2 * made.P * (made.Q if made.element else 1) + size**3
     # In single precision a product takes half the time, and what comes with it 20 ms.
@@ -176,9 +176,7 @@ def _summaries(launcher: Launcher, target: int) -> Summaries | None:
         )
     at = keeping.until(target)
     whole = first_draws(launcher.where / "whole.npy", len(at))
-    mean, sd = moments(known, target)
+    found = moments(known, target) | convergence(known, target)
     # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
-    whole += (mean - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
-    found = convergence(known, target)
-    total = len(known.mean) * target
-    return Summaries(keeping.features, mean, sd, known.positive.sum(axis=0), **found, whole=whole, at=at, total=total)
+    whole += (found["mean"] - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
+    return Summaries(features=keeping.features, **found, whole=whole, at=at, total=launcher.chains * target)

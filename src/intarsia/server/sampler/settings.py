@@ -1,5 +1,6 @@
 """What is asked of a run besides its data and its model: how long, from which seed, on what, and who is told of it."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ class Progress:
     rhat: float  # largest over a fixed sample of entries of C and the noise levels; NaN before there are draws
     standing: Standing | None = None  # at the last look, where the run has a target
     until: Until | None = None  # the target
+    at_most: float = math.nan  # seconds left should the whole budget be needed
 
 
 @dataclass(frozen=True)

@@ -331,7 +331,13 @@ class JaxBackend:
 
     @staticmethod
     def sent(shape: tuple[int, int, int], part: Callable[[int, int, int], Any], step: int) -> Array:
-        return jnp.concatenate([jnp.asarray(part(0, i, min(shape[0], i + step))) for i in range(0, shape[0], step)])
+        return sent(shape, lambda i, j: jnp.asarray(part(0, i, j)), step)
+
+    @classmethod
+    def rows(cls, x: Array, first: int, last: int) -> Any:
+        """x[..., first:last, :] on the host; compiled once for all parts of one length."""
+        with cls.precision():
+            return np.asarray(jnp.take(x, first + jnp.arange(last - first), axis=-2))
 
     @staticmethod
     def everywhere(tree: Any) -> Any:
@@ -417,6 +423,15 @@ class JaxBackend:
                 out[name] = values[at : at + size].reshape(spec[name][1])
                 at += size
         return _word(after), out
+
+
+def sent(shape: tuple[int, int, int], part: Callable[[int, int], Array], step: int) -> Array:
+    """Blocks (blocks, k, m) from their columns, a few at a time: the host has room for those alone."""
+    each = []
+    for i in range(0, shape[0], step):
+        columns = part(i, min(shape[0], i + step))
+        each.append(columns.T.reshape(-1, shape[1], shape[2]).block_until_ready())
+    return jnp.concatenate(each)
 
 
 def _divisor(P: int, near: int) -> int:

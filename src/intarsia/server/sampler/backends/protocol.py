@@ -159,9 +159,13 @@ class DeviceBackend(Backend, Protocol):
         ...
 
     def sent(self, shape: tuple[int, int, int], part: Callable[[int, int, int], Any], step: int) -> Array:
-        """The design in blocks (blocks, k, m), each device with its part of every block; `part(number, first, last)` are some
-        blocks of device `number`, at most `step` of which are asked for at once.
+        """The design in blocks (blocks, k, m), each device with its part of every block; `part(number, first, last)` are the
+        columns (m, …) of some blocks of device `number`, at most `step` of which are asked for at once.
         """
+        ...
+
+    def rows(self, x: Array, first: int, last: int) -> Any:
+        """x[..., first:last, :], brought to the host."""
         ...
 
     def everywhere(self, tree: Any) -> Any:

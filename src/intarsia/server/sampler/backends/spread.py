@@ -5,6 +5,7 @@ itself, on the same numbers. So a sweep talks to other devices once per product 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax, shard_map
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from intarsia.server.sampler.backends.jax import JaxBackend
+from intarsia.server.sampler.backends.jax import JaxBackend, sent
 from intarsia.server.sampler.backends.protocol import Array
 
 FEATURES = "features"  # the axis along which the design is cut
@@ -28,10 +29,9 @@ class SpreadBackend(JaxBackend):
         self.P, self.mesh = P, Mesh(np.array(jax.devices()), (FEATURES,))
 
     def sent(self, shape: tuple[int, int, int], part: Callable[[int, int, int], Any], step: int) -> Array:  # type: ignore[override]
-        each = []
+        own, each = (shape[0], shape[1] // self.mesh.size, shape[2]), []
         for lane, device in enumerate(self.mesh.devices):
-            ends = [(i, min(shape[0], i + step)) for i in range(0, shape[0], step)]
-            each.append(jnp.concatenate([jax.device_put(part(lane, *own), device) for own in ends]))
+            each.append(sent(own, partial(_put, part, lane, device), step))
         return jax.make_array_from_single_device_arrays(shape, NamedSharding(self.mesh, BLOCKS), each)
 
     def everywhere(self, tree: Any) -> Any:  # type: ignore[override]
@@ -96,6 +96,10 @@ class SpreadBackend(JaxBackend):
         number = X.shape[0] * X.shape[1]
         filled = jnp.concatenate([x, jnp.zeros((number * self.mesh.size - self.P, *x.shape[1:]), x.dtype)])
         return lax.dynamic_slice_in_dim(filled, lax.axis_index(FEATURES) * number, number)
+
+
+def _put(part: Callable[[int, int, int], Any], lane: int, device: Any, first: int, last: int) -> Array:
+    return jax.device_put(part(lane, first, last), device)
 
 
 def _columns(Xt: Array) -> Array:
