@@ -8,6 +8,7 @@ so opening them never runs code, and a posterior larger than the memory can be s
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,6 +146,28 @@ def first_draws(file: Path, draws: int) -> NDArray[Any]:
             source.seek(there.offset + k * there.strides[0])
             source.readinto(chain)
     return out
+
+
+def recentred(file: Path, draws: int, mean: NDArray[np.float64]) -> NDArray[Any]:
+    """The first draws of each chain, shifted together in the file itself so that their mean is `mean`. They stay there: pages of
+    the map that nobody looks at take no memory.
+    """
+    there = np.load(file, mmap_mode="r+", allow_pickle=False)[:, :draws]
+    each = [(k, i) for k in range(there.shape[0]) for i in range(draws)]
+    shift = mean.copy()
+    for place in each:
+        shift -= np.asarray(there[place], dtype=np.float64) / len(each)
+        let_go(there)
+    for place in each:
+        there[place] += shift.astype(there.dtype)
+        let_go(there)
+    return there
+
+
+def let_go(mapped: Any) -> None:
+    """Pages of a map count as memory once they were touched, until they are let go; what was written goes to the file."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 def write_header(folder: Path, info: Mapping[str, Any], arrays: list[str]) -> None:

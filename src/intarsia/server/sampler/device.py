@@ -17,6 +17,7 @@ import numpy as np
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler import adapt, backends
 from intarsia.server.sampler.backends.protocol import Array, DeviceBackend
+from intarsia.server.sampler.integrated import PANEL
 from intarsia.server.sampler.moves import out_of_blocks
 from intarsia.server.sampler.running import Mark, Running, add, blank
 from intarsia.server.sampler.schedule import Kind, Plan, Sweep
@@ -52,8 +53,8 @@ class Summary(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted; `whole` are the draws of
-    all of C that the stretch was asked for, (chain, slot, P, Q) in single precision, in order.
+    """A stretch of kept draws (chain, draw, …), on the host. C is None when only summaries are wanted; `whole`, still on the
+    device, are the draws of all of C that the stretch was asked for, (chain, slot, P, Q) in single precision, in order.
     """
 
     C: Array
@@ -95,12 +96,12 @@ class Runner:
         be = self.be
         scale = np.asarray(self.data.noise_scale if scale is None else scale)
         states = []
-        for k in range(chains):
-            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
-            own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale, norm2=np.asarray(self.data.norm2))
-            states.append(initial(self.plan, own, rng, found))
         with be.precision():
-            stacked = State(*(be.xp.asarray(np.stack(values)) for values in zip(*states, strict=True)))
+            for k in range(chains):  # one after the other: the host has room for one
+                rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
+                own = self.data._replace(noise_scale=scale[k] if scale.ndim == 2 else scale, norm2=np.asarray(self.data.norm2))
+                states.append([be.xp.asarray(value) for value in initial(self.plan, own, rng, found)])
+            stacked = State(*(be.xp.stack(values) for values in zip(*states, strict=True)))
             tuning, memory = initial_tuning(self.plan), adapt.start(self.plan)
             repeat = lambda x: be.xp.repeat(be.xp.asarray(x)[None], chains, axis=0)  # noqa: E731
             return Chains(stacked, be.tree_map(repeat, tuning), be.tree_map(repeat, memory), be.keys(seed, chains))
@@ -147,7 +148,8 @@ class Runner:
             run = self._get("draw", draws, thin)
             chains, summary, kept = run(self.data, chains, summary, self.be.xp.asarray(first), notes)
             chains = self._checked(chains)
-            return chains, summary, Kept(*(None if x is None else np.asarray(x) for x in kept))
+            host = {name: np.asarray(x) for name, x in kept._asdict().items() if x is not None and name != "whole"}
+            return chains, summary, kept._replace(**host)
 
     def _checked(self, chains: Chains) -> Chains:
         if not (np.isfinite(np.asarray(chains.state.Sigma)).all() and np.isfinite(np.asarray(chains.state.tau)).all()):
@@ -272,7 +274,9 @@ def on_device(plan: Plan, device: str, lanes: int = 1) -> Plan:
     if plan.wide:
         # A look costs as much as a sweep here: to diagonalise a matrix of size m takes most of both.
         block = _block(plan.P, BLOCK_ROWS * plan.rows, lanes)
-        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes)
+        # Without looks a sweep has more places for borderline features: whole panels, about one place per row.
+        places = min(plan.P, max(plan.borderline, -(-plan.rows // PANEL) * PANEL))
+        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes, borderline=places)
     # Borderline features are taken one after the other, which a device does slowly: fewer, where there are few.
     few = plan.borderline if plan.searches else min(16, plan.P)
     if device.startswith("cpu"):

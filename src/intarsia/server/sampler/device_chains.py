@@ -91,7 +91,7 @@ class DeviceChains:
         self.record.add(at, C, Sigma, tau)
         if isinstance(self.record, BoundedRecord):
             for i, slot in enumerate(slots):
-                self.record.whole[:, slot] = np.concatenate([kept.whole[:, i] for kept in parts])
+                self.record.store_whole(slot, np.concatenate([np.asarray(kept.whole[:, i]) for kept in parts]))
         self.sweeps += length * thin
 
     def _length(self, total: int) -> int:

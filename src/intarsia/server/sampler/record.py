@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia.server.results.draws import let_go
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.keeping import Keeping
 from intarsia.server.sampler.running import Mark, Running, add, as_first, blank, marks, of_chain
@@ -75,7 +76,16 @@ class BoundedRecord(Record):
     def put_whole(self, at: int, C: Any) -> None:
         """Store those of the draws number at, at + 1, … (chain, draw, P, Q) that are kept whole."""
         for slot in self.slots(at, at + C.shape[1]):
-            self.whole[:, slot] = C[:, self.keeping.whole[slot] - at]
+            self.store_whole(slot, C[:, self.keeping.whole[slot] - at])
+
+    def store_whole(self, slot: int, C: Any) -> None:
+        """One whole draw of every chain."""
+        self.whole[:, slot] = C
+        let_go(self.whole)
+
+    def add(self, at: int, C: Any, Sigma: Any, tau: Any) -> None:
+        super().add(at, C, Sigma, tau)
+        let_go(self.C)
 
     def slots(self, first: int, last: int) -> Any:
         """Places among the whole draws of those of draws number first … last − 1."""

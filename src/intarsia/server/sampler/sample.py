@@ -13,7 +13,7 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws, first_draws
+from intarsia.server.results.draws import Draws, first_draws, recentred
 from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
@@ -175,8 +175,12 @@ def _summaries(launcher: Launcher, target: int) -> Summaries | None:
             f"most coefficients over all of them only. Ask for {made:,} draws, or use another folder."
         )
     at = keeping.until(target)
-    whole = first_draws(launcher.where / "whole.npy", len(at))
     found = moments(known, target) | convergence(known, target)
     # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
-    whole += (found["mean"] - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
+    file = launcher.where / "whole.npy"
+    if launcher.place.passing:  # nobody goes on from that file
+        whole = recentred(file, len(at), found["mean"])
+    else:
+        whole = first_draws(file, len(at))
+        whole += (found["mean"] - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
     return Summaries(features=keeping.features, **found, whole=whole, at=at, total=launcher.chains * target)
