@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.quoting import Rows, fixed, kept
+from benchmarks.quoting import Rows, Sentence, fixed, kept
 
 DESIGNS = {"independent": "", "ar1": ", neighbours correlated at .9", "blocks": ", blocks of ten at .9"}
 
@@ -55,4 +55,18 @@ def part_rows() -> Iterator[list[str]]:
     yield ["whole sweep", "", *(fixed(value, 0) for value in whole)]
 
 
-ANSWER_QUOTES = [Rows("docs/performance.md", "parts", part_rows), Rows("docs/mixing.md", "answer", answer_rows)]
+def million() -> list[str]:
+    row = kept("million_report")
+    return [f"{row[name]:g}" for name in ("report_seconds", "report_mb", "netcdf_seconds", "netcdf_gb", "extra_host_gb")]
+
+
+ANSWER_QUOTES = [
+    Rows("docs/performance.md", "parts", part_rows),
+    Rows("docs/mixing.md", "answer", answer_rows),
+    Sentence(
+        "docs/performance.md",
+        "responses takes {} s and has {} MB; `posterior.nc` takes {} s and has {} GB with 32 whole draws. "
+        "Both together need {} GB beyond",
+        million,
+    ),
+]

@@ -183,3 +183,13 @@ def test_what_is_not_this_sites_approval_is_named(server: Path, tmp_path: Path) 
     with pytest.raises(FederationError, match="was not signed by the authority whose words"):
         kit.join_finish(clinic, signed / "clinic.signed.zip", told)
     assert not (clinic / "network").exists()
+
+
+def test_engine_processes_calculate_as_the_command_that_starts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of the linear algebra go along, so that the last bits agree; nothing else that might be secret does."""
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("DATABASE_PASSWORD", "xyzzy")
+    seen = kit.environment()
+    assert (seen["OPENBLAS_CORETYPE"], seen["OMP_NUM_THREADS"]) == ("Haswell", "1")
+    assert "xyzzy" not in seen.values()

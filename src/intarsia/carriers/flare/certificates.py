@@ -223,8 +223,10 @@ def package(folder: Path, signed: Path, fingerprint: str, target: Path) -> None:
 
 def environment(**extra: str) -> dict[str, str]:
     """What an engine process may see of the surroundings."""
-    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VIRTUAL_ENV")
-    found = {k: os.environ[k] for k in kept if k in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+    # With other settings of the linear algebra a process would calculate other last bits.
+    found = {k: v for k, v in os.environ.items() if k in kept or k.startswith(("OPENBLAS_", "OMP_", "MKL_"))}
+    found |= {"PYTHONDONTWRITEBYTECODE": "1"}
     # An engine process runs the same intarsia as the command that starts it, also when that is not an installed one.
     home = Path(intarsia.__file__).resolve().parents[1]
     if home not in {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}:

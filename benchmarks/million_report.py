@@ -1,0 +1,76 @@
+"""A posterior of a million features as a report and as netCDF: `python -m benchmarks.million_report`.
+
+The draws are made up (what a bounded run of four chains keeps: draws of 2,200 features, whole draws, sums of every coefficient),
+so that no accelerator is needed. Kept in benchmarks/results/million_report.json: seconds, sizes and host memory.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.child import high_mb
+
+RESULT = Path(__file__).parent / "results" / "million_report.json"
+CHAINS, DRAWS, KEPT, WHOLE, TRUE = 4, 400, 2_200, 8, 100  # the last: features that matter
+
+
+def made_up(P: int, Q: int) -> Any:
+    from intarsia.server.results.draws import Draws
+    from intarsia.server.results.summaries import Summaries
+
+    rng = np.random.default_rng(0)
+    kept = np.sort(rng.choice(P, min(P, KEPT), replace=False))
+    places = np.sort(rng.choice(len(kept), TRUE, replace=False))
+    mean, sd = np.zeros((P, Q)), np.full((P, Q), 0.002)
+    mean[kept[places]], sd[kept[places]] = 0.5 * rng.standard_normal((TRUE, Q)), 0.03
+    C = rng.standard_normal((CHAINS, DRAWS, len(kept), Q)) * sd[kept] + mean[kept]
+    whole = rng.standard_normal((CHAINS, WHOLE, P, Q), dtype=np.float32) * sd.astype(np.float32) + mean.astype(np.float32)
+    positive = np.full((P, Q), CHAINS * DRAWS // 2)
+    positive[kept] = (C > 0).sum(axis=(0, 1))
+    same = {"rhat": 1.002, "rhat_folded": 1.002, "ess_bulk": 1500.0, "ess_tail": 1300.0}
+    known: dict[str, Any] = {name: np.full((P, Q), value) for name, value in same.items()}
+    at = np.arange(WHOLE) * DRAWS // WHOLE
+    sums = Summaries(features=kept, mean=mean, sd=sd, positive=positive, **known, whole=whole, at=at, total=CHAINS * DRAWS)
+    Sigma = np.broadcast_to(np.eye(Q), (CHAINS, DRAWS, Q, Q)) * rng.uniform(0.9, 1.1, (CHAINS, DRAWS, 1, 1))
+    info = {"m": 1000, "warmup": 120, "thin": 1, "seed": 1}
+    return Draws(C, Sigma, np.ones((CHAINS, DRAWS, Q)), np.full(P, 0.99), info, sums)
+
+
+def measure(P: int, Q: int) -> dict[str, Any]:
+    from intarsia.report import render
+    from intarsia.report.gather import gather
+    from intarsia.server.results.posterior import Posterior
+
+    draws = made_up(P, Q)
+    before, began = high_mb(), time.perf_counter()
+    posterior = Posterior.from_draws(draws)
+    page = render(gather(posterior))
+    reported = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        size = posterior.save(Path(folder) / "posterior.nc").stat().st_size
+        saved = time.perf_counter() - began
+    return {
+        "P": P, "Q": Q, "report_seconds": round(reported, 1), "report_mb": round(len(page.encode()) / 1e6, 2),
+        "netcdf_seconds": round(saved, 1), "netcdf_gb": round(size / 1e9, 2),
+        "extra_host_gb": round((high_mb() - before) / 1024, 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="5,000 features, to see that it runs; nothing is kept")
+    args = parser.parse_args()
+    row = measure(5_000 if args.small else 1_000_000, 10)
+    print(json.dumps(row))
+    if not args.small:
+        RESULT.write_text(json.dumps(row) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
