@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 # Column -> what it says, in the order of the table.
 COLUMNS = {
@@ -38,7 +38,7 @@ RESPONSE_COLUMNS = {
     "explained_out_of_sample_before": "the same for rows left out",
     "explained_out_of_sample_after": "the same now",
 }
-_SHOWN = 8  # names in a line
+_SHOWN = 8  # coefficients outside of their interval
 Row = Mapping[str, Any]
 
 
@@ -75,7 +75,7 @@ class Changes:
         """What changed, for a person to read."""
         out = list(self.why)
         for which, words in ((self.gone, "no longer in the fit"), (self.added, "new in the fit")):
-            out += [f"{plural(len(names), what)} {words}: {_some(names)}" for what, names in which.items() if names]
+            out += [f"{plural(len(names), what)} {words}: {some(names)}" for what, names in which.items() if names]
         out += self._of_responses() if self.responses else self._of_features()
         if self.responses and not self.rows:
             return out  # not even a covariate
@@ -87,12 +87,12 @@ class Changes:
 
     def _of_features(self) -> list[str]:
         before, after = set(self.selected_before), set(self.selected_after)
-        out = [f"selected before: {_some(self.selected_before)}; now: {_some(self.selected_after)}"]
+        out = [f"selected before: {some(self.selected_before)}; now: {some(self.selected_after)}"]
         if before == after:
             out.append("the same features are selected")
         for words, names in (("no longer selected", before - after), ("newly selected", after - before)):
             if names:
-                out.append(f"{words}: {_some(sorted(names))}")
+                out.append(f"{words}: {some(sorted(names))}")
         return out
 
     def _of_responses(self) -> list[str]:
@@ -180,7 +180,3 @@ def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:
 
 def _selected(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["feature"] for row in rows if row["selected"]))
-
-
-def _some(names: Sequence[str]) -> str:
-    return (", ".join(names[:_SHOWN]) or "none") + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
