@@ -469,6 +469,7 @@ def test_attack_on_a_sites_folder_and_a_database(capsys, tmp_path):
     assert main([*common, "--query", "visits", "--seconds", "1"]) == 0
     said = capsys.readouterr().out
     assert "rest on 40 subjects held back: by chance they are off by up to 0.10" in said
+    assert "All this is of the table's 7 columns alone." in said
     folder = tmp_path / "clinic"
     main(["site", "init", str(folder), "--name", "clinic", "--table", str(tmp_path / "t.sqlite"), "--query", "visits",
           "--id", "id", "--responses", "y", "--ignore", "x0"])  # fmt: skip

@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     _column_table(f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known", rows)
     print()
     _server_lines(server, table.n)
+    print(f"All this is of the table's {len(columns)} columns alone. In a study the columns of all sites count for membership:")
+    print("intarsia site check, once the study is accepted, or intarsia privacy plan with the numbers of all of them.")
     for finding in verdict.findings:
         print(f"{finding.level:>10}  {one_line(finding.text)}")
     return 0

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from intarsia.progress import clock
 from intarsia.report.assets import LOGO, MONITOR_SCRIPT
-from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.report.html import Html, el, fixed, join, size, table
 from intarsia.report.page import document
 
 _NAMES = {
@@ -150,13 +150,9 @@ def _sites(study: Mapping[str, Any]) -> Html:
         cells: list[Any] = [join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), site["name"]])]
         absent = el("span", "–", class_="note")
         for kind in ("offer", "share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
-            size = site[kind]
-            told = f"✓ {_size(size)}" if size and kind in ("alignment", "sketch") else "✓"  # what is about subjects: how much
-            cells.append(absent if size is None else el("span", told, class_="tag yes", title="received"))
+            count = site[kind]
+            told = f"✓ {size(count)}" if count and kind in ("alignment", "sketch") else "✓"  # what is about subjects: how much
+            cells.append(absent if count is None else el("span", told, class_="tag yes", title="received"))
         cells.append(el("span", "✓", class_="tag yes", title="delivered") if site["delivered"] else absent)
         rows.append(cells)
     return table(head, rows)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
