@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from intarsia.server.study import protocol
 from intarsia.site import given_away, joint_prediction
 from intarsia.site.masks import from_fixed
 from intarsia.site.predict_rules import PredictRules
+from intarsia.site.prediction_gate import Leaving
 from intarsia.site.run_store import RunStore
 from intarsia.wire.coefficients import bind
 from intarsia.wire.prediction import PredictionPart, PredictionSum, add_parts
@@ -56,7 +59,45 @@ def test_unit_matrices_are_refused_as_one_column(rogue: RogueServer) -> None:
     new = new_subjects()
     told = {name: rogue.ask(name, "predict", JUNE, new[name]) for name in NAMES}
     assert {t.words for t in told.values()} <= FIXED_WORDS
-    assert "one of the site's own columns" in rogue.log("mri")[-1]["text"]
+    said = rogue.log("mri")[-1]["text"]
+    assert "one of the site's own columns" in said
+    assert ": mri_0, mri_1. If" in said  # to the site's own operator: the columns of the clinic's responses, and no other
+
+
+def test_a_level_is_refused_by_the_name_of_its_column() -> None:
+    """A level is a value of the table; the refusal names the column alone, and every column once."""
+    labels = ("age", "centre=north", "centre=south", *(f"x{k}" for k in range(9)))
+    units = SimpleNamespace(features=labels, covariates=())
+    model: Any = SimpleNamespace(units=units)
+    empty = np.empty((0, 0))
+    column_of = {"centre=north": "centre", "centre=south": "centre"}
+    leaving = Leaving(model, empty, empty, empty, None, column_of=column_of)
+    near = np.array([label.startswith("centre") for label in labels])
+    assert leaving.named(near) == "centre"
+    assert leaving.named(~near) == "age, x0, x1, x2, x3, x4, x5, x6 and 2 more"
+
+
+def test_values_in_other_units_are_refused_by_the_columns_name(rogue: RogueServer) -> None:
+    rogue.deliver(rogue.kept("coefficients"))
+    new = new_subjects()["mri"].assign(mri_3=1e6)
+    told = rogue.ask("mri", "predict", JUNE, new)
+    assert told.refused
+    assert told.words in FIXED_WORDS
+    said = rogue.log("mri")[-1]["text"]
+    assert "from the study's mean in mri_3. Check" in said
+
+
+def test_too_few_subjects_for_the_sums_are_said(rogue: RogueServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No column is named where too few people tell nothing about any; how many are enough is."""
+    monkeypatch.setattr(given_away, "SUBJECTS_PER_SUM", 11)
+    refuse_one_column(rogue)
+    new = new_subjects(20)["mri"]
+    rogue.deliver(rogue.forged(unit(rogue)))
+    assert rogue.ask("mri", "predict", JUNE, new).refused
+    said = rogue.log("mri")[-1]["text"]
+    assert "20 subjects are too few" in said
+    assert "Predict for" in said
+    assert "mri_" not in said
 
 
 def asking_for(*weights: list[float]) -> dict[str, dict[str, object]]:
@@ -140,10 +181,10 @@ def test_so_many_sums_of_so_few_people_cannot_be_judged() -> None:
     """Chance explains columns where sums are as many as people."""
     rng = np.random.default_rng(0)
     columns = rng.standard_normal((60, 400))
-    assert given_away.largest_share(columns, rng.standard_normal((60, 20))) < 0.8
-    assert given_away.largest_share(columns, rng.standard_normal((60, 21))) == 1.0
-    assert given_away.largest_share(columns, 10 * columns[:, :1]) > 0.999  # ten steps of the rounding are enough
-    assert given_away.largest_share(columns, 0.01 * columns[:, :1]) < 0.01  # below the last digit that leaves
+    assert given_away.shares(columns, rng.standard_normal((60, 20))).max() < 0.8
+    assert given_away.shares(columns, rng.standard_normal((60, 21))).max() == 1.0
+    assert given_away.shares(columns, 10 * columns[:, :1]).max() > 0.999  # ten steps of the rounding are enough
+    assert given_away.shares(columns, 0.01 * columns[:, :1]).max() < 0.01  # below the last digit that leaves
 
 
 def test_a_server_alone_learns_nothing_even_where_sites_allow_one_column(rogue: RogueServer) -> None:

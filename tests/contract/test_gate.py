@@ -465,6 +465,26 @@ def test_the_servers_card_names_the_columns_its_sites_name():
     assert alone["attacks"] == a_card()["attacks"]
 
 
+def test_the_servers_card_does_not_speak_for_sites_whose_cards_it_lacks():
+    from intarsia.cli.privacy import _exposed, _overrides
+
+    sizes = {"n": 5000, "columns": 40, "key_fingerprint": "0f" * 16}
+    some = study_card(study(), **sizes, site_cards=[a_card()])
+    assert some["in_one_sentence"].endswith(
+        "would expose 1 column of the sites whose cards are here, and nothing is known of lab."
+    )
+    assert _exposed(some) == "1: sex; of lab unknown: give all cards (--site-card)"
+    assert _overrides(some) == "few-values (site clinic); of lab unknown"  # not "none"
+    given = facts(own_columns=(column(),))
+    lab = site_card(study(), "lab", given, judge(given, Policy()), Release("0f" * 16, ledger_head=(3, "ab" * 32)))
+    whole = study_card(study(), **sizes, site_cards=[a_card(), lab])
+    assert whole["in_one_sentence"].endswith("a leaked key would expose 1 column.")
+    assert (_exposed(whole), _overrides(whole)) == ("1: sex", "few-values (site clinic)")
+    alone = study_card(study(), **sizes)
+    assert _exposed(alone) == _overrides(alone) == "unknown: give the sites' cards (--site-card)"
+    assert (_exposed(lab), _overrides(lab)) == ("none found", "none")
+
+
 def test_infinity_is_plain_json():
     card = a_card(n=500, m=50, columns=480)
     assert card["information"]["phi_secret_bits"]["upper"] == "infinite"

@@ -452,6 +452,42 @@ def test_attack_command(capsys, tmp_path):
     assert scored["blind_danger"] < report["blind_danger"]
 
 
+def test_attack_on_a_sites_folder_and_a_database(capsys, tmp_path):
+    """What site.toml says of the columns holds; a wrong or missing site of the study is refused, not passed over."""
+    import sqlite3
+
+    import pandas as pd
+
+    data, _ = columns(200)
+    with sqlite3.connect(tmp_path / "t.sqlite") as base:
+        pd.DataFrame(data).to_sql("visits", base, index=False)
+    common = ["privacy", "attack", str(tmp_path / "t.sqlite"), "--id", "id", "--m", "40"]
+    assert main(common) == 2
+    said = capsys.readouterr().err
+    assert "--query of a command" in said
+    assert "There are: visits." in said
+    assert main([*common, "--query", "visits", "--seconds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "rest on 40 subjects held back: by chance they are off by up to 0.10" in said
+    assert "All this is of the table's 7 columns alone." in said
+    folder = tmp_path / "clinic"
+    main(["site", "init", str(folder), "--name", "clinic", "--table", str(tmp_path / "t.sqlite"), "--query", "visits",
+          "--id", "id", "--responses", "y", "--ignore", "x0"])  # fmt: skip
+    plan = tmp_path / "study.toml"
+    main(["study", "new", str(plan), "--id", "s", "--m", "40", "--site", "clinic", "--responses", "clinic=y"])
+    capsys.readouterr()
+    assert main(["privacy", "attack", str(folder), "--study", str(plan), "--seconds", "1", "--json"]) == 0
+    named = {row["name"] for row in json.loads(capsys.readouterr().out)["columns"]}
+    assert "y" in named
+    assert not named & {"x0", "id"}
+    assert main(["privacy", "attack", str(folder), "--study", str(plan), "--id", "id"]) == 2
+    assert "Leave out --id" in capsys.readouterr().err
+    assert main([*common, "--query", "visits", "--study", str(plan)]) == 2
+    assert "Which site of the study is it? Give --site: clinic." in capsys.readouterr().err
+    assert main([*common, "--query", "visits", "--study", str(plan), "--site", "clinik"]) == 2
+    assert "The study has no site 'clinik'" in capsys.readouterr().err
+
+
 def test_ledger_command(capsys, tmp_path):
     assert main(["privacy", "ledger", str(tmp_path)]) == 2
     ledger = Ledger(tmp_path)

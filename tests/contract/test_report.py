@@ -373,6 +373,34 @@ def test_monitor_of_a_running_fit(tmp_path):
     assert chains(tmp_path, 1, later)[0]["silent"] == pytest.approx(300, abs=1)
 
 
+def test_the_monitor_foretells_the_next_look_and_not_the_end():
+    """Chains of a run that ends by itself count to the next look: close to it there is not "0 s left", at it nothing is done."""
+    from intarsia.report.monitor_page import _fit
+
+    def said(sweeps, looks):
+        rows = [
+            {"chain": k, "sweeps": s, "total": 600, "warmup": 500, "silent": None, "left": (600 - s) / 100, "rhat": None}
+            for k, s in enumerate(sweeps)
+        ]
+        return str(_fit({"fit": None, "chains": rows, "looks": looks}))
+
+    before = said([580, 100], looks=True)
+    assert "next look in less than 1 s" in before
+    assert "next look in 5 s" in before
+    assert "580 of 600 sweeps to the next look" in before
+    assert " left" not in before
+    between = said([600, 590], looks=True)
+    assert "ready for the look" in between
+    at = said([600, 600], looks=True)
+    assert at.count("looking whether it has converged") == 2
+    assert not any(word in between + at for word in ("done", " left"))
+    fixed = said([580, 100], looks=False)
+    assert "less than 1 s left" in fixed
+    assert "5 s left" in fixed
+    assert "look" not in fixed
+    assert said([600, 600], looks=False).count("done") == 2
+
+
 def test_monitor_survives_an_unreadable_study(tmp_path):
     (tmp_path / "studies" / "broken").mkdir(parents=True)
     (tmp_path / "studies" / "broken" / "study.toml").write_text("nonsense = <b>", encoding="utf-8")
@@ -519,7 +547,7 @@ def test_the_monitor_names_every_absent_site_outside_the_pill():
     names = [f"hospital-of-the-district-{i}" for i in range(5)]
     steps = [{"step": "alignment", "done": False, "missing": names}]
     study = {"name": "s", "title": "", "id": "s", "run": "ab" * 16, "hash": "cd" * 32, "steps": steps, "aligned": None, "m": 9}
-    study |= {"fit": None, "chains": [], "sites": [], "events": [], "report": False, "left_out": {"mri": 1200}}
+    study |= {"fit": None, "chains": [], "looks": True, "sites": [], "events": [], "report": False, "left_out": {"mri": 1200}}
     met = page({"studies": ["s"], "study": study | {"aligned": 300}}, part=True)
     assert "300 subjects are at all sites; m = 9 sketch rows. Left out, because not all sites have them: 1,200 of mri." in met
     made = page({"studies": ["s"], "study": study}, part=True)

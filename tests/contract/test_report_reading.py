@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from intarsia.privacy.card import in_one_sentence, level, study_card
 from intarsia.privacy.card_page import page
 from intarsia.report.charts import Map, heat, overview
 from intarsia.report.gather import Beside, gather
-from intarsia.report.html import small
+from intarsia.report.html import size, small
 from intarsia.report.language import Language
 from intarsia.report.page import render
 from intarsia.wire.kinds import Back
@@ -47,6 +48,13 @@ def test_effects_are_in_units_where_scales_are_shared() -> None:
     assert "Only the sites know the units" not in text
     value = mean * (10.0, 200.0, 0.5)[q]
     assert f">{value:.3g}<".replace("-", "−") in text
+
+
+def test_small_tables_are_told_in_kilobytes() -> None:
+    """A sketch of 60 rows is not 0.00 MB."""
+    assert [size(count) for count in (2592, 999_940, 1_250_000)] == ["2.6 kB", "999.9 kB", "1.25 MB"]
+    assert "0.00 MB" not in render(replace(material(), site_bytes={"clinic": 2592}))
+    assert "2.6 kB" in render(replace(material(), site_bytes={"clinic": 2592}))
 
 
 def test_an_effect_and_its_interval_have_the_same_decimals() -> None:

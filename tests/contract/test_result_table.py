@@ -179,6 +179,22 @@ def test_a_site_with_responses_alone_gets_a_table_of_them(shared, tmp_path, caps
     assert any("brings no features" in line for line in lines)
 
 
+def test_a_site_with_covariates_and_no_features_is_not_told_that_none_is_selected(shared, tmp_path):
+    from intarsia.cli.site import _write_results
+
+    model = shared[0].models["clinic"]
+    row = {"feature": "age", "role": "covariate", "selected": False}
+
+    class Adjusted(type(model)):
+        def rows(self):
+            return [row]
+
+    lines = _write_results(tmp_path / "clinic.csv", Adjusted(model.coefficients, model.units, model.meaning))[1]
+    assert any(line.endswith("1 coefficient in " + str(tmp_path / "clinic.csv") + ", of covariates: this site brings no features")
+               for line in lines)  # fmt: skip
+    assert not any("of selected features" in line for line in lines)
+
+
 @pytest.mark.parametrize("suffix", ["csv", "xlsx", "tex", "md"])
 def test_the_study_table_by_command(shared, tmp_path, suffix, capsys):
     path = tmp_path / f"results.{suffix}"

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from intarsia.cli import main
+from intarsia.errors import InputError
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 from intarsia.wire.words import to_words
 
@@ -34,6 +36,18 @@ def test_kinds_union_and_scales_stand_in_the_file(tmp_path: Path, capsys: pytest
     assert "Response months: a time to an event up to 24 months; its effects are told as difference in mean survival time" in said
     assert "Response stage: grades in order (none < mild < severe)" in said
     assert "grouped by the responses they have" in said
+
+
+def test_how_long_chains_run_is_not_foretold_where_the_sampler_chooses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1,000 draws are the budget of some problems only."""
+    assert new(tmp_path / "study.toml") == 0
+    assert "\n# draws = …" in (tmp_path / "study.toml").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["study", "new", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "draws kept per chain, at most (default: the sampler's own choice)" in said
 
 
 def test_without_them_the_file_is_as_ever(tmp_path: Path) -> None:
@@ -113,3 +127,19 @@ def test_a_site_that_accepts_hears_of_a_column_that_the_study_does_not_list(
         refused = "would send nothing: study.toml does not list the covariate 'age'" in capsys.readouterr().err
         assert refused == (not listed)
         (tmp_path / "study.toml").unlink()
+
+
+def test_a_column_of_categories_that_the_study_lists_by_its_name_is_told_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    people = "\n".join(f"p{i},{'fm'[i % 2]},{i % 5}" for i in range(40))
+    (tmp_path / "visits.csv").write_text(f"id,sex,asthma\n{people}\n")
+    init = ["site", "init", str(tmp_path / "clinic"), "--name", "clinic", "--table", str(tmp_path / "visits.csv"), "--id", "id"]
+    assert main([*init, "--responses", "asthma", "--covariates", "sex"]) == 0
+    site, table = SiteFolder.load(tmp_path / "clinic").site(), tmp_path / "study.toml"
+    assert new(table, "--covariates", "clinic=sex") == 0
+    with pytest.raises(InputError, match=r"each leaves as a column of its own, sex=…: list 'sex=\*' in study.toml"):
+        site.claimed(Study.load(table), site.table())
+    table.unlink()
+    assert new(table, "--covariates", "clinic=sex=*") == 0
+    site.claimed(Study.load(table), site.table())

@@ -254,6 +254,20 @@ def test_what_cannot_be_used_is_refused_without_naming_a_value(words: str, make:
     assert SECRET not in str(caught.value)
 
 
+def test_the_index_of_pandas_is_no_feature_unless_it_is_named(tmp_path: Path) -> None:
+    """Rows that were sorted or shuffled carry their numbers into a Parquet file; a CSV file has them without a name."""
+    shuffled = pd.DataFrame({"id": list("abcd"), "x": [1.0, 2.0, 4.0, 3.0]}).sample(frac=1, random_state=1)
+    shuffled.to_parquet(tmp_path / "t.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "t.parquet").names
+    assert Table.open(tmp_path / "t.parquet", id="id").features == ["x"]
+    assert Table.open(tmp_path / "t.parquet", id="id", features=["*"]).features == ["x"]
+    by_index = Table.open(tmp_path / "t.parquet", id="__index_level_0__", ignore="id")
+    assert sorted(map(str, by_index.ids())) == ["0", "1", "2", "3"]
+    shuffled.to_csv(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="index=False in pandas"):
+        Table.open(tmp_path / "t.csv", id="id")
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.csv", "t.npy", "t.csv.gz", "t.txt"])
 def test_broken_files_are_our_error_and_quote_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(f"a,b\n1,2\n{SECRET},{SECRET},{SECRET}\n".encode())

@@ -213,7 +213,7 @@ def test_monitor_follows_a_study(browser, tmp_path):
         (where / "checkpoint" / f"progress-{k}.json").write_text(
             json.dumps({"chain": k, **progress, **moments}), encoding="utf-8"
         )
-    until(lambda: "30 s left" in live.text and "R̂ so far" in live.text)
+    until(lambda: "next look in 30 s" in live.text and "R̂ so far" in live.text)
     meters = browser.execute_script("return [...document.querySelectorAll('progress')].map(p => p.value)")
     assert meters == pytest.approx([0.5, 0.5])
     monitor.close()

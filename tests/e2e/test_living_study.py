@@ -26,6 +26,7 @@ from intarsia.site.identity import Identity
 from intarsia.site.predict_rules import PredictRules
 from intarsia.site.site import Site
 from intarsia.site.site_ledger import open_ledger
+from intarsia.wire.changes import RESPONSE_COLUMNS, Changes
 from intarsia.wire.messages import join
 from intarsia.wire.study import Study
 
@@ -377,6 +378,33 @@ def test_a_site_leaves_by_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert table["after"].notna().all()
     run("study", "status", out)
     assert "left after having sent: mri\ncomplete" in capsys.readouterr().out
+
+
+def test_changes_at_a_site_of_responses_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not told which features are selected, so "none" would not be true; its responses are compared."""
+    tables = frames()
+    tables["clinic"] = tables["clinic"][["id", *RESPONSES["clinic"]]]
+    parties = ByFiles(tmp_path, tables)
+    out = parties.go(parties.study())
+    run("site", "leave", tmp_path / "mri", "-o", tmp_path / "mri.leave")
+    run("study", "leave", out, tmp_path / "mri.leave", "--workers", 1)
+    parties.deliver(out, ("clinic", "lab"), "--left", out / "leave" / "mri.leave")
+    capsys.readouterr()
+    run("site", "changes", tmp_path / "clinic", "-o", tmp_path / "changes.csv")
+    said = capsys.readouterr().out
+    assert "this site brings no features" in said
+    assert "none" not in said
+    assert "of 0 coefficients" not in said
+    assert "alt: features of all sites selected for it: " in said
+    assert "share explained in rows left out: " in said
+    assert "2 responses side by side" in said
+    table = pd.read_csv(tmp_path / "changes.csv")
+    assert list(table.columns) == list(RESPONSE_COLUMNS)
+    assert table["response"].tolist() == ["alt", "ast"]
+    run("site", "changes", tmp_path / "clinic", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert [row["response"] for row in told["responses"]] == ["alt", "ast"]
+    assert Changes.from_dict(told).responses == told["responses"]
 
 
 # A site joins.

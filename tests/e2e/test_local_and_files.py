@@ -229,6 +229,9 @@ def test_a_study_by_files_gives_the_same_result(result, tmp_path: Path, capsys) 
     with pytest.raises(FederationError, match="lacks the sketch of lab"):
         main(["--debug", "fit", str(tmp_path / "clinic.sketch"), str(tmp_path / "mri.sketch"),
               "--study", str(tmp_path / "study.toml"), "-o", str(out)])  # fmt: skip
+    capsys.readouterr()
+    run("study", "status", out)  # what the sites did among themselves is not waited for
+    assert "next: sketch" in capsys.readouterr().out
     run("fit", tmp_path / "lab.sketch", "-o", out)
     for name in NAMES:
         run("site", "receive", tmp_path / name, StudyFolder.open(out).file("coefficients", name),

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def _new_run(args: argparse.Namespace, reason: str) -> str:
 
 def run_changes(args: argparse.Namespace) -> None:
     from intarsia.cli.site import both
-    from intarsia.wire.changes import COLUMNS
+    from intarsia.wire.changes import COLUMNS, RESPONSE_COLUMNS
     from intarsia.wire.table_files import write_table
 
     site, study = both(args)
@@ -201,8 +202,10 @@ def run_changes(args: argparse.Namespace) -> None:
         )
     lines = [one_line(line) for line in found.lines()]
     if args.out is not None:
-        write_table(args.out, found.rows, list(COLUMNS))
-        lines.append(f"wrote {args.out}: {len(found.rows):,} coefficients side by side")
+        alone = bool(found.responses) and not found.rows  # without a column that has coefficients
+        rows, columns = (found.responses, RESPONSE_COLUMNS) if alone else (found.rows, COLUMNS)
+        write_table(args.out, rows, list(columns))
+        lines.append(f"wrote {args.out}: {plural(len(rows), 'response' if alone else 'coefficient')} side by side")
     emit(args, found.as_dict(), lines)
 
 
@@ -210,7 +213,7 @@ def compared(site: Any, study: Any) -> Any:
     """This site's fit beside the earlier one: before a site left, or of the run that this one replaces; None without one."""
     from intarsia.errors import FederationError
     from intarsia.site.departed import left
-    from intarsia.wire.changes import compare
+    from intarsia.wire.changes import compare, compare_responses
 
     now, before = site.model(study), site.earlier_model(study)
     gone, counts = left(site, study), site.heard(study)
@@ -226,7 +229,12 @@ def compared(site: Any, study: Any) -> Any:
         except FederationError:
             before = None
         why.append(f"run {study.run[:8]}… replaces an earlier one" + (f", because of {study.reason}" if study.reason else ""))
-    return None if before is None else compare(before.rows(), now.rows(), why)
+    if before is None:
+        return None
+    found = compare(before.rows(), now.rows(), why)
+    if before.units.features or now.units.features:
+        return found
+    return replace(found, responses=compare_responses(before.response_rows(), now.response_rows()))
 
 
 def _accepted(site: Any, study_hash: str) -> Any:

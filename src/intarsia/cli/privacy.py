@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -217,7 +216,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _card(args: argparse.Namespace) -> int:
-    from intarsia.privacy.card import exposed_names, verify
+    from intarsia.privacy.card import verify
     from intarsia.privacy.card_page import page
 
     if bool(args.card) == bool(args.study):
@@ -242,12 +241,15 @@ def _card(args: argparse.Namespace) -> int:
         ["bits, Φ secret", " to ".join(dict.fromkeys(_short(bits[end]) for end in ("lower", "upper")))],
         ["Φ known", card["information"]["phi_known"]],
         ["membership AUC", _short(attacks["membership_auc"])],
-        ["exposed columns", _some(exposed_names(card), card)],
-        ["overrides", ", ".join(o["rule"] for o in card.get("overrides", ())) or "none"],
+        ["exposed columns", _exposed(card)],
+        ["overrides", _overrides(card)],
         ["differential privacy", _formal((card["differential_privacy"] or {}).get("against_server"))],
     ]
     print(one_line(str(card["in_one_sentence"])))
     grid("privacy card", ["", ""], rows)
+    for path in (args.out if args.study else None, args.html):
+        if path:
+            print(f"wrote {path}")
     return 0
 
 
@@ -255,13 +257,28 @@ def _short(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _some(names: Sequence[str], card: Any, most: int = 12) -> str:
-    """Exposed columns; of a server's card without the sites' own cards nothing is known about them."""
-    if not names:
-        return (
-            "unknown: give the sites' cards (--site-card)" if card["made_by"] == "server" and not card["sites"] else "none found"
-        )
-    return f"{len(names)}: " + ", ".join(names[:most]) + (f" and {len(names) - most} more (--json)" if len(names) > most else "")
+def _exposed(card: Any, most: int = 12) -> str:
+    """Exposed columns; of a server's card nothing is known about those of sites whose own cards are not given."""
+    from intarsia.privacy.card import exposed_names, without_card
+
+    names, absent = exposed_names(card), without_card(card)
+    if absent and not card["sites"]:
+        return "unknown: give the sites' cards (--site-card)"
+    more = f" and {len(names) - most} more (--json)" if len(names) > most else ""
+    found = f"{len(names)}: {', '.join(names[:most])}{more}" if names else "none found"
+    return found + (f"; of {', '.join(absent)} unknown: give all cards (--site-card)" if absent else "")
+
+
+def _overrides(card: Any) -> str:
+    """Exceptions to the gate's rules: of a site's card its own, of the server's those on the sites' cards."""
+    from intarsia.privacy.card import without_card
+
+    absent = without_card(card)
+    if absent and not card["sites"]:
+        return "unknown: give the sites' cards (--site-card)"
+    found = [str(o["rule"]) for o in card.get("overrides", ())]
+    found += [f"{o['rule']} ({site['site']})" for site in card.get("sites", ()) for o in site["overrides"]]
+    return (", ".join(found) or "none") + (f"; of {', '.join(absent)} unknown" if absent else "")
 
 
 def _ledger(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from intarsia.cli.show import grid, print_json
@@ -10,8 +11,10 @@ from intarsia.errors import InputError
 from intarsia.wire.plain import one_line
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
-EPILOG = """example:
+EPILOG = """examples:
   intarsia privacy attack clinic.csv --id patient --responses hba1c --m 200
+  intarsia privacy attack clinic --study study.toml                # a site's folder: columns and rules as its site.toml has them
+  intarsia privacy attack records.duckdb --query visits --id patient --m 200
   intarsia privacy attack clinic.csv --id patient --study study.toml --key study.key --site clinic --json
 
 Without --key a throw-away key is used: Φ then has the same law as the real one. Nothing leaves this machine.
@@ -25,7 +28,8 @@ columns of the table:
 
 
 def register(a: argparse.ArgumentParser) -> None:
-    a.add_argument("table", help="CSV or Parquet file")
+    a.add_argument("table", help="a site's folder, or a table as site.toml may name one: a file or a database")
+    a.add_argument("--query", help="of a database: one SELECT, or the name of a table")
     a.add_argument("--id", help="the id column")
     a.add_argument("--features", nargs="+", help="feature columns or patterns (default: all the others)")
     a.add_argument("--responses", nargs="+", default=(), help="response columns or patterns")
@@ -34,7 +38,7 @@ def register(a: argparse.ArgumentParser) -> None:
         "--missing", choices=("error", "mean"), default="error", help="what to do with missing values (default %(default)s)"
     )
     a.add_argument("--study", help="study.toml: takes m, kind and precision from it")
-    a.add_argument("--site", default="site", help="this site's name in study.toml")
+    a.add_argument("--site", help="this site's name in study.toml (default: that of the site's folder)")
     a.add_argument("--m", type=int, help="sketch rows, when there is no study file")
     a.add_argument("--kind", choices=SKETCH_KINDS, default="orthonormal", help="law of Φ (default %(default)s)")
     a.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the numbers that leave (default %(default)s)")
@@ -48,27 +52,22 @@ def run(args: argparse.Namespace) -> int:
     from intarsia.privacy.gate import facts_table, judge
     from intarsia.privacy.policy import Policy
     from intarsia.site.data.columns import profile
-    from intarsia.site.data.table import Table
-    from intarsia.site.data.table_rules import TableRules
     from intarsia.site.key import SketchKey
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.self_attack import attack_as_server, attack_columns
     from intarsia.site.sketch.terms import SketchTerms
     from intarsia.wire.study import Study
 
-    table = Table.open(
-        args.table,
-        id=args.id,
-        features=args.features,
-        responses=args.responses,
-        ignore=args.ignore,
-        rules=TableRules(missing=args.missing),
-    )
+    table, name = _table(args)
     policy = Policy()
     if args.study:
         study = Study.load(args.study)
-        policy, terms = Policy.of_study(study.privacy), SketchTerms.of(study, args.site or "site")
-        args.transform = args.transform or next((s.transform for s in study.sites if s.name == args.site), None)
+        name = args.site or name
+        if name not in study.names:
+            told = "Which site of the study is it?" if name is None else f"The study has no site {name!r}."
+            raise InputError(f"{told} Give --site: {', '.join(study.names)}.")
+        policy, terms = Policy.of_study(study.privacy), SketchTerms.of(study, name)
+        args.transform = args.transform or study.site(name).transform
     elif args.m is not None:
         terms = SketchTerms("self-attack", os.urandom(8).hex(), args.m, args.kind, args.precision)
     else:
@@ -92,10 +91,33 @@ def run(args: argparse.Namespace) -> int:
         return print_json({"columns": rows, "server": server.as_dict(), **verdict.as_dict()})
     _column_table(f"{terms.kind} sketch, n = {table.n}, m = {terms.m}: columns most exposed if Φ is known", rows)
     print()
-    _server_lines(server)
+    _server_lines(server, table.n)
+    print(f"All this is of the table's {len(columns)} columns alone. In a study the columns of all sites count for membership:")
+    print("intarsia site check, once the study is accepted, or intarsia privacy plan with the numbers of all of them.")
     for finding in verdict.findings:
         print(f"{finding.level:>10}  {one_line(finding.text)}")
     return 0
+
+
+def _table(args: argparse.Namespace) -> tuple[Any, str | None]:
+    """The table, and the site's name where it is known: a site's folder says both."""
+    from intarsia.site.data.open import Queried
+    from intarsia.site.data.table import Table
+    from intarsia.site.data.table_rules import TableRules
+    from intarsia.site.site_folder import SiteFolder
+
+    if (Path(args.table) / "site.toml").is_file():
+        given = [f"--{name}" for name in ("query", "id", "features", "responses", "ignore") if getattr(args, name)]
+        given += ["--missing"] if args.missing != "error" else []
+        if given:
+            raise InputError(
+                f"{args.table} is a site's folder, and its site.toml says the columns. Leave out {', '.join(given)}."
+            )
+        site = SiteFolder.load(Path(args.table)).site()
+        return site.table(), site.name
+    columns = {"features": args.features, "responses": args.responses, "ignore": args.ignore}
+    source = args.table if args.query is None else Queried(args.table, args.query)
+    return Table.open(source, id=args.id, **columns, rules=TableRules(missing=args.missing)), None
 
 
 def _column_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -114,7 +136,9 @@ def _column_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"… and {len(exposed) - 40} more (--json lists all)")
 
 
-def _server_lines(server: Any) -> None:
+def _server_lines(server: Any, n: int) -> None:
+    from intarsia.site.self_attack import by_chance
+
     def value(x: float | None) -> str:
         return "-" if x is None else f"{x:.3f}"
 
@@ -130,6 +154,9 @@ def _server_lines(server: Any) -> None:
         ["columns of Φ found blind (ICA)", "0", count(server.blind)],
     ]
     grid("what the server could do without Φ", ["attack", "expected", "measured"], rows)
+    if server.membership_known_sigma is not None:
+        outside, off = by_chance(n)
+        print(f"The measured AUCs rest on {outside} subjects held back: by chance they are off by up to {off:.2f}.")
     if server.reason:
         print(server.reason)
     print()

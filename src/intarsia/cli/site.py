@@ -274,7 +274,8 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
     if rows:
         write_table(out, written, list(rows[0]))
         told["file"] = str(out)
-        lines.append(f"{plural(len(written), 'coefficient')} in {out}; {len(picked)} of selected features")
+        of = f"; {len(picked)} of selected features" if model.units.features else ", of covariates: this site brings no features"
+        lines.append(f"{plural(len(written), 'coefficient')} in {out}{of}")
     if responses:
         beside = out.with_name(f"{out.stem}-responses{out.suffix}") if rows else out
         write_table(beside, responses)

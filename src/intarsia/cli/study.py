@@ -10,7 +10,7 @@ from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
-from intarsia.wire.defaults import CHAINS, DRAWS
+from intarsia.wire.defaults import CHAINS
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import one_line
 from intarsia.wire.schema import Checker, check_name
@@ -52,7 +52,11 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *; SITE= for none)"
     )
     new.add_argument(
-        "--covariates", action="append", default=[], metavar="SITE=A,B", help="columns to adjust for, never selected"
+        "--covariates",
+        action="append",
+        default=[],
+        metavar="SITE=A,B",
+        help="columns to adjust for, never selected; one of categories as 'sex=*'",
     )
     new.add_argument(
         "--gram", action="store_true", help="no sketch: the exact Gram matrix, by three holders of shares (docs/gram.md)"
@@ -322,7 +326,7 @@ def _some(labels: tuple[str, ...], most: int = 6) -> str:
 
 # How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).
 LENGTH = {
-    "draws": ("draws kept per chain, at most", str(DRAWS)),
+    "draws": ("draws kept per chain, at most", "…"),
     "chains": ("number of chains", str(CHAINS)),
     "warmup": ("sweeps per chain before any is kept", "…"),
     "thin": ("sweeps per kept draw", "…"),

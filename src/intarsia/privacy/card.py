@@ -152,6 +152,14 @@ def exposed_names(card: Mapping[str, Any]) -> list[str]:
     return own + [str(name) for site in card.get("sites", ()) for name in site["exposed_columns"]]
 
 
+def without_card(card: Mapping[str, Any]) -> list[str]:
+    """Of the server's card the sites whose own cards are not part of it: what of theirs is exposed is not known here."""
+    if card["made_by"] != "server":
+        return []
+    known = {str(site["site"]) for site in card["sites"]}
+    return [name for name in card["parties"]["sites"] if f"site {name}" not in known]
+
+
 def in_one_sentence(card: Mapping[str, Any]) -> str:
     """What a person who reads nothing else must know."""
     sketch, columns = card["sketch"], card["columns"]["at_server"]
@@ -174,8 +182,11 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
         if count
         else "a leaked key exposes no column whole"
     )
-    if card["made_by"] == "server" and not card["sites"]:
+    absent = without_card(card)
+    if absent and not card["sites"]:
         leak = "which columns a leaked key would expose stands on the sites' own cards"
+    elif absent:
+        leak += f" of the sites whose cards are here, and nothing is known of {', '.join(absent)}"
     return f"{text}; {_taken_part(card['attacks']['membership_auc'])}; {leak}."
 
 

@@ -100,6 +100,11 @@ def fixed(value: float, places: int = 2) -> str:
     return (out if float(out) else out.removeprefix("-")).replace("-", "−")
 
 
+def size(count: float) -> str:
+    """Bytes as a person says them."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
 def about(value: float) -> str:
     """An expected number of mistakes, no more precise than it is."""
     return "fewer than 0.1" if value < 0.1 else f"about {value:.1f}"

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from intarsia.progress import clock
 from intarsia.report.assets import LOGO, MONITOR_SCRIPT
-from intarsia.report.html import Html, el, fixed, join, table
+from intarsia.report.html import Html, el, fixed, join, size, table
 from intarsia.report.page import document
 
 _NAMES = {
@@ -97,23 +97,19 @@ def _fit(study: Mapping[str, Any]) -> Html | None:
     if not any(row["total"] for row in chains):
         return None
     rows = []
+    together = all(row["total"] and row["sweeps"] >= row["total"] for row in chains)
     for row in chains:
         share = row["sweeps"] / row["total"] if row["total"] else 0.0
-        state = (
-            "waiting" if not row["total"] else "warm-up" if row["sweeps"] < row["warmup"] else "sampling" if share < 1 else "done"
-        )
-        if row["silent"] is not None:
-            state = f"no news for {clock(row['silent'])}"
-        left = "" if row["left"] is None or share >= 1 else f"{clock(row['left'])} left"
         meter = el("progress", f"{share:.0%}", max=1, value=f"{share:.4f}", aria_label=f"chain {row['chain'] + 1}")
+        to = "sweeps to the next look" if study["looks"] else "sweeps"
         rows.append(
             [
                 f"chain {row['chain'] + 1}",
                 meter,
                 f"{share:.0%}",
-                f"{row['sweeps']:,} of {row['total']:,} sweeps" if row["total"] else "",
-                state,
-                left,
+                f"{row['sweeps']:,} of {row['total']:,} {to}" if row["total"] else "",
+                _doing(row, study["looks"], together),
+                _left(row, study["looks"]),
             ]
         )
     rhat = next((row["rhat"] for row in chains if row["rhat"] is not None), None)
@@ -122,7 +118,28 @@ def _fit(study: Mapping[str, Any]) -> Html | None:
         if rhat is None
         else f"Largest R̂ so far, over the watched entries: {fixed(rhat, 3)}."
     )
+    if study["looks"]:
+        words += " At each look the run ends if it has converged."
     return el("section", el("h2", "Chains"), table([], rows), el("p", words))
+
+
+def _doing(row: Mapping[str, Any], looks: bool, together: bool) -> str:
+    """What a chain does; `together`: all chains have come as far as they were asked to."""
+    if row["silent"] is not None:
+        return f"no news for {clock(row['silent'])}"
+    if not row["total"]:
+        return "waiting"
+    if row["sweeps"] < row["total"]:
+        return "warm-up" if row["sweeps"] < row["warmup"] else "sampling"
+    return "done" if not looks else "looking whether it has converged" if together else "ready for the look"
+
+
+def _left(row: Mapping[str, Any], looks: bool) -> str:
+    """The time to the end or, where the run ends by itself, to the next look: how many follow nobody knows."""
+    if row["left"] is None or row["sweeps"] >= row["total"]:
+        return ""
+    time = clock(row["left"]) if row["left"] >= 1 else "less than 1 s"
+    return f"next look in {time}" if looks else f"{time} left"
 
 
 def _sites(study: Mapping[str, Any]) -> Html:
@@ -133,13 +150,9 @@ def _sites(study: Mapping[str, Any]) -> Html:
         cells: list[Any] = [join([el("span", "", class_=f"swatch s{i % 8}", aria_hidden="true"), site["name"]])]
         absent = el("span", "–", class_="note")
         for kind in ("offer", "share", "confirmation", "alignment", "sketch") if agreed else ("alignment", "sketch"):
-            size = site[kind]
-            told = f"✓ {_size(size)}" if size and kind in ("alignment", "sketch") else "✓"  # what is about subjects: how much
-            cells.append(absent if size is None else el("span", told, class_="tag yes", title="received"))
+            count = site[kind]
+            told = f"✓ {size(count)}" if count and kind in ("alignment", "sketch") else "✓"  # what is about subjects: how much
+            cells.append(absent if count is None else el("span", told, class_="tag yes", title="received"))
         cells.append(el("span", "✓", class_="tag yes", title="delivered") if site["delivered"] else absent)
         rows.append(cells)
     return table(head, rows)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

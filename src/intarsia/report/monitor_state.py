@@ -61,6 +61,7 @@ def study_state(path: Path, now: float | None = None) -> dict[str, Any]:
         "aligned": _aligned(folder),
         "left_out": _left_out(folder),
         "chains": [] if fit is not None else chains(path / "checkpoint", study.fit.chains, now),
+        "looks": study.fit.until == "converged",  # chains then count to the next look at convergence, not to their end
         "fit": fit,
         "report": (path / "posterior.nc").is_file() and fit is not None,
         "events": [_event(e) for e in read_events(path)[-SHOWN:]],
@@ -86,7 +87,7 @@ def _left_out(folder: StudyFolder) -> dict[str, int]:
 
 
 def chains(checkpoint: Path, expected: int, now: float | None = None) -> list[dict[str, Any]]:
-    """Progress of every chain, with the time left and the R̂ of all together so far."""
+    """Progress of every chain, with the time left to its `total` and the R̂ of all together so far."""
     now = time.time() if now is None else now
     seen: list[dict[str, Any]] = []
     for k in range(expected):

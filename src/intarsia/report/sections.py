@@ -5,7 +5,7 @@ from typing import Any
 
 from intarsia.privacy.card import level
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, number, short, table
+from intarsia.report.html import Html, el, join, number, short, size, table
 from intarsia.report.svg import Scale, figure, label, rect, tip
 from intarsia.wire.plain import plural
 
@@ -34,8 +34,8 @@ def asked(m: Material) -> Html:
     table_rows: list[list[Any]] = []
     for i, site in enumerate(sites):
         names = [m.responses[q] for q, s in enumerate(m.response_sites) if s == site]
-        sent = f"{m.site_bytes[site] / 1e6:.2f} MB" if site in m.site_bytes else "–"
-        held = f"{n * sum(counts[site]) * 8 / 1e6:.2f} MB" if n else "–"
+        sent = size(m.site_bytes[site]) if site in m.site_bytes else "–"
+        held = size(n * sum(counts[site]) * 8) if n else "–"
         shown = ", ".join(short(name, 30) for name in names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         table_rows.append(
             [

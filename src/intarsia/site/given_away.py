@@ -171,17 +171,22 @@ def _some_of(count: int) -> Iterator[tuple[int, ...]]:
     return (some for size in sizes for some in combinations(range(count), size))
 
 
-def largest_share(values: Array, told: Array) -> float:
-    """How much of any column the sums told about these subjects, in steps of the rounding, explain (R²)."""
+def too_few(values: Array, told: Array) -> bool:
+    """Are there too few subjects for so many sums?"""
+    return bool(values.shape[1] and told.shape[1]) and len(values) < SUBJECTS_PER_SUM * told.shape[1]
+
+
+def shares(values: Array, told: Array) -> Array:
+    """How much of each column the sums told about these subjects, in steps of the rounding, explain (R²)."""
     if not values.shape[1] or not told.shape[1]:
-        return 0.0
-    if len(values) < SUBJECTS_PER_SUM * told.shape[1]:
-        return 1.0
+        return np.zeros(values.shape[1])
+    if too_few(values, told):
+        return np.ones(values.shape[1])
     basis, sizes, _ = np.linalg.svd(told - told.mean(axis=0), full_matrices=False)
     seen = sizes**2 / (sizes**2 + len(told) * ROUNDING)  # of each direction; the rest is lost in the rounding
     off = values - values.mean(axis=0)
     length = (off**2).sum(axis=0)
-    return float(np.max(seen @ (basis.T @ off) ** 2 / np.where(length > 0, length, np.inf), initial=0.0))
+    return np.asarray(seen @ (basis.T @ off) ** 2 / np.where(length > 0, length, np.inf))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ it, and a request's name is answered for one digest and one set of values only.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from intarsia.site.run_store import alone
 from intarsia.site.site_ledger import open_ledger
 from intarsia.site.table_settings import for_new_subjects
 from intarsia.site.withdrawal import refuse_withdrawn
+from intarsia.wire.plain import some
 from intarsia.wire.prediction import PredictionPart, PredictionSum, Request
 from intarsia.wire.schema import check_name
 from intarsia.wire.study import Study
@@ -54,6 +56,7 @@ class NewSubjects:
     tokens: Tokens
     table: Table
     plain: Array | None = None
+    column_of: Mapping[str, str] = field(default_factory=dict)  # the table's column by a column's label, where that is a level
 
 
 def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
@@ -75,7 +78,7 @@ def _part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes
     step = steps(exact, rules.digits)
     people = None if site.folder is None else open_ledger(site.folder).token_of_each(new.table.ids()[new.tokens.rows])
     plain, scores = (None, "") if new.plain is None else (np.hstack([new.plain, new.Z]), study.folder_name)
-    leaving = Leaving(model, np.hstack([new.X, new.Z]), rounded(exact, step), step, people, plain, scores)
+    leaving = Leaving(model, np.hstack([new.X, new.Z]), rounded(exact, step), step, people, plain, scores, new.column_of)
     note: dict[str, Any] = {"digits": rules.digits, "loosened": rules.loosened, "owners": {}}
     owners = {owner: _at(asked, model, owner) for owner in dict.fromkeys(asked.owners.values()) if owner != site.name}
     parts, told = {}, {}
@@ -127,15 +130,17 @@ def _own_part(model: SiteModel, new: NewSubjects) -> Array:
     return np.clip(np.nan_to_num(values), -LARGEST_PART, LARGEST_PART)
 
 
-def _check_units(model: SiteModel, X: Array, Z: Array) -> None:
+def _check_units(model: SiteModel, X: Array, Z: Array, column_of: Mapping[str, str]) -> None:
     """Refuse values far from all that the study had, whatever the coefficients are."""
-    u = model.units
-    for values, mean, scale in ((X, u.x_mean, u.x_scale), (Z, u.z_mean, u.z_scale)):
-        if values.size and not (np.abs((values - mean) / scale) < LARGEST_VALUE).all():
-            raise InputError(
-                f"A new subject's value is more than {LARGEST_VALUE:g} standard deviations from the study's mean. Check the new "
-                "subjects' columns for values in other units than in the study."
-            )
+    u, far = model.units, list[str]()
+    for values, mean, scale, labels in ((X, u.x_mean, u.x_scale, u.features), (Z, u.z_mean, u.z_scale, u.covariates)):
+        near = np.abs((values - mean) / scale).max(axis=0, initial=0.0) < LARGEST_VALUE
+        far += [column_of.get(label, label) for label, fine in zip(labels, near.tolist(), strict=True) if not fine]
+    if far:
+        raise InputError(
+            f"A new subject's value is more than {LARGEST_VALUE:g} standard deviations from the study's mean in "
+            f"{some(list(dict.fromkeys(far)))}. Check whether the new subjects' values are in other units than in the study."
+        )
 
 
 def _others(site: "Site", study: Study, asked: Request, message: PredictionSum, shape: tuple[int, ...]) -> Array:
@@ -206,8 +211,8 @@ def _read(site: "Site", study: Study, model: SiteModel, request: str, data: Any,
     scores, plain = site.run_store(study).get(SCORES_FILE), None
     if scores is not None:
         plain, X = X, Scores.from_bytes(scores).apply(X, units.features)
-    _check_units(model, X, Z)
-    return NewSubjects(X, Z, tokens, table, plain)
+    _check_units(model, X, Z, column)
+    return NewSubjects(X, Z, tokens, table, plain, column)
 
 
 def _pair_secrets(site: "Site", study: Study, asked: Request, owner: str) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """What a site lets its part of a prediction tell one owner of responses: the rules, and the record of what was told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from intarsia.site.prediction import SiteModel
 from intarsia.site.rank_normal import FILE as SCORES_FILE
 from intarsia.site.rank_normal import Scores
 from intarsia.site.site_ledger import open_ledger
+from intarsia.wire.plain import some
 from intarsia.wire.study import Study
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Leaving:
     steps, and who the subjects are to this site's ledger (None for a site without a folder, which remembers nothing).
 
     Where the study asked for normal scores, `columns` are these, `scores` names the run folder that has them, and `plain` are the
-    columns in their own units.
+    columns in their own units. `column_of` has the table's own name of a column that stands for one of its levels.
     """
 
     model: SiteModel
@@ -40,6 +41,12 @@ class Leaving:
     people: NDArray[np.uint64] | None = field(repr=False)
     plain: Array | None = field(default=None, repr=False)
     scores: str = ""
+    column_of: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def named(self, here: NDArray[np.bool_]) -> str:
+        """Some columns by their names in the site's table, for its own operator: no level, because that is a value."""
+        labels = [label for label, there in zip(given_away.columns_of(self.model), here, strict=True) if there]
+        return some(list(dict.fromkeys(self.column_of.get(label, label) for label in labels)))
 
 
 def check_number(site: "Site", study: Study, n: int) -> None:
@@ -94,20 +101,31 @@ def judge(site: "Site", study: Study, leaving: Leaving, party: str, responses: l
     known = np.hstack([now.sums(values, labels), known])
     spreads = [spread for one, then in [(now, values), *earlier] for spread in one.in_spreads(then, labels)]
     known = np.hstack([known, given_away.told_by_spreads(spreads, known, study.predict.max_column_share)])
-    share = max(
-        given_away.largest_share(values, known),
-        _of_sizes(leaving, responses, [one.sums_of_sizes(then, labels) for one, then in earlier]),
-    )
-    most = study.predict.max_column_share
+    of_sizes = _spreads(leaving, responses, [one.sums_of_sizes(then, labels) for one, then in earlier])
+    shares = np.maximum(given_away.shares(values, known), given_away.shares(_sizes(leaving), of_sizes))
+    share, most = float(np.max(shares, initial=0.0)), study.predict.max_column_share
     if share > most and rules.one_column == "refuse":
-        raise PrivacyError(
-            "What this site's part of the prediction tells one owner of responses, together with what earlier fits told it about "
-            "the same subjects, is nearly one of the site's own columns, so it would hand that column over "
-            f"(R² above {most:g}); or there are fewer than {given_away.SUBJECTS_PER_SUM} subjects for "
-            'each sum, too few to tell. If the site agrees to that, set [predict] one_column = "allow" in its site.toml.'
-        )
+        raise PrivacyError(_refusal(leaving, (known, of_sizes), shares > most, most))
     note = {"bits": round(room, 1), "with_earlier_fits": round(total, 1), "of": rules.max_bits}
     return people, now, note | ({"one_column": f"allowed by site.toml, largest share {share:.4f}"} if share > most else {})
+
+
+def _refusal(leaving: Leaving, told: tuple[Array, Array], near: NDArray[np.bool_], most: float) -> str:
+    """For the site's own operator; `near` are the columns that all sums told nearly are."""
+    agree = 'If the site agrees to that, set [predict] one_column = "allow" in its site.toml.'
+    sums = max(each.shape[1] for each in told)
+    if any(given_away.too_few(leaving.columns, each) for each in told):
+        return (
+            f"{len(leaving.columns)} subjects are too few to tell whether this site's part of the prediction is nearly one of "
+            f"the site's own columns: one owner of responses would have been told {sums} sums about them, those of earlier fits "
+            f"included, and each needs at least {given_away.SUBJECTS_PER_SUM} subjects. Predict for "
+            f"{sums * given_away.SUBJECTS_PER_SUM} or more. {agree}"
+        )
+    return (
+        "What this site's part of the prediction tells one owner of responses, together with what earlier fits told it about the "
+        f"same subjects, is nearly one of the site's own columns, so it would hand that column over (R² above {most:g}): "
+        f"{leaving.named(near)}. {agree}"
+    )
 
 
 def _columns(site: "Site", leaving: Leaving, told: Told) -> Array:
@@ -133,10 +151,14 @@ def _before(site: "Site", leaving: Leaving, people: People, party: str, steps: A
     return given_away.told_before(site.folder, leaving.model.coefficients.fit_digest, people, party, steps)
 
 
-def _of_sizes(leaving: Leaving, responses: list[int], before: list[Array]) -> float:
-    """How much of any column's size (its distance from the mean) the spreads explain that the owner gets."""
-    if len(leaving.part) < 2:
-        return 0.0
+def _sizes(leaving: Leaving) -> Array:
+    """The columns' sizes: their distances from the mean."""
     u = leaving.model.units
-    sizes = np.abs(leaving.columns - np.concatenate([u.x_mean, u.z_mean]))
-    return given_away.largest_share(sizes, np.hstack([leaving.part[1][:, responses] / leaving.steps[1, responses], *before]))
+    return np.abs(leaving.columns - np.concatenate([u.x_mean, u.z_mean]))
+
+
+def _spreads(leaving: Leaving, responses: list[int], before: list[Array]) -> Array:
+    """The spreads that the owner gets, now and before, in steps: they may tell a column's size."""
+    if len(leaving.part) < 2:
+        return np.zeros((len(leaving.columns), 0))
+    return np.hstack([leaving.part[1][:, responses] / leaving.steps[1, responses], *before])

@@ -7,6 +7,7 @@ play them.
 
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
+from math import sqrt
 from time import monotonic
 from typing import Any
 
@@ -188,7 +189,7 @@ def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None,
         blind=int(matched(blind_phi(sent, np.random.default_rng(0), affordable_starts(m, c, BLIND_SECONDS)), Phi).size),
         differences=int(matched(difference_search(sent), Phi).size),
     )  # fmt: skip
-    back = min(HELD_BACK, n // 5)
+    back = held_back(n)
     if back < 10 or m >= n - back:
         return replace(out, reason="too few subjects to hold some back for the membership attack")
     # The same kind of sketch without the last subjects: they are the non-members.
@@ -207,6 +208,17 @@ def attack_as_server(table: Table, phi: Design, order: NDArray[np.int64] | None,
         membership_sketch_only=member.measured_sketch,
     )  # fmt: skip
     return _known_rows(out, Z, sent, n, m)
+
+
+def held_back(n: int) -> int:
+    """How many of n subjects stand for those that are not in the study."""
+    return min(HELD_BACK, n // 5)
+
+
+def by_chance(n: int) -> tuple[int, float]:
+    """How many subjects are held back, and two standard errors of a measured AUC near .5 (Mann and Whitney)."""
+    outside, inside = held_back(n), min(HELD_BACK, n - held_back(n))
+    return outside, 2 * sqrt((inside + outside + 1) / (12 * inside * outside))
 
 
 def _known_rows(out: ServerAttacks, Z: Array, sent: Array, n: int, m: int) -> ServerAttacks:

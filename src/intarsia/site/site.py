@@ -393,10 +393,16 @@ class Site:
 
     def claimed(self, study: Study, table: Table) -> None:
         responses = leaving(table, kinds_of(study, self.name, self.kinds))
-        foreign = study.site(self.name).foreign(table.features, responses, table.covariates)
+        entry = study.site(self.name)
+        foreign = entry.foreign(table.features, responses, table.covariates)
         if foreign is not None:
             what, labels = foreign
             column = labels[0].partition("=")[0]  # a label may hold a category's text
+            if column != labels[0] and column in getattr(entry, f"{what}s"):
+                raise InputError(
+                    f"study.toml lists the {what} {column!r} for site {self.name!r}, but here it has categories, and each leaves "
+                    f"as a column of its own, {column}=…: list {f'{column}=*'!r} in study.toml."
+                )
             raise InputError(
                 f"study.toml does not list the {what} {column!r} ({len(labels)} in all) for site {self.name!r}. "
                 "Leave it out at the site, or list it in study.toml."

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from intarsia.wire.plain import plural, some
+
 # Column -> what it says, in the order of the table.
 COLUMNS = {
     "feature": "the column's label",
@@ -26,7 +28,17 @@ COLUMNS = {
     "selected_before": "whether the feature was selected",
     "selected_after": "whether it is now",
 }
-_SHOWN = 8  # names in a line
+# The same for a site that brings no features and so has no effects of its own to compare.
+RESPONSE_COLUMNS = {
+    "response": "a response of the site",
+    "features_selected_before": "how many features of all sites were selected for it",
+    "features_selected_after": "how many are now",
+    "explained_before": "share of its variance explained, in-sample",
+    "explained_after": "the same now",
+    "explained_out_of_sample_before": "the same for rows left out",
+    "explained_out_of_sample_after": "the same now",
+}
+_SHOWN = 8  # coefficients outside of their interval
 Row = Mapping[str, Any]
 
 
@@ -36,6 +48,7 @@ class Changes:
 
     `why` says what happened between them, `gone` and `added` are the features and responses that only one of them has,
     `compared` is how many coefficients are in both. `rows` is the whole table, or what is worth a look of it (`noteworthy`).
+    `responses` are those of a site that brings no features (`RESPONSE_COLUMNS`): it is not told which features are selected.
     """
 
     why: tuple[str, ...]
@@ -45,6 +58,7 @@ class Changes:
     compared: int
     selected_before: tuple[str, ...]
     selected_after: tuple[str, ...]
+    responses: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     @property
     def outside(self) -> list[dict[str, Any]]:
@@ -61,28 +75,54 @@ class Changes:
         """What changed, for a person to read."""
         out = list(self.why)
         for which, words in ((self.gone, "no longer in the fit"), (self.added, "new in the fit")):
-            out += [f"{len(names)} {what}s {words}: {_some(names)}" for what, names in which.items() if names]
-        before, after = set(self.selected_before), set(self.selected_after)
-        out.append(f"selected before: {_some(self.selected_before)}; now: {_some(self.selected_after)}")
-        if before == after:
-            out.append("the same features are selected")
-        for words, names in (("no longer selected", before - after), ("newly selected", after - before)):
-            if names:
-                out.append(f"{words}: {_some(sorted(names))}")
+            out += [f"{plural(len(names), what)} {words}: {some(names)}" for what, names in which.items() if names]
+        out += self._of_responses() if self.responses else self._of_features()
+        if self.responses and not self.rows:
+            return out  # not even a covariate
         out.append(f"{len(self.outside)} of {self.compared} coefficients lie outside of their earlier interval")
         for row in self.outside[:_SHOWN]:
             was, now = (f"{row[t]:.3g} ({row[f'{t}_lower']:.3g} to {row[f'{t}_upper']:.3g})" for t in ("before", "after"))
             out.append(f"  {row['feature']} on {row['response']}: {was} before, {now} now")
         return out
 
+    def _of_features(self) -> list[str]:
+        before, after = set(self.selected_before), set(self.selected_after)
+        out = [f"selected before: {some(self.selected_before)}; now: {some(self.selected_after)}"]
+        if before == after:
+            out.append("the same features are selected")
+        for words, names in (("no longer selected", before - after), ("newly selected", after - before)):
+            if names:
+                out.append(f"{words}: {some(sorted(names))}")
+        return out
+
+    def _of_responses(self) -> list[str]:
+        out = [
+            "this site brings no features, so it has no effects of features to compare and is not told which are selected: the "
+            "sites that hold them are, and the server"
+        ]
+        for row in self.responses:
+            told = [
+                f"{words} {_figure(row[f'{name}_before'])} before, {_figure(row[f'{name}_after'])} now"
+                for name, words in (
+                    ("features_selected", "features of all sites selected for it:"),
+                    ("explained_out_of_sample", "share explained in rows left out:"),
+                )
+                if (row[f"{name}_before"], row[f"{name}_after"]) != (None, None)
+            ]
+            out.append(f"{row['response']}: {'; '.join(told)}")
+        return out
+
     def as_dict(self) -> dict[str, Any]:
         lists = {name: list(getattr(self, name)) for name in ("why", "selected_before", "selected_after")}
-        return {**lists, "gone": self.gone, "added": self.added, "compared": self.compared, "rows": self.rows}
+        return {**lists, "gone": self.gone, "added": self.added, "compared": self.compared, "rows": self.rows} | (
+            {"responses": self.responses} if self.responses else {}
+        )
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Changes":
-        lists = {name: tuple(found[name]) for name in ("why", "selected_before", "selected_after")}
-        return cls(**lists, gone=found["gone"], added=found["added"], compared=found["compared"], rows=found["rows"])
+        lists: dict[str, Any] = {name: tuple(found[name]) for name in ("why", "selected_before", "selected_after")}
+        same: dict[str, Any] = {name: found[name] for name in ("gone", "added", "compared", "rows")}
+        return cls(**lists, **same, responses=found.get("responses", []))
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], why: Iterable[str] = ()) -> Changes:
@@ -93,6 +133,23 @@ def compare(before: Sequence[Row], after: Sequence[Row], why: Iterable[str] = ()
     return Changes(
         tuple(why), rows, _only(before, after), _only(after, before), compared, _selected(before), _selected(after)
     )  # fmt: skip
+
+
+def compare_responses(before: Sequence[Row], after: Sequence[Row]) -> list[dict[str, Any]]:
+    """A site's own responses (`SiteModel.response_rows`) in two fits."""
+    old, new = ({row["response"]: row for row in rows} for rows in (before, after))
+    out = []
+    for response in dict.fromkeys([*new, *old]):
+        row: dict[str, Any] = {"response": response}
+        for name in ("features_selected", "explained", "explained_out_of_sample"):
+            for when, fit in (("before", old), ("after", new)):
+                row[f"{name}_{when}"] = fit[response][name] if response in fit else None
+        out.append(row)
+    return out
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"
 
 
 def _only(here: Sequence[Row], there: Sequence[Row]) -> dict[str, list[str]]:
@@ -123,7 +180,3 @@ def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:
 
 def _selected(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["feature"] for row in rows if row["selected"]))
-
-
-def _some(names: Sequence[str]) -> str:
-    return (", ".join(names[:_SHOWN]) or "none") + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # A spreadsheet takes a cell that begins with one of these for a formula and runs it.
@@ -13,6 +13,11 @@ _AFTER_SEMICOLON = re.compile(r"""(;[\s"']*)(?=[=+\-@＝＋－＠])""")
 
 def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def some(names: Sequence[str], shown: int = 8) -> str:
+    """Names in a line: the first of them, and how many more there are."""
+    return (", ".join(names[:shown]) or "none") + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
 
 
 def printable(text: str) -> str:

@@ -15,6 +15,10 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
     elif not folder.missing("sketch"):
         # Sketches that came as files prove the alignment themselves.
         kinds = [kind for kind in kinds if kind in ("sketch", "product") or not folder.missing(kind)]
+    else:
+        # By files the sites exchange keys and counts among themselves: where something later is here, the server waits for none.
+        last = max((k for k, kind in enumerate(kinds) if folder.present(kind)), default=0)
+        kinds = [kind for k, kind in enumerate(kinds) if k >= last or folder.present(kind)]
     rows = [_row(folder, kind, kind) for kind in kinds]
     begun = (folder.path / "checkpoint").exists()
     fitted = (folder.path / "fit.json").is_file()

@@ -85,7 +85,9 @@ def query_of(text: str | None, engine: Engine) -> str:
     if not text or not text.strip():
         there = engine.tables()
         named = f" There are: {', '.join(there)}." if there else ""
-        raise InputError(f'{engine.name} needs a query: say query = "SELECT …", or the name of a table.{named}')
+        raise InputError(
+            f"{engine.name} needs a query: query in site.toml or --query of a command, one SELECT or the name of a table.{named}"
+        )
     plain = text.strip().rstrip(";").strip()
     return f"SELECT * FROM {plain}" if _PLAIN.fullmatch(plain) else plain
 

@@ -1,5 +1,6 @@
 """Which column of a table plays which role: id, feature, response, covariate, ignored; by name or by pattern."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from intarsia.errors import InputError
 from intarsia.wire.plain import plural
 
 Wanted = Sequence[str] | str | None
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # how pandas keeps an index without a name in a Parquet or Feather file
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,15 @@ def _one_role(wanted: Wanted, found: Sequence[str], taken: set[str]) -> None:
 
 
 def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
-    """Columns that a role names, exactly or by a pattern such as `snp_*`, in the table's order."""
+    """Columns that a role names, exactly or by a pattern such as `snp_*`, in the table's order.
+
+    An index of pandas without a name is no variable: it has a role only where it is named outright.
+    """
     patterns = [wanted] if isinstance(wanted, str) else list(wanted or ())
     known, chosen = set(names), set[str]()
+    open_to_patterns = [name for name in names if not _ROW_NUMBERS.fullmatch(name)]
     for pattern in patterns:
-        found = {pattern} if pattern in known else {name for name in names if fnmatchcase(name, pattern)}
+        found = {pattern} if pattern in known else {name for name in open_to_patterns if fnmatchcase(name, pattern)}
         if not found and (column := pattern.split("=")[0]) in known:
             found = {column}  # an indicator's label names its column
         if not found:

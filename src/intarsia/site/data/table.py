@@ -78,7 +78,10 @@ class Table:
         opened = open_source(source, rules.names, rules.reading_of(id if by_name else None))
         known = opened.names
         if not all(isinstance(name, str) and name for name in known):
-            raise InputError("A column has no name, or one that is not text. Name every column.")
+            raise InputError(
+                "A column has no name, or one that is not text. Name every column. Where it holds the numbers of the rows, write "
+                "the table without them: index=False in pandas, row.names = FALSE in R."
+            )
         if len(set(known)) != len(known):
             twice = sorted({name for name in known if known.count(name) > 1})
             raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
