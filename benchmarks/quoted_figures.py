@@ -468,7 +468,7 @@ QUOTES: list[Quote] = [
     Rows("docs/mixing.md", "default run", default_run_rows),
     Sentence(
         "docs/mixing.md",
-        "coefficients {} have R̂ over 1.01. On two cores with nothing else running one data set of each cell took {} to {} s ({} "
+        "coefficients {} have R̂ over 1.01. On two cores with nothing else running two data sets of each cell took {} to {} s ({} "
         "s in the middle)",
         default_run,
     ),

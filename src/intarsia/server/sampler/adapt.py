@@ -82,7 +82,7 @@ def adapt(be: Backend, plan: Plan, tuning: Tuning, memory: Memory, seen: Seen) -
     def weights(tuning: Tuning) -> Tuning:
         if plan.searches:
             # A feature that is in counts as one: of a probability p that does not change the mean is p + (1 - p) p.
-            out, inside = taken_by(be, 1 - xp.sqrt(1 - likely), SHARE * plan.borderline, fill=not plan.compiled)
+            out, inside = taken_by(be, 1 - xp.sqrt(xp.maximum(1 - likely, 0.0)), SHARE * plan.borderline, fill=not plan.compiled)
             clear = likely > CLEAR
             clear = clear & (clear.sum() <= plan.rows)
             return tuning._replace(doubt=xp.log(out), rate=xp.log(inside), clear=clear)
