@@ -142,9 +142,6 @@ class DeviceChains:
             parts = tree(State, "state"), tree(Tuning, "tuning"), tree(adapt.Memory, "memory")
             chains = device.Chains(*parts, self.be.xp.asarray(stored["words"]))
             count, kappa = self.be.xp.asarray(stored["count"]), self.be.xp.asarray(self.record.kappa)
-            running = self.runner.blank(len(self.chains)).running
-            if self.record.running is not None:
-                running = self.be.tree_map(self.be.xp.asarray, self.record.running)
-            summary = device.Summary(count, kappa, running)
+            summary = device.Summary(count, kappa, self.be.tree_map(self.be.xp.asarray, self.record.running))
         self.states = [self._part(chains, group) for group in self.groups]
         self.summaries = [self._part(summary, group) for group in self.groups]
