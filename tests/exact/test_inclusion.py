@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from intarsia.server.sampler import backends, inclusion, integrated, without_b
+from intarsia.server.sampler import backends, inclusion, integrated, kernels, schedule, without_b
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.priors import HalfCauchy
 from intarsia.server.sampler.schedule import FULL, Sweep, draw_noise, plan, with_start
@@ -129,8 +129,12 @@ def many_features(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("tau", [0.004, 0.00004])  # the limit is near the middle of the law of the scales, or far out in its tail
-def test_scores_are_those_of_each_feature_alone(tau: float) -> None:
-    """Against the conditional of one feature's scale, integrated on a fine grid with the feature's own length and level."""
+@pytest.mark.parametrize("wide", [True, False])
+def test_scores_are_those_of_each_feature_alone(tau: float, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the conditional of one feature's scale, integrated on a fine grid with the feature's own length and level; where
+    sweeps share a system, above a higher limit.
+    """
+    monkeypatch.setattr(schedule, "WIDE_FROM", 2000 if wide else 3000)
     X, Y = many_features()
     found = plan(Model(), X, Y)
     data = prepare(BE, X, Y)
@@ -141,7 +145,7 @@ def test_scores_are_those_of_each_feature_alone(tau: float) -> None:
     scored = inclusion.scored(BE, found, data, state, BE.factor(G, X, lam, 1.0))
     d2 = np.array([tau, tau / 2]) ** 2
     limit = scored.limit - 0.5 * np.log((X**2).sum(axis=0))
-    assert scored.limit == pytest.approx(-np.log(tau))
+    assert scored.limit == pytest.approx(-np.log(tau) + (0.0 if wide else 0.6))
     t = np.linspace(-25, 25, 4001)
     in_doubt = int(np.argmin(np.abs(scored.likely - 0.1)))
     for p in (in_doubt, 3, 400, 1234):
@@ -240,3 +244,32 @@ def test_panels_of_borderline_features_solve_the_systems_of_their_new_scales(K: 
     for j in range(3):
         M = np.eye(m) + d[j] ** 2 * (G + (X * (new**2 - lam**2)) @ X.T)
         np.testing.assert_allclose(M @ W[:, j], rhs[:, j] - d[j] * X @ ((new - lam) * Z[:, j]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("K", [1, 31, 33, 70])
+def test_the_compiled_borderline_move_is_the_readable_one(K: int) -> None:
+    """However many panels the features fill, some of them not taken."""
+    rng, m, d = np.random.default_rng(K), 20, np.array([1.0, 2.0, 0.5])
+    X, Z, lam = rng.standard_normal((m, K)), rng.standard_normal((K, 3)), np.full(K, 0.1)
+    diag, off = 3 + rng.random(m), rng.standard_normal(m - 1) / 2
+    G, Y, rhs = np.diag(diag) + np.diag(off, 1) + np.diag(off, -1), rng.standard_normal((m, 3)), rng.standard_normal((m, 3))
+    border = Border(np.arange(K), rng.random(K) < 0.8, np.full(K, 0.05), np.full(K, 0.4))
+    numbers = {name: 1 - rng.random((K, 4)) for name in ("value", "mix")} | {"pick": 1 - rng.random(K)}
+    factor = SimpleNamespace(solve=lambda d, b: np.stack([np.linalg.solve(np.eye(m) + x**2 * G, y) for x, y in zip(d, b)]))
+    taken = integrated.Taken(X, Z, lam)
+    new, W = integrated.borderline(BE, integrated.Systems(factor, d, Y, rhs), taken, border, HalfCauchy(), numbers)
+    found = kernels.borderline(kernels.Systems(diag, off, d, Y, rhs), taken, border, kernels.Candidates(**numbers))
+    np.testing.assert_allclose(found[0], new, rtol=1e-10)
+    np.testing.assert_allclose(found[1], W, rtol=1e-9, atol=1e-10)
+
+
+def test_an_indefinite_system_is_said_by_nan() -> None:
+    rng, m, K = np.random.default_rng(0), 6, 3
+    diag, off, d = np.full(m, -2.0), np.zeros(m - 1), np.ones(2)
+    Y, X = rng.standard_normal((m, 2)), rng.standard_normal((m, K))
+    taken = integrated.Taken(X, rng.standard_normal((K, 2)), np.ones(K))
+    border = Border(np.arange(K), np.ones(K, dtype=bool), np.ones(K), np.ones(K))
+    numbers = kernels.Candidates(np.full((K, 4), 0.5), np.full((K, 4), 0.5), np.full(K, 0.5))
+    new, W = kernels.borderline(kernels.Systems(diag, off, d, Y, Y), taken, border, numbers)
+    assert np.isnan(new).all()
+    assert np.isnan(W).all()

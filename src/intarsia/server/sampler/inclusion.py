@@ -18,7 +18,8 @@ from intarsia.server.sampler.priors import Law
 from intarsia.server.sampler.schedule import Plan
 from intarsia.server.sampler.state import Border, Data, State, Tuning
 
-_GRID, _BELOW, _ABOVE = 0.6, 8, 14  # step of log lam, and steps below and above the limit
+_GRID, _BELOW, _ABOVE = 0.6, 8, 14  # step of log lam, and steps below and above log lam ‖x‖ = -log d
+_HIGHER = 1  # steps by which the limit lies above that where sweeps share a system: the borderline move has few places there
 _LEAST, _STEPS = -12.0, 64  # log lam below which the law has nearly no mass, and steps from there to the grid
 
 
@@ -50,17 +51,19 @@ def scored(be: Backend, plan: Plan, data: Data, state: State, factor: Factor) ->
     U, d, _ = conditionals.whiten(be, rotation.U.T @ state.A, state.tau, s)
     Yr = factor.rotate((data.Y @ rotation.U / s) @ U)
     V = factor.unrotate(factor.solve(d, Yr.T[:, :, None])[:, :, 0].T)
-    limit = -xp.log(xp.maximum(d.max(), 1e-300))
+    higher = 0 if plan.wide else _HIGHER
+    limit = higher * _GRID - xp.log(xp.maximum(d.max(), 1e-300))
     inside = xp.log(state.lam) + 0.5 * xp.log(xp.maximum(data.norm2, 1e-300)) > limit
-    likely = inclusion(be, plan.laws.local, d, data.norm2.mean(), be.cross(data.X, V), (V**2).mean(axis=0))
+    likely = inclusion(be, plan.laws.local, d, data.norm2.mean(), be.cross(data.X, V), (V**2).mean(axis=0), higher)
     return Scored(xp.where(inside, 1.0, likely), limit)
 
 
-def inclusion(be: Backend, law: Law, d: Array, norm2: Array, T: Array, level: Array) -> Array:
+def inclusion(be: Backend, law: Law, d: Array, norm2: Array, T: Array, level: Array, higher: int = 0) -> Array:
     """(P) how likely each feature that is out is to be in, by its scores T = XᵀM⁻¹y, with all columns taken to be as long.
 
     `level` is about the mean of the diagonal of each M⁻¹. The conditional of t = log lam is summed on a grid above and below the
-    limit. It only says how often to look, so it may be rough.
+    limit, which lies `higher` steps of the grid above the scale that the data resolve. It only says how often to look, so it may
+    be rough.
     """
     xp, d2 = be.xp, d**2
     length, level = xp.maximum(norm2, 1e-300), xp.maximum(level, 1e-300)
@@ -73,5 +76,6 @@ def inclusion(be: Backend, law: Law, d: Array, norm2: Array, T: Array, level: Ar
     # Below the grid the data say nothing: the law's mass there, in steps of the grid.
     width = xp.maximum(t[0] - 0.5 * _GRID - _LEAST, 0.0) / _STEPS
     below = (xp.exp(law.log_density(xp, _LEAST + width * (xp.arange(_STEPS) + 0.5)) - shape.max()) * width / _GRID).sum()
-    out, inside = density[:, :_BELOW].sum(axis=1) + below, density[:, _BELOW:].sum(axis=1)
+    at = _BELOW + higher
+    out, inside = density[:, :at].sum(axis=1) + below, density[:, at:].sum(axis=1)
     return inside / (out + inside)

@@ -24,7 +24,7 @@ from intarsia.server.sampler.backends.numpy import STIFF_A
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
-from intarsia.server.sampler.integrated import Taken
+from intarsia.server.sampler.integrated import PANEL, Taken
 from intarsia.server.sampler.small_shares import LEAST as SMALLEST
 from intarsia.server.sampler.state import Border
 
@@ -165,21 +165,34 @@ def _pick(
 
 
 @njit(cache=True, error_model="numpy")
-def _eliminate(rows: Array, coef: Array, i: int, first: int) -> None:
-    """rows[i] -= Σ_{t<i} coef[t] rows[t], from column `first` on; four at a time, so that a row is loaded seldom."""
-    n = rows.shape[1]
-    mine, t = rows[i], 0
-    while t + 4 <= i:
-        one, two, three, four = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
-        a, b, c, d = coef[t], coef[t + 1], coef[t + 2], coef[t + 3]
-        for k in range(first, n):
-            mine[k] -= a * one[k] + b * two[k] + c * three[k] + d * four[k]
-        t += 4
-    while t < i:
-        one, a = rows[t], coef[t]
-        for k in range(first, n):
-            mine[k] -= a * one[k]
-        t += 1
+def _products(systems: Systems, Xk: Array, out: Array) -> bool:
+    """Xkᵀ (I + d_j² T)⁻¹ [Xk, rhs, Yr] into `out` (R, K, K + 2), on and above the diagonal; False where one is indefinite.
+
+    With I + d_j² T = L D Lᵀ they are products of the columns of D^(-½) L⁻¹ [Xk, rhs, Yr], and half of them is enough.
+    """
+    diag, off, d, Yr, rhs = systems
+    m, K = Xk.shape
+    half = np.zeros((m, K + 2))
+    for j in range(d.size):
+        d2, pivot, last = d[j] ** 2, 1.0, 1.0
+        for i in range(m):
+            pivot, ratio = 1.0 + d2 * diag[i], 0.0
+            if i > 0:
+                ratio = d2 * off[i - 1] / last
+                pivot -= ratio * d2 * off[i - 1]
+                ratio *= math.sqrt(last)  # the row before is scaled
+            if not pivot > 0:
+                return False
+            last, scale = pivot, 1 / math.sqrt(pivot)
+            here, before = half[i], half[max(0, i - 1)]
+            for k in range(K):
+                here[k] = (Xk[i, k] - ratio * before[k]) * scale
+            here[K], here[K + 1] = (rhs[i, j] - ratio * before[K]) * scale, (Yr[i, j] - ratio * before[K + 1]) * scale
+        columns = np.ascontiguousarray(half.T)
+        for i in range(0, K, PANEL):
+            last_row = min(K, i + PANEL)
+            out[j, i:last_row, i:] = np.dot(columns[i:last_row], columns[i:].T)
+    return True
 
 
 @njit(cache=True, error_model="numpy")
@@ -187,72 +200,75 @@ def borderline(systems: Systems, taken: Taken, border: Border, candidates: Candi
     """`integrated.borderline`: the new scales, and the solved systems after they have moved; NaN where one is indefinite.
 
     Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
-    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs, a row brought up to date when its feature's turn comes. Columns K and K+1 belong to
-    rhs and Yr; those after them are nought, so that rows end at a whole number of vector registers.
+    (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs: a row is brought up to date with those of its panel when its feature's turn comes, and
+    with a whole panel after that. Columns K and K + 1 belong to rhs and Yr.
     """
-    diag, off, d, Yr, rhs = systems
+    diag, off, d, _, rhs = systems
     Xk, Zk, lam = taken
     value, mix, pick = candidates
     (m, K), R, T = Xk.shape, d.size, value.shape[1]
-    wide = -(-(K + 2) // 8) * 8
-    packed, a = np.zeros((R, m, wide)), np.empty((R, K, wide))
-    for j in range(R):
-        for i in range(m):
-            packed[j, i, :K] = Xk[i]
-            packed[j, i, K] = rhs[i, j]
-            packed[j, i, K + 1] = Yr[i, j]
-    packed = solve(diag, off, d, packed)
-    XkT = np.ascontiguousarray(Xk.T)
-    for j in range(R):
-        if np.isnan(packed[j, 0, 0]):
-            return np.full(K, np.nan), np.full((m, R), np.nan)
-        np.dot(XkT, packed[j], a[j])
+    a = np.empty((R, K, K + 2))
+    if not _products(systems, Xk, a):
+        return np.full(K, np.nan), np.full((m, R), np.nan)
     new, room = lam.copy(), np.empty((3, T + 1))
-    own, da, zz, coef = np.empty(R), np.empty(R), np.empty(R), np.empty((R, K))
+    own, da, zz, coef = np.empty(R), np.empty(R), np.empty(R), np.empty((R, PANEL))
     change, rho, pivot = np.empty((R, K)), np.empty((R, K)), np.empty((R, K))
-    for i in range(K):
-        least = np.inf
+    for first in range(0, K, PANEL):
+        end = min(K, first + PANEL)
+        for i in range(first, end):
+            least = np.inf
+            for r in range(R):
+                a_ii, z = a[r, i, i], a[r, i, K + 1]
+                for t in range(first, i):
+                    c = rho[r, t] * a[r, t, i]
+                    coef[r, t - first] = c
+                    a_ii -= c * a[r, t, i]
+                    z -= c * a[r, t, K + 1]
+                keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
+                least = min(least, keep)
+                keep = max(keep, 1e-8)
+                da[r] = d[r] ** 2 * a_ii / keep
+                zz[r] = z**2 / max(a_ii * keep, 1e-300)
+                own[r] = a_ii
+            if least > 1e-8 and border.taken[i]:
+                new[i] = _pick(da, zz, lam[i], (value[i], mix[i], pick[i]), (border.edge[i], border.out[i]), room)
+            for r in range(R):
+                change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
+                pivot[r, i] = 1 + change[r, i] * own[r]
+                rho[r, i] = change[r, i] / pivot[r, i]
+                if change[r, i] != 0.0:
+                    row = a[r, i]
+                    for t in range(first, i):
+                        other, c = a[r, t], coef[r, t - first]
+                        for k in range(i + 1, K + 2):
+                            row[k] -= c * other[k]
         for r in range(R):
-            a_ii, z = a[r, i, i], a[r, i, K + 1]
-            for t in range(i):
-                coef[r, t] = rho[r, t] * a[r, t, i]
-                a_ii -= coef[r, t] * a[r, t, i]
-                z -= coef[r, t] * a[r, t, K + 1]
-            keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
-            least = min(least, keep)
-            keep = max(keep, 1e-8)
-            da[r] = d[r] ** 2 * a_ii / keep
-            zz[r] = z**2 / max(a_ii * keep, 1e-300)
-            own[r] = a_ii
-        if least > 1e-8 and border.taken[i]:
-            new[i] = _pick(da, zz, lam[i], (value[i], mix[i], pick[i]), (border.edge[i], border.out[i]), room)
-        for r in range(R):
-            change[r, i] = d[r] ** 2 * (new[i] ** 2 - lam[i] ** 2)
-            pivot[r, i] = 1 + change[r, i] * own[r]
-            rho[r, i] = change[r, i] / pivot[r, i]
-            if change[r, i] != 0.0:
-                _eliminate(a[r], coef[r], i, (i + 1) // 8 * 8)
-    W, weights = np.empty((m, R)), np.zeros(wide)
+            rows = np.ascontiguousarray(a[r, first:end, end:])
+            weighed = np.ascontiguousarray(rows[:, : K - end])
+            for t in range(end - first):
+                weighed[t] *= rho[r, first + t]
+            a[r, end:, end:] -= np.dot(weighed.T, rows)
+    weights, v = np.empty((R, K)), np.empty((R, m, 1))
     for j in range(R):
         for i in range(K):
-            weights[i] = -d[j] * (new[i] - lam[i]) * Zk[i, j]
-        weights[K] = 1.0
-        w = np.dot(packed[j], weights)
-        right = np.dot(XkT, w)
+            weights[j, i] = d[j] * (new[i] - lam[i]) * Zk[i, j]
+        v[j, :, 0] = rhs[:, j] - np.dot(Xk, weights[j])
+    solved = solve(diag, off, d, v)
+    for j in range(R):
+        right = np.dot(np.ascontiguousarray(solved[j, :, 0]), Xk)
         for i in range(K):
             scale = rho[j, i] * right[i]
             if scale != 0.0:
                 for k in range(i + 1, K):
                     right[k] -= scale * a[j, i, k]
-        weights[K] = 0.0
         for i in range(K - 1, -1, -1):
             rest = right[i]
             if change[j, i] != 0.0:
                 for k in range(i + 1, K):
-                    rest -= a[j, i, k] * weights[k]  # times its change already
-            weights[i] = change[j, i] * rest / pivot[j, i]
-        W[:, j] = w - np.dot(packed[j], weights)
-    return new, W
+                    rest -= a[j, i, k] * weights[j, k]  # times its change already
+            weights[j, i] = change[j, i] * rest / pivot[j, i]
+        v[j, :, 0] -= np.dot(Xk, weights[j])
+    return new, np.ascontiguousarray(solve(diag, off, d, v)[:, :, 0].T)
 
 
 @njit(cache=True, error_model="numpy")
