@@ -328,6 +328,17 @@ def test_a_target_stops_the_run_at_the_same_draw_whatever_the_workers(tmp_path):
     np.testing.assert_array_equal(again.summaries.ess_tail, alone.summaries.ess_tail)
 
 
+@pytest.mark.parametrize("place", [0, 3, 8, 6998])
+def test_a_target_is_missed_while_any_one_coefficient_misses_it(place):
+    """Few are looked at first, then more, in the end all: place 0 is among the first, 3 among the last alone."""
+    rng = np.random.default_rng(0)
+    C, Sigma = rng.standard_normal((4, 200, 7000, 1)), np.exp(rng.standard_normal((4, 200, 1, 1)))
+    target = Until(rhat=1.1, folded=1.1, ess=100)
+    assert standing(Look(200, C, Sigma), target).meets(target)
+    C[0, :, place] += 2.0
+    assert not standing(Look(200, C, Sigma), target).meets(target)
+
+
 def test_a_target_is_missed_while_a_coefficient_without_draws_misses_it():
     rng = np.random.default_rng(0)
     C, Sigma = rng.standard_normal((4, 400, 3, 1)), np.exp(rng.standard_normal((4, 400, 1, 1)))

@@ -128,8 +128,11 @@ def _in_chunks(runs: Running, of: Callable[..., dict[str, Any]], names: tuple[st
     """What `of` makes of these fields, for so many features at a time that little memory is needed."""
     chains, P, Q = runs.mean.shape
     step = max(1, CHUNK // max(1, chains * Q))
-    parts = [of(*(rows(getattr(runs, name), i, min(P, i + step)) for name in names)) for i in range(0, P, step)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    out: dict[str, Any] = {}
+    for i in range(0, P, step):
+        for name, values in of(*(rows(getattr(runs, field), i, min(P, i + step)) for field in names)).items():
+            out.setdefault(name, np.empty((P, Q), values.dtype))[i : i + len(values)] = values
+    return out
 
 
 def convergence(runs: Running, draws: int) -> dict[str, Any]:

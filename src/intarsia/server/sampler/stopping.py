@@ -19,7 +19,7 @@ from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 Array = NDArray[np.float64]
 
 FIRST = 100  # draws per chain at the first look
-WITNESSES = 5_000  # entries of C that are looked at before all are
+WITNESSES = 1_000, 5_000  # entries of C that are looked at before all are: most looks end with the first
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,19 @@ class Look:
 
 
 def standing(look: Look, until: Until) -> Standing:
-    """Where a run stands; all entries are looked at where the first ones meet the target."""
+    """Where a run stands; more entries are looked at where the first ones meet the target, in the end all."""
     noise = _worst(look.draws, entries(np.diagonal(look.Sigma, axis1=2, axis2=3), workers=1))
     # In units of the coefficients' limits.
     share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
     found = Standing(look.draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
     flat = look.C.reshape(*look.C.shape[:2], -1)
-    some = np.unique(np.linspace(0, flat.shape[2] - 1, min(WITNESSES, flat.shape[2])).astype(int))
-    found = _together(found, _worst(look.draws, entries(flat[:, :, some], workers=2)))
-    if look.running is not None and found.meets(until):
-        found = _together(found, _worst(look.draws, convergence(look.running, look.draws)))
-    if some.size == flat.shape[2] or not found.meets(until):
-        return found
-    return _together(found, _worst(look.draws, entries(flat, workers=2)))
+    number = flat.shape[2]
+    for size in sorted({min(size, number) for size in (*WITNESSES, number)}):
+        some = flat if size == number else flat[:, :, np.linspace(0, number - 1, size).astype(int)]
+        found = _together(found, _worst(look.draws, entries(some, workers=2)))
+        if not found.meets(until):
+            return found
+    return found if look.running is None else _together(found, _worst(look.draws, convergence(look.running, look.draws)))
 
 
 def _worst(draws: int, found: dict[str, Any]) -> Standing:
