@@ -4,9 +4,9 @@ The systems I + d_j² G are solved by Cholesky factors, all j (and all chains) i
 precision is switched on inside `precision()` only, so that a user's own JAX programs keep their setting.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -17,9 +17,14 @@ from jax.scipy.special import ndtr, ndtri
 
 from intarsia.server.sampler.backends.protocol import Array
 
+# Memory of the device is taken as it is needed: what is set aside at once takes a thirtieth as much memory of the host. JAX reads
+# this when it first looks for devices; who sets it otherwise has it otherwise.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 HALVES = 24.0  # gamma variates of shape n/2 up to here are sums of exponentials and one squared normal
 WIDE = 2**26  # numbers in X from which its products are cut into parts
-PARTS, CUTS, TILE = 40, 2, 16  # about so many parts of the features; groups of rows (half of G is enough: it is symmetric)
+PARTS = 40  # about so many parts of the features
+SUMMED = 6_144  # features whose products are added up in single precision
 # Systems up to one size and from the other are diagonalised once rather than factored for each evaluation: for sizes between,
 # the eigenvalue routines of the device take longer than all the factors.
 SMALL, LARGE = 128, 400
@@ -191,25 +196,11 @@ class JaxBackend:
     @staticmethod
     def weigh(X: Array, lam: Array, Z: Array) -> tuple[Array, Array]:
         """X diag(lam²) Xᵀ and X diag(lam) Z."""
-        (m, P), R = X.shape, Z.shape[1]
+        m, P = X.shape
         if m * P < WIDE:
             Xl = X * lam
             return Xl @ Xl.T, Xl @ Z
-        # A batch of products over parts of the features keeps all of a device busy; one long product does not. Z rides along as
-        # further columns of the last cut, filled up to whole tiles, so that X is read once for both.
-        parts = _divisor(P, PARTS)
-        Xt, weights = X.T.reshape(parts, P // parts, m), lam.reshape(parts, P // parts, 1)
-        ends = [m * i // CUTS for i in range(CUTS + 1)]
-        Xl = [Xt[:, :, i:j] * weights for i, j in pairwise(ends)]
-        filler = jnp.zeros((parts, P // parts, -(R + ends[-1] - ends[-2]) % TILE))
-        Xl[-1] = jnp.concatenate([Xl[-1], Z.reshape(parts, P // parts, R), filler], axis=2)
-        lower = [[jnp.einsum("cpi,cpj->cij", Xl[i], Xl[j]).sum(axis=0) for j in range(i + 1)] for i in range(CUTS)]
-        last = [lower[-1][j][: ends[-1] - ends[-2], : ends[j + 1] - ends[j]] for j in range(CUTS)]
-        at = ends[-1] - ends[-2]
-        XZ = jnp.concatenate([lower[-1][j][at : at + R, : ends[j + 1] - ends[j]].T for j in range(CUTS)])
-        lower[-1] = last
-        G = jnp.block([[lower[i][j] if j <= i else lower[j][i].T for j in range(CUTS)] for i in range(CUTS)])
-        return G, XZ
+        return split_gram(X, lam), JaxBackend.times(X, lam[:, None] * Z)
 
     @staticmethod
     def times(X: Array, V: Array) -> Array:
@@ -423,6 +414,35 @@ class JaxBackend:
                 out[name] = values[at : at + size].reshape(spec[name][1])
                 at += size
         return _word(after), out
+
+
+def split_gram(X: Array, lam: Array) -> Array:
+    """X diag(lam²) Xᵀ of many features at the speed of half precision, as exact as the identity that it is added to needs.
+
+    Each number of X diag(lam) is the sum of two with eight bits each; the product of the two small ones is left out, and sums are
+    in single precision within a part of the features. As many features as rows, those with the largest scales, are weighed in
+    double precision: of the others no one is large beside the identity.
+    """
+    m, P = X.shape
+    few = lax.top_k(lam.astype(jnp.float32), min(m, P))[1]
+    rest, strong = lam.at[few].set(0.0), X[:, few] * lam[few]
+
+    def products(Xt: Array, scales: Array) -> Array:
+        x = Xt * scales[:, :, None]
+        # Not by `astype` there and back, which a compiler may leave out.
+        high = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+        high, low = high.astype(jnp.bfloat16), (x - high).astype(jnp.bfloat16)
+        square, mixed = (
+            jnp.einsum("cpi,cpj->cij", high, other, preferred_element_type=jnp.float32).astype(jnp.float64).sum(axis=0)
+            for other in (high, low)
+        )
+        return square + mixed + mixed.T
+
+    G, whole = strong @ strong.T, P // SUMMED * SUMMED
+    for first, last, size in ((0, whole, SUMMED), (whole, P, P - whole)):
+        if last > first:
+            G = G + products(X.T[first:last].reshape(-1, size, m), rest[first:last].reshape(-1, size))
+    return G
 
 
 def sent(shape: tuple[int, int, int], part: Callable[[int, int], Array], step: int) -> Array:
