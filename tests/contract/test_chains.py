@@ -228,11 +228,11 @@ def test_draws_that_the_disk_cannot_take_are_refused_beforehand(tmp_path, monkey
     assert not (tmp_path / "C.npy").exists()
 
 
-def test_a_run_whose_sweeps_share_a_factor_keeps_one_in_five(monkeypatch):
+def test_a_run_whose_sweeps_share_a_factor_keeps_one_in_two(monkeypatch):
     short = Settings(draws=4, warmup=5, chains=1)
     assert sample(X, Y, settings=short).info["thin"] == 10
     monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0)
-    assert sample(X, Y, settings=short).info["thin"] == 5
+    assert sample(X, Y, settings=short).info["thin"] == 2
 
 
 @pytest.mark.parametrize("draws", [5, 6, 7, 8, 9])
