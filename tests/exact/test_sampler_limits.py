@@ -66,8 +66,8 @@ def test_responses_that_are_exact_functions_of_the_features(local, m, P, Q, used
     draws = sample(X, X @ C, Model(local=local), replace(RUN, draws=300, warmup=300))
     assert np.isfinite(draws.C).all()
     away = np.abs(np.median(draws.C, axis=1) - C).max(axis=(1, 2))
-    # With fewer rows than features and no noise at all a chain may stay where it is: of thirty such data sets both chains find C
-    # in ten. Where the rows suffice every chain does.
+    # With fewer rows than features and no noise at all a chain may stay where it is: in about a third of such data sets both find
+    # C. Where the rows suffice every chain does.
     assert (away.min() if m < P else away.max()) < 0.1
 
 
