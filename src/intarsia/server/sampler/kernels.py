@@ -166,15 +166,15 @@ def _pick(
 
 @njit(cache=True, error_model="numpy")
 def _products(systems: Systems, Xk: Array, out: Array) -> bool:
-    """Xkᵀ (I + d_j² T)⁻¹ [Xk, rhs, Yr] into `out` (R, K, K + 2), on and above the diagonal; False where one is indefinite.
+    """Xkᵀ (I + d_j² T)⁻¹ [Xk, Yr] into `out` (R, K, K + 1), on and above the diagonal; False where one is indefinite.
 
-    With I + d_j² T = L D Lᵀ they are products of the columns of D^(-½) L⁻¹ [Xk, rhs, Yr], and half of them is enough.
+    With I + d_j² T = L D Lᵀ they are products of the columns of D^(-½) L⁻¹ [Xk, Yr], and half of them is enough.
     """
-    diag, off, d, Yr, rhs = systems
+    diag, off, d, Yr, _ = systems
     m, K = Xk.shape
-    half = np.zeros((m, K + 2))
+    half = np.zeros((m, K + 1))
     for j in range(d.size):
-        d2, pivot, last = d[j] ** 2, 1.0, 1.0
+        d2, last = d[j] ** 2, 1.0
         for i in range(m):
             pivot, ratio = 1.0 + d2 * diag[i], 0.0
             if i > 0:
@@ -187,11 +187,11 @@ def _products(systems: Systems, Xk: Array, out: Array) -> bool:
             here, before = half[i], half[max(0, i - 1)]
             for k in range(K):
                 here[k] = (Xk[i, k] - ratio * before[k]) * scale
-            here[K], here[K + 1] = (rhs[i, j] - ratio * before[K]) * scale, (Yr[i, j] - ratio * before[K + 1]) * scale
+            here[K] = (Yr[i, j] - ratio * before[K]) * scale
         columns = np.ascontiguousarray(half.T)
         for i in range(0, K, PANEL):
-            last_row = min(K, i + PANEL)
-            out[j, i:last_row, i:] = np.dot(columns[i:last_row], columns[i:].T)
+            end = min(K, i + PANEL)
+            out[j, i:end, i:] = np.dot(columns[i:end], columns[i:].T)
     return True
 
 
@@ -201,13 +201,13 @@ def borderline(systems: Systems, taken: Taken, border: Border, candidates: Candi
 
     Each new scale is a rank-one change of the systems, so the loop over the features is Gaussian elimination of
     (I + Xkᵀ M⁻¹ Xk D) x = Xkᵀ M⁻¹ rhs: a row is brought up to date with those of its panel when its feature's turn comes, and
-    with a whole panel after that. Columns K and K + 1 belong to rhs and Yr.
+    with a whole panel after that. Column K belongs to Yr.
     """
     diag, off, d, _, rhs = systems
     Xk, Zk, lam = taken
     value, mix, pick = candidates
     (m, K), R, T = Xk.shape, d.size, value.shape[1]
-    a = np.empty((R, K, K + 2))
+    a = np.empty((R, K, K + 1))
     if not _products(systems, Xk, a):
         return np.full(K, np.nan), np.full((m, R), np.nan)
     new, room = lam.copy(), np.empty((3, T + 1))
@@ -218,12 +218,12 @@ def borderline(systems: Systems, taken: Taken, border: Border, candidates: Candi
         for i in range(first, end):
             least = np.inf
             for r in range(R):
-                a_ii, z = a[r, i, i], a[r, i, K + 1]
+                a_ii, z = a[r, i, i], a[r, i, K]
                 for t in range(first, i):
                     c = rho[r, t] * a[r, t, i]
                     coef[r, t - first] = c
                     a_ii -= c * a[r, t, i]
-                    z -= c * a[r, t, K + 1]
+                    z -= c * a[r, t, K]
                 keep = 1 - d[r] ** 2 * lam[i] ** 2 * a_ii
                 least = min(least, keep)
                 keep = max(keep, 1e-8)
@@ -240,7 +240,7 @@ def borderline(systems: Systems, taken: Taken, border: Border, candidates: Candi
                     row = a[r, i]
                     for t in range(first, i):
                         other, c = a[r, t], coef[r, t - first]
-                        for k in range(i + 1, K + 2):
+                        for k in range(i + 1, K + 1):
                             row[k] -= c * other[k]
         for r in range(R):
             rows = np.ascontiguousarray(a[r, first:end, end:])
