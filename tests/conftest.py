@@ -2,7 +2,9 @@
 
 A test that drew other keys each time would fail now and then without a bug. So within this process new keys, shares and names
 of runs come from a stream that begins anew with each test, and Hypothesis tries the same examples; a slow machine fails none of
-them. `make test-slow` sets INTARSIA_EXPLORE=1, for new keys and new examples.
+them. One thing stays new in every run: the key that pinned sites agree on, because sealing a share draws bytes within the
+cryptography library. A test that rests on what one Φ gives away uses sites with a fixed key (`pinned=False`).
+`make test-slow` sets INTARSIA_EXPLORE=1, for new keys and new examples.
 
 With INTARSIA_ALL_EXTRAS=1, which `make test` sets because it has installed every tested extra, a run fails when a test was
 skipped for a reason not listed here: an import that broke, or an extra that should be there.
