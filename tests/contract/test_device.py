@@ -35,7 +35,7 @@ def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp
         np.testing.assert_array_equal(getattr(first, name), getattr(more, name)[:, :50])
     assert not np.array_equal(more.C[0], more.C[1])
     assert more.info["backend"] == "jax"
-    there = sample(*problem, settings=Settings(draws=500, warmup=100, chains=3, thin=2, seed=1))
+    there = sample(*problem, settings=Settings(draws=4000, warmup=100, chains=3, thin=2, seed=1))
     here, other = diagnostics.diagnose(more.C), diagnostics.diagnose(there.C)
     gap = (more.C.mean(axis=(0, 1)) - there.C.mean(axis=(0, 1))) / np.hypot(here.mcse, other.mcse)
     assert np.abs(gap).max() < 4.5  # 40 entries: a false alarm in 4,000 runs

@@ -231,7 +231,7 @@ def test_a_feature_is_taken_by_the_probability_of_its_other_state(doubtful: int,
 @pytest.mark.parametrize("K", [0, 1, 31, 33, 70])
 def test_panels_of_borderline_features_solve_the_systems_of_their_new_scales(K: int) -> None:
     """M' W = rhs', both with the new scales, however many panels the features fill."""
-    rng, m, d = np.random.default_rng(K), 20, np.array([1.0, 2.0, 0.5])
+    rng, m, d = np.random.default_rng(K + 1), 20, np.array([1.0, 2.0, 0.5])
     X, Z, lam = rng.standard_normal((m, K)), rng.standard_normal((K, 3)), np.full(K, 0.1)
     G = rng.standard_normal((m, m))
     G, rhs = G @ G.T, rng.standard_normal((m, 3))

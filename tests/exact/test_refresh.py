@@ -8,7 +8,7 @@ from intarsia.server.sampler.priors import HalfCauchy
 from intarsia.server.sampler.state import Blocks
 
 BE = backends.get("numpy")
-M, P, R, K = 6, 5, 2, 3
+M, P, R, K, T = 6, 5, 2, 3, 4
 D = np.array([0.9, 0.3])
 
 
@@ -41,10 +41,9 @@ def chain(steps, seed=1, without_noise=False):
     rng = np.random.default_rng(seed)
     lam, w, out = np.ones(P), np.zeros((P, R)), []
     for _ in range(steps):
-        new, log_prior = moves.propose_lam(BE, lam, np.pi / 2, rng.standard_normal(P), HalfCauchy())
         xi = (not without_noise) * rng.standard_normal((P, R))
-        noise = moves.Refreshed(new, log_prior, 1 - rng.random(P), xi, rng.standard_normal((P, R)))
-        left, w, lam, _ = moves.refresh(BE, blocks, Y - X @ (w * D), D, (w, lam), noise)
+        noise = moves.Refreshed(1 - rng.random((P, T)), 1 - rng.random(P), xi, rng.standard_normal((P, R)))
+        left, w, lam, _ = moves.refresh(BE, blocks, Y - X @ (w * D), D, moves.Scaled(w, lam, HalfCauchy()), noise)
         out.append(np.concatenate([np.arctan(lam), (w * D).ravel()]))
     np.testing.assert_allclose(left, Y - X @ (w * D), atol=1e-9)
     return np.array(out)
@@ -85,12 +84,11 @@ def test_the_same_on_a_device():
     X, Y, blocks = problem()
     rng, jax = np.random.default_rng(3), backends.on_device()
     lam, w = np.exp(rng.standard_normal(P)), rng.standard_normal((P, R))
-    new = np.exp(rng.standard_normal(P))
     normal = rng.standard_normal((P, R)), rng.standard_normal((P, R))
-    noise = moves.Refreshed(new, 0.1 * rng.standard_normal(P), 1 - rng.random(P), *normal)
-    here = moves.refresh(BE, blocks, Y - X @ (w * D), D, (w, lam), noise)
+    noise = moves.Refreshed(1 - rng.random((P, T)), 1 - rng.random(P), *normal)
+    here = moves.refresh(BE, blocks, Y - X @ (w * D), D, moves.Scaled(w, lam, HalfCauchy()), noise)
     with jax.precision():
-        arrays = (jax.asarray(Y - X @ (w * D)), jax.asarray(D), (jax.asarray(w), jax.asarray(lam)))
+        arrays = (jax.asarray(Y - X @ (w * D)), jax.asarray(D), moves.Scaled(jax.asarray(w), jax.asarray(lam), HalfCauchy()))
         there = moves.refresh(jax, blocks._replace(bound=jax.bounds(jax.asarray(blocks.Xt))), *arrays, noise)
     for one, two in zip(here, there, strict=True):
         np.testing.assert_allclose(one, np.asarray(two), rtol=1e-7, atol=1e-9)

@@ -25,9 +25,25 @@ def problem():
     return X, Y, State(A, B, lam, tau, np.eye(Q))
 
 
-def fit_of(X, Y, state):
-    small = X[:, ~CLEAR] @ state.B[~CLEAR] @ state.A.T
-    return small_shares.Fit(Y - X @ state.B @ state.A.T, small)
+def by_zone(be, state, number):
+    """Large, small and what is between, by the present state."""
+    lam = be.asarray(state.lam)
+    return small_shares.listed(be, small_shares.over_limit(be, lam, be.xp.ones(P), be.xp.asarray([0.1, 0.05])), number)
+
+
+def by_mark(be, state, number):
+    return small_shares.listed_as(be, be.xp.asarray(CLEAR), number)
+
+
+LISTS = {"by zone": (by_zone, P), "by zone, some": (by_zone, 9), "by mark": (by_mark, 3), "by mark, filled up": (by_mark, 9)}
+
+
+def target_of(be, X, Y, state, listed):
+    chosen, counts = np.asarray(listed.chosen), np.asarray(listed.counts)
+    C = (state.B[chosen] * counts[:, None]) @ state.A.T
+    residual = Y - X @ state.B @ state.A.T
+    fit = small_shares.Fit(residual, X @ state.B @ state.A.T - X[:, chosen] @ C, X[:, chosen], C)
+    return small_shares.Sizing.of(be, State(*map(be.asarray, state)), listed, small_shares.Fit(*map(be.asarray, fit)), LAWS)
 
 
 def joint(X, Y, state):
@@ -39,46 +55,102 @@ def joint(X, Y, state):
     return value + (np.log(state.tau / (1 + (state.tau / 0.2) ** 2)) - 0.5 * (state.tau / 0.3) ** 2).sum()
 
 
+@pytest.mark.parametrize("which", LISTS)
 @pytest.mark.parametrize("name", ["numpy", "jax"])
-def test_the_density_is_the_joint_one_with_its_volume(name):
+def test_the_density_is_the_joint_one_with_its_volume(name, which):
     be = backends.get("numpy") if name == "numpy" else backends.on_device()
+    make, number = LISTS[which]
     X, Y, state = problem()
-    fit = fit_of(X, Y, state)
-    clear = small_shares.listed(backends.get("numpy"), CLEAR, 9)
-    inner = (fit.residual * fit.small).sum(), (fit.small**2).sum()
-    target = small_shares.Sizing(be, *inner, np.log(state.tau), np.log(state.lam[clear.chosen]), clear.counts, LAWS)
     with backends.on_device().precision():
-        for x in (-0.7, 0.2, 1.1):
-            there = small_shares.moved(backends.get("numpy"), state, clear, np.array(x))
-            volume = x * R * (~CLEAR).sum()  # B of the small ones is multiplied, log lam and log tau are shifted
+        listed = make(be, state, number)
+        target = target_of(be, X, Y, state, listed)
+        for x in (-0.7, 0.2, min(1.1, 0.9 * float(listed.room))):
+            there = moved(be, state, listed, x)[0]
+            # B goes along with its scale; log lam is shifted, and between small and large drawn together or apart.
+            over, counts = np.asarray(listed.over), np.asarray(listed.counts)
+            slope = (along(over + 1e-6, x) - along(over - 1e-6, x)) / 2e-6
+            volume = R * np.log(there.B[:, 0] / state.B[:, 0]).sum() + np.log(slope[counts]).sum()
             expected = joint(X, Y, there) - joint(X, Y, state) + volume
-            assert float(target(x) - target(0.0)) == pytest.approx(expected, rel=1e-9)
+            found = float(target(be.xp.asarray(x)) - target(be.xp.asarray(0.0)))
+            assert found == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("number", [3, 9])
-def test_the_clear_features_keep_their_coefficients_and_their_prior(number):
-    """On a device the list is filled up with others, which count as small."""
+def along(over, x):
+    return small_shares.along(np, np.asarray(over), np.asarray(x))[0]
+
+
+def moved(be, state, listed, x):
+    there, own = small_shares.moved(be, State(*map(be.asarray, state)), listed, be.xp.asarray(x))
+    return State(*map(np.asarray, there)), np.asarray(own)
+
+
+def test_between_small_and_large_features_go_along_in_part():
+    over = np.linspace(-3, 2, 401)
+    for x, y in ((0.3, 0.5), (0.8, -0.6), (-0.4, -1.0), (-0.7, 0.7)):
+        np.testing.assert_allclose(along(along(over, x), y), along(over, x + y), atol=1e-9)  # one way, whatever the steps
+        there = along(over, x)
+        assert (np.diff(there) > 0).all()  # the order stays
+        small, large = np.maximum(over, there) < -small_shares.WIDTH, over > small_shares.WIDTH
+        assert small.any()
+        np.testing.assert_allclose((there - over)[small], x)
+        np.testing.assert_array_equal(there[large], over[large])
+        between = ~small & ~large
+        assert (np.abs(there - over)[between] <= abs(x) + 1e-12).all()
+        slope = np.gradient(there, over)[between]
+        np.testing.assert_allclose(np.log(slope[2:-2]), small_shares.along(np, over, np.array(x))[1][between][2:-2], atol=0.06)
+
+
+def test_the_list_is_the_same_all_along_and_ends_where_another_feature_grows_too_large():
+    be, state = backends.get("numpy"), problem()[2]
+    listed = by_zone(be, state, 9)
+    assert 0 < listed.room < 4
+    for x in (-2.0, 0.9 * listed.room):
+        there = moved(be, state, listed, x)[0]
+        grown = there._replace(lam=there.lam * np.exp(x))  # d grows as tau does
+        again = by_zone(be, grown, 9)
+        np.testing.assert_array_equal(again.chosen, listed.chosen)
+        assert again.room == pytest.approx(listed.room - x)
+        np.testing.assert_allclose(again.over, along(listed.over, x), atol=1e-9)
+    noise = {"resize.z": np.full(len(small_shares.SIZES), 10.0), "resize.u": np.full(len(small_shares.SIZES), 1e-300)}
+    target = target_of(be, *problem(), listed)
+    assert small_shares.resize(target, noise) < listed.room
+    beyond = target._replace(listed=listed._replace(room=-np.inf))
+    assert small_shares.resize(beyond, noise | {"resize.z": -noise["resize.z"]}) == 0.0
+
+
+@pytest.mark.parametrize("which", LISTS)
+def test_the_large_features_keep_their_coefficients_and_all_their_prior(which):
+    """On a device the list of marked ones is filled up with others, which count as small."""
+    make, number = LISTS[which]
     X, Y, state = problem()
     noise = {"resize.z": np.full(len(small_shares.SIZES), 0.1), "resize.u": np.full(len(small_shares.SIZES), 1e-12)}
     for be in (backends.get("numpy"), backends.on_device()):
         with backends.on_device().precision():
-            clear = small_shares.listed(be, be.xp.asarray(CLEAR), number)
-            there, factor = small_shares.resize(be, State(*map(be.asarray, state)), clear, fit_of(X, Y, state), LAWS, noise)
-            there = State(*map(np.asarray, there))
-        assert float(factor) == pytest.approx(math.exp(0.1 * sum(small_shares.SIZES)))
-        np.testing.assert_allclose(there.B[CLEAR], state.B[CLEAR])
-        np.testing.assert_allclose(there.B[~CLEAR], state.B[~CLEAR] * float(factor))
-        np.testing.assert_allclose((there.lam * there.tau[0])[CLEAR], (state.lam * state.tau[0])[CLEAR])
-        np.testing.assert_array_equal(there.lam[~CLEAR], state.lam[~CLEAR])
-        unit = [now.B[~CLEAR] / now.lam[~CLEAR, None] / now.tau for now in (there, state)]
+            listed = make(be, state, number)
+            x = small_shares.resize(target_of(be, X, Y, state, listed), {k: be.asarray(v) for k, v in noise.items()})
+            there, own = moved(be, state, listed, x)
+            factor = math.exp(float(x))
+        assert factor == pytest.approx(math.exp(0.1 * sum(small_shares.SIZES)))
+        counts, chosen = np.asarray(listed.counts), np.asarray(listed.chosen)
+        stays = np.isin(np.arange(P), chosen[counts & (np.asarray(listed.over) > small_shares.WIDTH)])
+        goes = ~np.isin(np.arange(P), chosen[counts])
+        assert stays.sum() >= 2
+        assert goes.any() or number == P
+        np.testing.assert_allclose(there.B[stays], state.B[stays])
+        np.testing.assert_allclose(there.B[goes], state.B[goes] * factor)
+        np.testing.assert_allclose(there.B[chosen], state.B[chosen] * own[:, None])
+        np.testing.assert_allclose((there.lam * there.tau[0])[stays], (state.lam * state.tau[0])[stays])
+        np.testing.assert_allclose(there.lam[goes], state.lam[goes], rtol=1e-12)
+        unit = [now.B / now.lam[:, None] / now.tau for now in (there, state)]
         np.testing.assert_allclose(unit[0], unit[1])
 
 
 def test_nothing_moves_where_nothing_is_accepted():
     X, Y, state = problem()
     be = backends.get("numpy")
+    listed = by_mark(be, state, 9)
     noise = {"resize.z": np.full(len(small_shares.SIZES), 40.0), "resize.u": np.ones(len(small_shares.SIZES))}
-    there, factor = small_shares.resize(be, state, small_shares.listed(be, CLEAR, 9), fit_of(X, Y, state), LAWS, noise)
-    assert factor == 1.0
-    for before, after in zip(state, there, strict=True):
+    x = small_shares.resize(target_of(be, X, Y, state, listed), noise)
+    assert x == 0.0
+    for before, after in zip(state, moved(be, state, listed, x)[0], strict=True):
         np.testing.assert_array_equal(before, after)

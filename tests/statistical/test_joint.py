@@ -288,21 +288,49 @@ def resized(setting, replicates=700, times=8):
         drawn = without_b.Drawn(state, setting.X @ state.B, law.rotation(BE, state.Sigma), None)
         for _ in range(times):
             noise = {name: value for name, value in draw_noise(setting.plan, rng, WIDE).items() if name.startswith("resize")}
-            drawn = without_b.resized(Sweep(BE, setting.plan, data, setting.tuning, noise, WIDE), drawn)
+            now, view = Sweep(BE, setting.plan, data, setting.tuning, noise, WIDE), drawn.state
+            d = np.linalg.svd(np.linalg.solve(np.linalg.cholesky(view.Sigma), view.A * view.tau), compute_uv=False)
+            drawn = without_b.resized(now, drawn, d)
         np.testing.assert_allclose(drawn.F, setting.X @ drawn.state.B, rtol=1e-6, atol=1e-6 * np.abs(drawn.F).max())
         after.append(setting.functions(drawn.state, Y))
     p = [ks_2samp(a, b).pvalue for a, b in zip(np.transpose(before), np.transpose(after), strict=True)]
     return min(p) * len(p)
 
 
-def test_among_many_features_resizing_the_small_coefficients_keeps_the_joint_law(monkeypatch):
-    monkeypatch.setattr(small_shares, "SIZES", (1.0,) * 12)
-    setting = Setting(kinds=(NARROW,), many=True, reach=1.0)
-    setting.X *= 0.02  # data that say little, so that the sizes move far
+def sizes_move_far(monkeypatch, m=6):
+    """Data that say little, and long steps. With six rows all features are listed."""
+    for name, value in (("SIZES", (1.0,) * 12), ("LARGE", 0.02), ("WIDTH", 2.0)):
+        monkeypatch.setattr(small_shares, name, value)
+    setting = Setting(kinds=(NARROW,), many=True, reach=1.0, m=m)
+    setting.X *= 0.02
+    return setting
+
+
+# Of many features the state itself says which are large.
+@pytest.mark.parametrize(("which", "m"), [("searched", 5), ("many", 5), ("many", 6)])
+def test_resizing_the_small_coefficients_keeps_the_joint_law(which, m, monkeypatch):
+    setting = sizes_move_far(monkeypatch, m)
+    assert setting.plan.wide is (which == "many")
     assert resized(setting) > FAILURE
+    if (which, m) == ("many", 5):
+        return  # x ends early there; the test below plants a bug in just that
     right = small_shares.Sizing.__call__
     monkeypatch.setattr(small_shares.Sizing, "__call__", lambda self, x: right(self, x) - R_SMALL * x)
     assert resized(setting) < 1e-6  # the volume of the small coefficients counted, their prior not
+
+
+def test_among_many_features_the_volume_of_those_that_go_along_in_part_counts(monkeypatch):
+    setting = sizes_move_far(monkeypatch)
+    right = small_shares.along
+    monkeypatch.setattr(small_shares, "along", lambda xp, over, x: (right(xp, over, x)[0], np.zeros_like(over)))
+    assert resized(setting, replicates=1500) < 1e-6
+
+
+def test_among_many_features_a_list_that_another_one_may_pass_is_caught(monkeypatch):
+    setting = sizes_move_far(monkeypatch, m=5)
+    right = small_shares.listed
+    monkeypatch.setattr(small_shares, "listed", lambda be, over, number: right(be, over, 1)._replace(room=np.inf))
+    assert resized(setting) < 1e-6
 
 
 def test_prior_draws_are_what_the_laws_say():

@@ -154,12 +154,13 @@ def recentred(file: Path, draws: int, mean: NDArray[np.float64]) -> NDArray[Any]
     """
     there = np.load(file, mmap_mode="r+", allow_pickle=False)[:, :draws]
     each = [(k, i) for k in range(there.shape[0]) for i in range(draws)]
-    shift = mean.copy()
+    total = np.zeros_like(mean)
     for place in each:
-        shift -= np.asarray(there[place], dtype=np.float64) / len(each)
+        total += there[place]
         let_go(there)
+    shift = (mean - total / len(each)).astype(there.dtype)
     for place in each:
-        there[place] += shift.astype(there.dtype)
+        there[place] += shift
         let_go(there)
     return there
 

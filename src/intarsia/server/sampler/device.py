@@ -32,6 +32,7 @@ WARMUP_SWEEPS = 50  # per compiled stretch
 BLOCK_ROWS = 4  # features per row in a block whose scales are drawn at once: more would move them less, fewer take longer
 ALIKE = 4.0  # times the bound of independent features, above which scales are drawn one after the other,
 VISITED = 8  # in one of so many blocks per sweep; 0 blocks: all
+CANDIDATES = 64  # scales that each borderline feature chooses among: a device takes no longer over many
 LONGEST_STRETCH = 50  # kept draws
 
 
@@ -276,7 +277,8 @@ def on_device(plan: Plan, device: str, lanes: int = 1) -> Plan:
         block = _block(plan.P, BLOCK_ROWS * plan.rows, lanes)
         # Without looks a sweep has more places for borderline features: whole panels, about one place per row.
         places = min(plan.P, max(plan.borderline, -(-plan.rows // PANEL) * PANEL))
-        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes, borderline=places)
+        plan = replace(plan, borderline=places, candidates=CANDIDATES)
+        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes)
     # Borderline features are taken one after the other, which a device does slowly: fewer, where there are few.
     few = plan.borderline if plan.searches else min(16, plan.P)
     if device.startswith("cpu"):

@@ -3,17 +3,15 @@
 After one factorisation of G = X diag(lam²) Xᵀ the marginal likelihood costs O(mR) per evaluation, and so do B's systems.
 """
 
-import math
 from typing import Any, NamedTuple
 
+from intarsia.server.sampler import candidates
 from intarsia.server.sampler.backends.protocol import Array, Backend, Factor
 from intarsia.server.sampler.covariance import Covariance, Root
-from intarsia.server.sampler.priors import HalfCauchy, Law
+from intarsia.server.sampler.priors import Law
 from intarsia.server.sampler.state import EXACT, Border
 
-_PRIOR = HalfCauchy()
 SHAPES = 0.15, 0.3, 0.6  # standard deviations of the logarithms by which A is stretched, in turn
-LOG_HALF_PI = math.log(math.pi / 2)
 PANEL = 32  # borderline features after which the systems of all of them are brought up to date
 
 
@@ -107,14 +105,12 @@ def collapsed_local(
     lam: Array,
     border: Border,
     law: Law,
-    candidates: dict[str, Array],
+    uniform: dict[str, Array],
 ) -> tuple[Array, Array]:
     """New local scales of a few borderline features, one after the other, with all of B integrated out.
 
     `systems` are X_KᵀM_j⁻¹X_K (R, K, K), X_KᵀM_j⁻¹ of y_j and rhs_j (R, K, 2), d, and the features' rows of Z, for
-    M_j = I + d_j² G; `lam` the present scales. Each feature picks among T fresh candidates and its
-    present scale by importance weight, which leaves its conditional invariant (iterated sampling importance resampling).
-    Candidates come half from C⁺(0,1), half from a logistic law about the scale the data resolve.
+    M_j = I + d_j² G; `lam` the present scales. Each feature picks among T fresh `candidates` and its present scale.
 
     Features are taken in panels: within one the systems of its own features alone are kept up to date, those of all after it.
     That is Gauss elimination by panels, and after it come the weights (R, K) with which M_j⁻¹X_K is to be taken from M_j⁻¹rhs_j
@@ -123,10 +119,8 @@ def collapsed_local(
     xp = be.xp
     inverse, projected, d, Zk = systems
     K, d2 = lam.shape[0], d**2
-    value = candidates["value"]
-    prior_t = xp.log(xp.tan(xp.pi / 2 * value))
-    logistic = xp.log(value) - xp.log1p(-value)
-    of_each = lam, prior_t, logistic, candidates["mix"] < 0.5, candidates["pick"], border.taken, border.edge, border.out
+    fresh = candidates.Fresh.of(be, uniform["value"], uniform["mix"])
+    of_each = lam, *fresh, uniform["pick"], border.taken, border.edge, border.out
     size = max(1, min(PANEL, K))
     whole = max(1, -(-K // size)) * size
 
@@ -145,20 +139,9 @@ def collapsed_local(
         keep = xp.maximum(keep, 1e-8)
         da = d2 * a_ii / keep  # with the feature itself taken out
         zz = z[:, i] ** 2 / xp.maximum(a_ii * keep, 1e-300)
-        centre = 1.0 - 0.5 * xp.log(xp.maximum(da.max(), 1e-300))
-        t = xp.concatenate([xp.where(mix_i, prior_i, centre + logistic_i), xp.log(lam_i)[None]])
-        x2 = xp.minimum(da[:, None] * xp.exp(2 * t), 1e300)
-        fit = 0.5 * (zz @ (x2 / (1 + x2)) - xp.log1p(x2).sum(axis=0))
-        v = xp.abs(t - centre)
-        base = _PRIOR.log_density(xp, t)
-        proposal = xp.logaddexp(base - LOG_HALF_PI, -v - 2 * xp.log1p(xp.exp(-v)))
-        weight = fit + (base if isinstance(law, HalfCauchy) else law.log_density(xp, t)) - proposal
+        t, weight = candidates.weighed(be, law, da, zz, lam_i, candidates.Fresh(prior_i, logistic_i, mix_i))
         weight = weight + xp.where(xp.exp(t) > edge_i, 0.0, xp.log(out_i))
-        # Scales beyond what can be taken out again are outside the support here, for candidates and state alike.
-        weight = xp.where(x2.max(axis=0) < 1e8, weight, -xp.inf)
-        total = xp.cumsum(xp.exp(weight - xp.where(usable, weight.max(), 0.0)))
-        pick = xp.minimum((total < u_i * total[-1]).sum(), t.shape[0] - 1)
-        new = xp.where(usable, xp.exp(t[pick]), lam_i)
+        new = xp.where(usable, candidates.picked(be, t, weight, lam_i, u_i), lam_i)
         change = d2 * (new**2 - lam_i**2)
         rho = change / (1 + change * a_ii)
         scaled = rho[:, None] * column
@@ -195,7 +178,7 @@ def collapsed_local(
 
 
 def borderline(
-    be: Backend, systems: "Systems", taken: "Taken", border: Border, law: Law, candidates: dict[str, Array]
+    be: Backend, systems: "Systems", taken: "Taken", border: Border, law: Law, uniform: dict[str, Array]
 ) -> tuple[Array, Array]:
     """New scales of the features, all of B integrated out, and (I + d_j² G)⁻¹ rhs_j (m×R) with G and rhs as they are then."""
     xp = be.xp
@@ -205,7 +188,7 @@ def borderline(
     wanted = xp.stack([Yr.T, rhs.T], axis=2)
     solved = factor.solve(d, xp.concatenate([wanted, xp.broadcast_to(Xk, (R, *Xk.shape))], axis=2))
     products = Xk.T @ solved  # (R, K, 2 + K)
-    new, weights = collapsed_local(be, (products[:, :, 2:], products[:, :, :2], d, Zk), lam, border, law, candidates)
+    new, weights = collapsed_local(be, (products[:, :, 2:], products[:, :, :2], d, Zk), lam, border, law, uniform)
     return new, (solved[:, :, 1] - (solved[:, :, 2:] @ weights[:, :, None])[:, :, 0]).T
 
 

@@ -8,6 +8,7 @@ makes it so.
 
 from typing import Any, NamedTuple
 
+from intarsia.server.sampler import candidates
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.priors import HalfCauchy, Law
 from intarsia.server.sampler.state import Blocks
@@ -93,15 +94,22 @@ def bound(be: Backend, Xt: Array) -> Bound:
 
 
 class Refreshed(NamedTuple):
-    """Random numbers of `refresh`: proposed scales with the log density ratio that other laws than the half-Cauchy owe, uniform
-    numbers (P), and standard normal ones (P×R).
+    """Random numbers of `refresh`: uniform ones (P×T) that candidates are made of and (P) to pick one, and standard normal ones
+    (P×R).
     """
 
-    lam: Array
-    log_prior: Array
-    u: Array
+    value: Array
+    pick: Array
     xi: Array
     e: Array
+
+
+class Scaled(NamedTuple):
+    """Coefficients w (P×R), scales lam (P), and the law of the scales."""
+
+    w: Array
+    lam: Array
+    law: Law
 
 
 def in_blocks(xp: Any, x: Array, blocks: tuple[int, int], lanes: int, fill: float = 0.0) -> Array:
@@ -120,42 +128,37 @@ def out_of_blocks(xp: Any, x: Array, lanes: int, P: int) -> Array:
     return xp.swapaxes(x.reshape(nb, lanes, k // lanes, *x.shape[2:]), 0, 1).reshape(nb * k, *x.shape[2:])[:P]
 
 
-def refresh(
-    be: Backend, blocks: Blocks, W: Array, d: Array, now: tuple[Array, Array], noise: Refreshed, lanes: int = 1
-) -> tuple[Array, ...]:
+def refresh(be: Backend, blocks: Blocks, W: Array, d: Array, now: Scaled, noise: Refreshed, lanes: int = 1) -> tuple[Array, ...]:
     """New scales and coefficients of all features, block by block (`in_blocks`), those of a block side by side.
 
     In the rotated, whitened coordinates of `conditionals.whiten` feature p adds x_p w_p d, w_p = lam_p u_p, to the fitted values,
-    u standard normal; `now` is (w, lam) and W (m×R) the residual. With omega I ≥ XᵀX over a block, numbers
+    u standard normal; `now` has them, and W (m×R) is the residual. With omega I ≥ XᵀX over a block, numbers
     h = omega w d + XᵀW + N(0, omega I − XᵀX) make its features independent: given h the likelihood of w_p d is N(h_p/omega,
-    1/omega), as if each had data of its own. So every lam_p takes its proposal or not with u integrated out, and then u is drawn.
-    What does not depend on h is the posterior itself.
+    1/omega), as if each had data of its own. So every lam_p is picked among `candidates` with u integrated out, and then u is
+    drawn. What does not depend on h is the posterior itself.
     """
     xp = be.xp
-    w, lam = now
+    w, lam, law = now
 
     def cut(x: Array, fill: float = 0.0) -> Array:
         return in_blocks(xp, x, blocks.Xt.shape[:2], lanes, fill)
 
     def one(now: tuple[Array, Array], bound: tuple[Array, Array], of_block: tuple[Array, ...]) -> Any:
         (W, d), (omega, K) = now, bound
-        Xt, w, lam, new, log_prior, log_u, xi, e = of_block
+        Xt, w, lam, value, pick, xi, e = of_block
         root = xp.sqrt(omega)
         h = omega * w * d + Xt @ (W - root * (K @ be.together(Xt.T @ xi))) + root * xi
-        size = h**2 / omega
-
-        def fit(lam: Array) -> Array:
-            x2 = omega * lam[:, None] ** 2 * d**2
-            return 0.5 * (size * (x2 / (1 + x2)) - xp.log1p(x2)).sum(axis=1)
-
-        accept = log_u < fit(new) - fit(lam) + log_prior
-        lam = xp.where(accept, new, lam)
+        # One uniform number says which law a candidate comes from, and what it is.
+        twice = 2 * value
+        fresh = candidates.Fresh.of(be, xp.clip(xp.where(twice < 1, twice, twice - 1), 1e-16, 1 - 1e-16), value)
+        t, weight = candidates.weighed(be, law, xp.broadcast_to(omega * d**2, h.shape), h**2 / omega, lam, fresh)
+        new = xp.where(xp.isfinite(weight[:, -1]), candidates.picked(be, t, weight, lam, pick), lam)
+        accept, lam = new != lam, new
         more = 1 + omega * lam[:, None] ** 2 * d**2
         there = lam[:, None] * (lam[:, None] * d * h + xp.sqrt(more) * e) / more
         return (W - be.together(Xt.T @ ((there - w) * d)), d), (there, lam, accept)
 
-    scales = cut(lam, 1.0), cut(noise.lam, 1.0), cut(noise.log_prior), cut(xp.log(noise.u))
-    of_blocks = (blocks.Xt, cut(w), *scales, cut(noise.xi), cut(noise.e))
+    of_blocks = (blocks.Xt, cut(w), cut(lam, 1.0), cut(noise.value, 0.5), cut(noise.pick), cut(noise.xi), cut(noise.e))
     (W, _), parts = be.over_blocks(one, (W, d), tuple(blocks.bound), of_blocks)
     return (W, *(out_of_blocks(xp, part, lanes, lam.shape[0]) for part in parts))
 

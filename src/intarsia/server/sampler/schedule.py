@@ -21,6 +21,7 @@ BORDERLINE = 16, 96  # features in doubt whose scales a full sweep draws with B 
 # Places for them where features are scored (`inclusion`), so many at least and so many per row: with fewer than a few for each
 # feature in doubt, one that came in by chance stays for long. And scales that each chooses among there.
 MANY_BORDERLINE, BORDERLINE_PER_ROW, MANY_CANDIDATES = 192, 0.75, 24
+AT_ONCE = 6  # and where the scales of all features of a block are drawn at once
 REACH = 1.0  # of tau's law, in units of its scale, where the number of features that matter is expected because there are many
 KNOWN = 1e5  # d²G up to which XB is taken from products that are there; it is known to rounding times d²G
 HOLD = 2  # sweeps that share it, the full one among them
@@ -177,9 +178,12 @@ class Plan:
         if self.mixing:
             spec |= {"columns.g": ("gamma", (R,), rescale_shape(Q)), "columns.u": ("uniform", (R,), 0.0)}
         if self.mixing and kind.sites:
-            spec |= {"single.z": ("normal", scales, 0.0), "single.u": ("uniform", scales, 0.0)}
+            spec["single.u"] = ("uniform", scales, 0.0)
             if self.refreshes:
+                spec["single.value"] = ("uniform", (P, AT_ONCE), 0.0)
                 spec |= {"single.xi": ("normal", (P, R), 0.0), "single.e": ("normal", (P, R), 0.0)}
+            else:
+                spec["single.z"] = ("normal", scales, 0.0)
             if self.visits:
                 spec["single.start"] = ("uniform", (), 0.0)
         if self.mixing and kind.collapse and not self.element:

@@ -100,9 +100,9 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     U, d, Vt = conditionals.whiten(be, rotation.U.T @ state.A, tau, s)
     Yr = (Yrot @ rotation.U / s) @ U
     systems = integrated.Systems(factor, d, Yr, Yr - d * XZr - E)
-    candidates = {name: noise[f"border.{name}"][: Xk.shape[1]] for name in ("value", "mix", "pick")}
+    uniform = {name: noise[f"border.{name}"][: Xk.shape[1]] for name in ("value", "mix", "pick")}
     taken = integrated.Taken(Xk, Zk, state.lam[border.features])
-    new, W = integrated.borderline(be, systems, taken, border, plan.laws.local, candidates)
+    new, W = integrated.borderline(be, systems, taken, border, plan.laws.local, uniform)
     return Walked(state.A, rotation, tau, accepted, new, d, Vt, W * d)
 
 
@@ -161,10 +161,9 @@ def refreshed(now: Sweep, state: State, view: Rotated, W: Array, stats: Stats) -
     """Every local scale with its coefficients, those of a block at once; W is the whitened residual."""
     be, plan, noise = now.be, now.plan, now.noise
     U, d, Vt = conditionals.whiten(be, view.A, state.tau, view.deviation(plan.model.power))
-    new, log_prior = moves.propose_lam(be, state.lam, math.pi / 2, noise["single.z"], plan.laws.local)
-    numbers = moves.Refreshed(new, log_prior, noise["single.u"], noise["single.xi"], noise["single.e"])
-    w = (state.B / state.tau) @ Vt.T
-    _, w, lam, accept = moves.refresh(be, now.data.blocks, W @ U, d, (w, state.lam), numbers, plan.lanes)
+    numbers = moves.Refreshed(noise["single.value"], noise["single.u"], noise["single.xi"], noise["single.e"])
+    scaled = moves.Scaled((state.B / state.tau) @ Vt.T, state.lam, plan.laws.local)
+    _, w, lam, accept = moves.refresh(be, now.data.blocks, W @ U, d, scaled, numbers, plan.lanes)
     return state._replace(B=w @ Vt * state.tau, lam=lam), stats._replace(single=accept)
 
 

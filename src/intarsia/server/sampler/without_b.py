@@ -88,19 +88,25 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
 
     F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
     drawn = Drawn(state._replace(A=there.A, B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
-    return resized(now, drawn) if plan.searches else drawn
+    return resized(now, drawn, there.d) if plan.searches else drawn
 
 
-def resized(now: Sweep, drawn: Drawn) -> Drawn:
+def resized(now: Sweep, drawn: Drawn, d: Array) -> Drawn:
     """The same after `small_shares.resize`."""
     be, plan, data = now.be, now.plan, now.data
-    state, F = drawn.state, drawn.F
-    clear = small_shares.listed(be, now.tuning.clear, plan.rows)
-    of_clear = be.columns(data.X, clear.chosen) @ (state.B[clear.chosen] * clear.counts[:, None])
-    white = plan.model.power**0.5 * drawn.rotation.whiten(be.xp.eye(plan.Q))
-    fit = small_shares.Fit((data.Y - F @ state.A.T) @ white, (F - of_clear) @ (state.A.T @ white))
-    state, factor = small_shares.resize(be, state, clear, fit, plan.laws, now.noise)
-    return drawn._replace(state=state, F=of_clear + factor * (F - of_clear))
+    xp, state, F = be.xp, drawn.state, drawn.F
+    number = min(plan.rows, plan.P)
+    if plan.wide:
+        listed = small_shares.listed(be, small_shares.over_limit(be, state.lam, data.norm2, d), number)
+    else:  # the data say something of too many features
+        listed = small_shares.listed_as(be, now.tuning.clear, number)
+    columns, B = be.columns(data.X, listed.chosen), state.B[listed.chosen] * listed.counts[:, None]
+    small = F - columns @ B
+    white = plan.model.power**0.5 * drawn.rotation.whiten(xp.eye(plan.Q))
+    fit = small_shares.Fit((data.Y - F @ state.A.T) @ white, small @ (state.A.T @ white), columns, B @ (state.A.T @ white))
+    x = small_shares.resize(small_shares.Sizing.of(be, state, listed, fit, plan.laws), now.noise)
+    state, own = small_shares.moved(be, state, listed, x)
+    return drawn._replace(state=state, F=xp.exp(x) * small + columns @ (own[:, None] * B))
 
 
 def factored(now: Sweep, state: State, G: Array) -> Factor:
