@@ -147,8 +147,9 @@ def test_scores_are_those_of_each_feature_alone(tau: float, wide: bool, monkeypa
     limit = scored.limit - 0.5 * np.log((X**2).sum(axis=0))
     assert scored.limit == pytest.approx(-np.log(tau) + (0.0 if wide else 0.6))
     t = np.linspace(-25, 25, 4001)
-    in_doubt = int(np.argmin(np.abs(scored.likely - 0.1)))
-    for p in (in_doubt, 3, 400, 1234):
+    likeliest = [p for p in np.argsort(-scored.likely)[:60] if p != 17]
+    wrong = {}
+    for p in (*likeliest, 3, 400, 1234):
         x2, zz = [], []
         for j in range(2):
             solved = np.linalg.solve(np.eye(100) + d2[j] * (X * lam**2) @ X.T, np.stack([X[:, p], Y[:, j]], axis=1))
@@ -161,6 +162,9 @@ def test_scores_are_those_of_each_feature_alone(tau: float, wide: bool, monkeypa
         expected = weight[t > limit[p]].sum() / weight.sum()
         odds = scored.likely[p] / (1 - scored.likely[p]) / (expected / (1 - expected))
         assert 1 / 3 < odds < 3, (p, scored.likely[p], expected)
+        wrong[p] = np.log(odds)
+    length = (X[:, likeliest] ** 2).sum(axis=0)
+    assert abs(np.corrcoef(length, [wrong[p] for p in likeliest])[0, 1]) < 0.4  # one that is short is not looked at less
     assert scored.likely[17] == 1.0
     assert np.median(scored.likely) < 0.02
 

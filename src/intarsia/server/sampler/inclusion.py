@@ -54,7 +54,9 @@ def scored(be: Backend, plan: Plan, data: Data, state: State, factor: Factor) ->
     higher = 0 if plan.wide else _HIGHER
     limit = higher * _GRID - xp.log(xp.maximum(d.max(), 1e-300))
     inside = xp.log(state.lam) + 0.5 * xp.log(xp.maximum(data.norm2, 1e-300)) > limit
-    likely = inclusion(be, plan.laws.local, d, data.norm2.mean(), be.cross(data.X, V), (V**2).mean(axis=0), higher)
+    mean = data.norm2.mean()
+    T = be.cross(data.X, V) * xp.sqrt(mean / xp.maximum(data.norm2, 1e-3 * mean))[:, None]  # of a column of the mean length
+    likely = inclusion(be, plan.laws.local, d, mean, T, (V**2).mean(axis=0), higher)
     return Scored(xp.where(inside, 1.0, likely), limit)
 
 
