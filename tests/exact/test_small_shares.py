@@ -42,7 +42,8 @@ def target_of(be, X, Y, state, listed):
     chosen, counts = np.asarray(listed.chosen), np.asarray(listed.counts)
     C = (state.B[chosen] * counts[:, None]) @ state.A.T
     residual = Y - X @ state.B @ state.A.T
-    fit = small_shares.Fit(residual, X @ state.B @ state.A.T - X[:, chosen] @ C, X[:, chosen], C)
+    go = len(chosen) if listed.over is not None else 0
+    fit = small_shares.Fit(residual, X @ state.B @ state.A.T - X[:, chosen] @ C, X[:, chosen[:go]], C[:go])
     return small_shares.Sizing.of(be, State(*map(be.asarray, state)), listed, small_shares.Fit(*map(be.asarray, fit)), LAWS)
 
 
@@ -67,9 +68,10 @@ def test_the_density_is_the_joint_one_with_its_volume(name, which):
         for x in (-0.7, 0.2, min(1.1, 0.9 * float(listed.room))):
             there = moved(be, state, listed, x)[0]
             # B goes along with its scale; log lam is shifted, and between small and large drawn together or apart.
-            over, counts = np.asarray(listed.over), np.asarray(listed.counts)
-            slope = (along(over + 1e-6, x) - along(over - 1e-6, x)) / 2e-6
-            volume = R * np.log(there.B[:, 0] / state.B[:, 0]).sum() + np.log(slope[counts]).sum()
+            volume = R * np.log(there.B[:, 0] / state.B[:, 0]).sum()
+            if listed.over is not None:
+                over = np.asarray(listed.over)
+                volume += np.log((along(over + 1e-6, x) - along(over - 1e-6, x)) / 2e-6).sum()
             expected = joint(X, Y, there) - joint(X, Y, state) + volume
             found = float(target(be.xp.asarray(x)) - target(be.xp.asarray(0.0)))
             assert found == pytest.approx(expected, rel=1e-6, abs=1e-7)
@@ -132,7 +134,8 @@ def test_the_large_features_keep_their_coefficients_and_all_their_prior(which):
             factor = math.exp(float(x))
         assert factor == pytest.approx(math.exp(0.1 * sum(small_shares.SIZES)))
         counts, chosen = np.asarray(listed.counts), np.asarray(listed.chosen)
-        stays = np.isin(np.arange(P), chosen[counts & (np.asarray(listed.over) > small_shares.WIDTH)])
+        large = counts if listed.over is None else np.asarray(listed.over) > small_shares.WIDTH
+        stays = np.isin(np.arange(P), chosen[large & counts])
         goes = ~np.isin(np.arange(P), chosen[counts])
         assert stays.sum() >= 2
         assert goes.any() or number == P

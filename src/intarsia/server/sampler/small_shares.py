@@ -23,7 +23,7 @@ from intarsia.server.sampler.moves import Laws
 from intarsia.server.sampler.priors import Noise
 from intarsia.server.sampler.state import Data, State
 
-SIZES = (0.05, 0.1, 0.2, 0.4) * 3  # standard deviations of the proposals of x
+SIZES = (0.03, 0.1, 0.3) * 4  # standard deviations of the proposals of x
 STRETCHES = (0.1, 0.2, 0.4) * 10  # standard deviations of the logarithms by which A is stretched
 LARGE, WIDTH = 1.2, 0.9  # lam ‖x‖ d of features between the small and the large ones, and half of that zone's width in logarithms
 LEAST = 1e-9  # share of the responses' variance below which no eigenvalue of Sigma is proposed
@@ -36,13 +36,21 @@ def needs() -> dict[str, Noise]:
 
 class Listed(NamedTuple):
     """The features that are large or next to it: their indices (on a device a list of fixed length), those that count, how far
-    above the limit each is, and what x stays below so that every other feature is small all along.
+    above the limit each is (None: so far that all of them stay), and what x stays below so that every other feature is small all
+    along.
     """
 
     chosen: Array
     counts: Array
-    over: Array
+    over: Array | None
     room: Array
+
+    def along(self, xp: Any, x: Array) -> tuple[Array, Array]:
+        """By how much log lam tau of each grows at x, and the logarithm of the slope of `along`."""
+        if self.over is None:
+            return xp.zeros(self.chosen.shape), xp.zeros(self.chosen.shape)
+        new, slope = along(xp, self.over, x)
+        return new - self.over, slope
 
 
 def listed(be: Backend, over: Array, number: int) -> Listed:
@@ -58,7 +66,7 @@ def listed_as(be: Backend, clear: Array, number: int) -> Listed:
     """Those marked in `clear` (P), at most `number`, as the large ones, and all others as small ones."""
     xp = be.xp
     chosen = be.members(clear, number)
-    return Listed(chosen, clear[chosen], xp.full(chosen.shape, 2 * WIDTH), xp.asarray(xp.inf))
+    return Listed(chosen, clear[chosen], None, xp.asarray(xp.inf))
 
 
 def over_limit(be: Backend, lam: Array, norm2: Array, d: Array) -> Array:
@@ -89,7 +97,8 @@ def along(xp: Any, over: Array, x: Array) -> tuple[Array, Array]:
 
 class Fit(NamedTuple):
     """What `resize` must know of the fit, in coordinates in which the noise is standard: the residual, what the features that are
-    not listed add to the fitted values, both (m, Q), the columns of the listed ones and their coefficients.
+    not listed add to the fitted values, both (m, Q), the columns of the listed ones and their coefficients (of those that all
+    stay none is needed).
     """
 
     residual: Array
@@ -120,12 +129,12 @@ class Sizing(NamedTuple):
 
     def __call__(self, x: Array) -> Array:
         """Log density with respect to dx, up to a constant: the priors of B, and the volumes of what goes along by x, cancel."""
-        xp, (_, counts, over, _) = self.be.xp, self.listed
-        new, slope = along(xp, over, x)
-        grown = xp.expm1(xp.concatenate([x[None], xp.where(counts, new - over, 0.0)]))
+        xp, counts = self.be.xp, self.listed.counts
+        own, slope = self.listed.along(xp, x)
+        grown = xp.expm1(xp.concatenate([x[None], xp.where(counts, own, 0.0)[: len(self.against) - 1]]))
         value = grown @ self.against - 0.5 * grown @ (self.square @ grown)
         value = value + self.laws.global_.log_density(xp, self.log_tau + x).sum()
-        return value + xp.where(counts, self.laws.local.log_density(xp, self.log_lam + new - over - x) + slope, 0.0).sum()
+        return value + xp.where(counts, self.laws.local.log_density(xp, self.log_lam + own - x) + slope, 0.0).sum()
 
 
 def resize(target: Sizing, noise: dict[str, Array]) -> Array:
@@ -146,8 +155,8 @@ def resize(target: Sizing, noise: dict[str, Array]) -> Array:
 
 def moved(be: Backend, state: State, listed: Listed, x: Array) -> tuple[State, Array]:
     """The state at x, and by how much the listed features' rows of B are multiplied."""
-    xp, (chosen, counts, over, _) = be.xp, listed
-    own = xp.where(counts, along(xp, over, x)[0] - over, x)  # of the list, on a device, some features do not count
+    xp, chosen = be.xp, listed.chosen
+    own = xp.where(listed.counts, listed.along(xp, x)[0], x)  # of the list, on a device, some features do not count
     B = be.put(state.B * xp.exp(x), chosen, state.B[chosen] * xp.exp(own)[:, None])
     lam = be.put(state.lam, chosen, state.lam[chosen] * xp.exp(own - x))
     return state._replace(B=B, lam=lam, tau=state.tau * xp.exp(x)), xp.exp(own)
