@@ -42,8 +42,7 @@ def target_of(be, X, Y, state, listed):
     chosen, counts = np.asarray(listed.chosen), np.asarray(listed.counts)
     C = (state.B[chosen] * counts[:, None]) @ state.A.T
     residual = Y - X @ state.B @ state.A.T
-    go = len(chosen) if listed.over is not None else 0
-    fit = small_shares.Fit(residual, X @ state.B @ state.A.T - X[:, chosen] @ C, X[:, chosen[:go]], C[:go])
+    fit = small_shares.Fit(residual, X @ state.B @ state.A.T - X[:, chosen] @ C, X[:, chosen], C)
     return small_shares.Sizing.of(be, State(*map(be.asarray, state)), listed, small_shares.Fit(*map(be.asarray, fit)), LAWS)
 
 

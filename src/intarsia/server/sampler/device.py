@@ -277,8 +277,8 @@ def on_device(plan: Plan, device: str, lanes: int = 1) -> Plan:
         block = _block(plan.P, BLOCK_ROWS * plan.rows, lanes)
         # Without looks a sweep has more places for borderline features: whole panels, about one place per row.
         places = min(plan.P, max(plan.borderline, -(-plan.rows // PANEL) * PANEL))
-        plan = replace(plan, borderline=places, candidates=CANDIDATES)
-        return replace(plan, looks=0, block=block, visits=0, refreshes=True, lanes=lanes)
+        sizes = replace(plan, block=block, borderline=places, candidates=CANDIDATES, lanes=lanes)
+        return replace(sizes, looks=0, visits=0, refreshes=True)
     # Borderline features are taken one after the other, which a device does slowly: fewer, where there are few.
     few = plan.borderline if plan.searches else min(16, plan.P)
     if device.startswith("cpu"):

@@ -97,8 +97,7 @@ def along(xp: Any, over: Array, x: Array) -> tuple[Array, Array]:
 
 class Fit(NamedTuple):
     """What `resize` must know of the fit, in coordinates in which the noise is standard: the residual, what the features that are
-    not listed add to the fitted values, both (m, Q), the columns of the listed ones and their coefficients (of those that all
-    stay none is needed).
+    not listed add to the fitted values, both (m, Q), the columns of the listed ones and their coefficients.
     """
 
     residual: Array
@@ -121,6 +120,8 @@ class Sizing(NamedTuple):
     @classmethod
     def of(cls, be: Backend, state: State, listed: Listed, fit: Fit, laws: Laws) -> "Sizing":
         xp, (residual, small, X, C) = be.xp, fit
+        if listed.over is None:
+            X, C = X[:, :0], C[:0]  # all of them stay
         against = xp.concatenate([(residual * small).sum()[None], ((X.T @ residual) * C).sum(axis=1)])
         mixed = ((X.T @ small) * C).sum(axis=1)
         first = xp.concatenate([(small**2).sum()[None], mixed])

@@ -103,9 +103,7 @@ def resized(now: Sweep, drawn: Drawn, d: Array) -> Drawn:
     columns, B = be.columns(data.X, listed.chosen), state.B[listed.chosen] * listed.counts[:, None]
     small = F - columns @ B
     white = plan.model.power**0.5 * drawn.rotation.whiten(xp.eye(plan.Q))
-    go = len(listed.chosen) if plan.wide else 0  # of the list, in part
-    own = columns[:, :go], B[:go] @ (state.A.T @ white)
-    fit = small_shares.Fit((data.Y - F @ state.A.T) @ white, small @ (state.A.T @ white), *own)
+    fit = small_shares.Fit((data.Y - F @ state.A.T) @ white, small @ (state.A.T @ white), columns, B @ (state.A.T @ white))
     x = small_shares.resize(small_shares.Sizing.of(be, state, listed, fit, plan.laws), now.noise)
     state, own = small_shares.moved(be, state, listed, x)
     return drawn._replace(state=state, F=xp.exp(x) * small + columns @ (own[:, None] * B))
