@@ -160,6 +160,43 @@ def test_a_run_stops_at_the_same_draw_whatever_the_workers(tmp_path):
     np.testing.assert_array_equal(whole.C[:, : one.C.shape[1]], one.C)
 
 
+# However long writing takes on this machine: it never matters, or puts off all checkpoints but the first.
+@pytest.mark.parametrize(("seconds", "saving"), [(1e9, 0.0), (0.0, 0.0), (0.0, 1e9)])
+def test_looks_alone_cost_no_checkpoint(tmp_path, monkeypatch, seconds, saving):
+    monkeypatch.setattr(run, "SAVING", saving)
+    saved, looked = [], []
+    savez, enough = run.np.savez, launch.Launcher._enough
+    monkeypatch.setattr(run.np, "savez", lambda file, **arrays: (saved.append(int(arrays["sweeps"])), savez(file, **arrays))[1])
+    monkeypatch.setattr(launch.Launcher, "_enough", lambda self, draws: (looked.append(draws), enough(self, draws))[1])
+    asked = replace(EASY, until=Until(rhat=1.0001, ess=1e6), draws=350, workers=1)
+    whole = sample(X_EASY, Y_EASY, settings=replace(asked, checkpoint=tmp_path, checkpoint_seconds=seconds))
+    assert looked == [100, 150, 200, 250, 300]
+    assert saved.count(60 + 2 * 350) == 2  # of both chains, in the end
+    before = len(saved) - 2
+    assert before > 200 if seconds == saving else before == 2 * (seconds == 0.0)
+    longer = sample(X_EASY, Y_EASY, settings=replace(asked, draws=400, checkpoint=tmp_path))
+    assert same(longer, sample(X_EASY, Y_EASY, settings=replace(asked, draws=400)))
+    np.testing.assert_array_equal(longer.C[:, :350], whole.C)
+
+
+def test_ctrl_c_keeps_what_every_chain_of_this_process_has_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "REPORT_SECONDS", 0.0)
+    stopped = []
+
+    def stop(now):
+        if now.sweeps[1] >= 70 and not stopped:  # the first chain is at the end of its budget, the second in the middle
+            stopped.append(now.sweeps)
+            signal.raise_signal(signal.SIGINT)
+
+    asked = replace(EASY, draws=40, workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        sample(X_EASY, Y_EASY, settings=replace(asked, checkpoint=tmp_path, checkpoint_seconds=1e9, progress=stop))
+    swept = [int(np.load(tmp_path / f"state-{k}.npz")["sweeps"]) for k in range(2)]
+    assert swept[0] == 60 + 2 * 40
+    assert 70 <= swept[1] < swept[0]
+    assert same(sample(X_EASY, Y_EASY, settings=replace(asked, checkpoint=tmp_path)), sample(X_EASY, Y_EASY, settings=asked))
+
+
 def test_the_budget_ends_an_adaptive_run():
     until = Until(ess=1e9)
     assert sample(X, Y, settings=Settings(draws=40, warmup=10, chains=2, thin=1, until=until)).C.shape[1] == 40

@@ -117,15 +117,18 @@ class Launcher:
     def _here(self, at: list[int], total: int) -> int:
         asked = Asked(self.where, self.place.arrays)
         runs = [opened(asked, k, self.place.passing) for k in range(1 if self.together else self.chains)]
+        every = self.settings.checkpoint_seconds
         for draws in at:
             self._left = None
-            for run in runs:
-                if not run.go(draws, every=self.settings.checkpoint_seconds, report=lambda: self._tell(total)):
-                    return draws
+            # What a look needs is here. With many features a checkpoint takes longer than the sweeps between two looks.
+            if not all(run.go(draws, every=every, report=lambda: self._tell(total), then_save=False) for run in runs):
+                break
             self._left = [run.left() for run in runs]
             if draws == at[-1] or self._enough(draws):
-                return draws
-        raise AssertionError("there is a last look")
+                break
+        for run in runs:
+            run.save()
+        return draws
 
     def _processes(self, at: list[int], total: int, workers: int) -> int:
         """Each process makes some of the chains, all of them to one look before any to the next, and does not wait for it: what

@@ -104,6 +104,8 @@ class Run:
 
     def __init__(self, asked: Asked, stepper: Stepper, passing: bool = False) -> None:
         self.asked, self.stepper, self.passing, self.seconds = asked, stepper, passing, 0.0
+        # When the last checkpoint was written, how long that took, and after how many sweeps.
+        self._saved, self._writing, self._at = time.perf_counter(), 0.0, 0
         self.file = asked.folder / f"state-{stepper.name}.npz"
         if self.file.exists():
             self._load()
@@ -112,10 +114,14 @@ class Run:
     def kept(self) -> int:
         return self.asked.kept(self.stepper.sweeps)
 
-    def go(self, draws: int, *, every: float, report: Callable[[], None] | None = None) -> bool:
-        """Go on until `draws` draws of each chain are kept; False when asked to stop before."""
+    def go(self, draws: int, *, every: float, report: Callable[[], None] | None = None, then_save: bool = True) -> bool:
+        """Go on until `draws` draws of each chain are kept; False when asked to stop before.
+
+        A checkpoint is written `every` so many seconds, or more seldom where that takes long, and in the end unless the caller
+        does that.
+        """
         total = self.asked.warmup + draws * self.asked.thin
-        began, saved, told = time.perf_counter() - self.seconds, time.perf_counter(), 0.0
+        began, told = time.perf_counter() - self.seconds, 0.0
         stop = self.asked.folder / STOP
         with threadpool_limits(limits=1), np.errstate(all="ignore"):
             while self.stepper.sweeps < total:
@@ -128,13 +134,13 @@ class Run:
                     if report is not None:
                         report()
                     if stop.exists() and self.stepper.sweeps < total:
-                        self.save()
+                        if then_save:
+                            self.save()
                         return False
-                if now - saved > every:
+                if now - self._saved > max(every, SAVING * self._writing):
                     self.save()
-                    saved = time.perf_counter()
-                    every = max(every, SAVING * (saved - now))
-        self.save()
+        if then_save:
+            self.save()
         if self.stepper.sweeps == total and not self.passing:
             self._note(draws)
         return True
@@ -158,8 +164,9 @@ class Run:
 
     def save(self) -> None:
         """Write the checkpoint whole or not at all."""
-        if self.passing:
+        if self.passing or self.stepper.sweeps == self._at:
             return
+        began = time.perf_counter()
         self.stepper.settle()
         arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
         part = self.file.with_suffix(".part")
@@ -168,11 +175,14 @@ class Run:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.file)
+        self._saved = time.perf_counter()
+        self._writing, self._at = self._saved - began, self.stepper.sweeps
 
     def _load(self) -> None:
         with np.load(self.file, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
-        self.stepper.sweeps, self.seconds = int(stored["sweeps"]), float(stored["seconds"])
+        self._at = self.stepper.sweeps = int(stored["sweeps"])
+        self.seconds = float(stored["seconds"])
         self.stepper.record.restore(stored)
         self.stepper.restore({name[4:]: value for name, value in stored.items() if name.startswith("own.")})
 
