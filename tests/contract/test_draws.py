@@ -1,12 +1,13 @@
 """A folder of draws comes back as it was written, from disk, and a spoilt one is refused with our own error."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.results.draws import Draws, create, diagonal
+from intarsia.server.results.draws import Draws, create, diagonal, let_go
 
 
 def covariances(rng, *shape):
@@ -113,3 +114,32 @@ def test_arrays_must_fit_together(draws, tmp_path):
     (tmp_path / "draws.json").write_text(json.dumps(header))
     with pytest.raises(MessageError, match="lacks tau"):
         Draws.load(tmp_path)
+
+
+def resident(file: Path) -> int:
+    """Bytes of the file's map that count as this process's memory."""
+    seen = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            seen = line.endswith(str(file))
+        elif seen and line.startswith("Rss:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("the file is not mapped")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_pages_of_a_file_are_let_go_and_keep_what_was_written(tmp_path):
+    file = tmp_path / "C.npy"
+    np.save(file, np.zeros((1000, 1000)))
+    there = np.asarray(np.load(file, mmap_mode="r+"))[10:]  # a plain view of it
+    there[:] = 1.0
+    assert resident(file) > 7e6
+    let_go(there)
+    assert resident(file) < 1e5
+    assert (there == 1.0).all()
+    own = np.load(file, mmap_mode="c")
+    own[:] = 2.0
+    for kept in (own, np.full(3, 2.0)):  # what is nowhere else stays
+        let_go(kept)
+        assert (kept == 2.0).all()
+    assert np.load(file).sum() == 990 * 1000

@@ -1,6 +1,7 @@
 """Effects with a flat prior of their own: the law of one coefficient given the others, mixed over the draws."""
 
 import numpy as np
+import pytest
 
 from intarsia.server.results.unshrunk import unshrunk
 
@@ -18,12 +19,16 @@ def test_given_the_true_others_it_is_least_squares() -> None:
     np.testing.assert_allclose(sd[3], np.sqrt(np.diag(Sigma) / (x @ x)))
 
 
-def test_draws_that_differ_add_their_spread() -> None:
+@pytest.mark.parametrize(("operations", "used"), [(1e12, 200), (4 * 50 * 3 * 70, 70), (1.0, 32)])
+@pytest.mark.parametrize("numbers", [1, 2**24])
+def test_draws_that_differ_add_their_spread(monkeypatch: pytest.MonkeyPatch, operations: float, used: int, numbers: int) -> None:
+    monkeypatch.setattr("intarsia.server.results.unshrunk.MOST_OPERATIONS", operations)
+    monkeypatch.setattr("intarsia.server.results.fitted._NUMBERS", numbers)
     rng = np.random.default_rng(2)
     X, Y = rng.standard_normal((50, 3)), rng.standard_normal((50, 1))
     C, Sigma = rng.standard_normal((400, 3, 1)), np.ones((400, 1, 1))
-    mean, sd = unshrunk(X, Y, C, Sigma)
-    kept = np.unique(np.linspace(0, 399, 200).round().astype(int))
+    mean, sd = unshrunk(X, Y, C.reshape(4, 100, 3, 1), Sigma.reshape(4, 100, 1, 1))
+    kept = np.unique(np.linspace(0, 399, used).round().astype(int))
     squares = np.square(X).sum(axis=0)
     each = np.array([c[:, 0] + X.T @ (Y[:, 0] - X @ c[:, 0]) / squares for c in C[kept]])
     np.testing.assert_allclose(mean[:, 0], each.mean(axis=0))

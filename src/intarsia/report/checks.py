@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.results.fitted import fitted
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.posterior import square_root
 
@@ -47,16 +48,14 @@ def check(posterior: Any, rows: Rows, probability: float, rng: np.random.Generat
     S = int(np.clip(2e10 / (m * P * Q), 20, 240))
     keep = np.unique(np.linspace(0, chains * draws - 1, min(S, chains * draws)).astype(int))
     ends = [(1 - probability) / 2, 0.5, (1 + probability) / 2]
-    fitted = np.empty((len(keep), m, Q))
-    for s, i in enumerate(keep):
-        fitted[s] = X @ C[divmod(i, draws)]
-        if Gamma is not None:
-            fitted[s] += rows.Z @ Gamma.values[divmod(i, draws)]
+    values = fitted(X, C, keep)
+    if Gamma is not None:
+        values = values + np.einsum("ij,sjq->siq", rows.Z, Gamma.values.reshape(-1, *Gamma.shape[2:])[keep])
     kept_Sigma = Sigma.reshape(-1, Q, Q)[keep]
     var = np.einsum("sqq->sq", kept_Sigma)
-    signal = (fitted**2).mean(axis=1)
+    signal = (values**2).mean(axis=1)
     r2 = np.quantile(signal / (signal + var), ends, axis=0).T
-    copies = fitted + rng.standard_normal(fitted.shape) @ square_root(kept_Sigma)
+    copies = values + rng.standard_normal(values.shape) @ square_root(kept_Sigma)
     ordered = np.quantile(np.sort(copies, axis=1), ends, axis=0)  # (3, m, Q)
     at = np.unique(np.linspace(0, m - 1, min(m, POINTS)).astype(int))
     inside = np.quantile(copies, [ends[0], ends[2]], axis=0)

@@ -165,10 +165,15 @@ def recentred(file: Path, draws: int, mean: NDArray[np.float64]) -> NDArray[Any]
     return there
 
 
-def let_go(mapped: Any) -> None:
-    """Pages of a map count as memory once they were touched, until they are let go; what was written goes to the file."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        mapped._mmap.madvise(mmap.MADV_DONTNEED)
+def let_go(array: Any) -> None:
+    """Where an array lies in a file, its pages count as memory once they were touched, until they are let go; what was written
+    goes to the file. Elsewhere nothing happens.
+    """
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    # Changes of a private copy ("c") are nowhere else.
+    if array is not None and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def write_header(folder: Path, info: Mapping[str, Any], arrays: list[str]) -> None:

@@ -9,7 +9,6 @@ estimate for that row is not to be trusted, and `intarsia.server.results.refits.
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from scipy import special
 
 from intarsia.errors import InputError
 from intarsia.server.results.diagnostics import ess
+from intarsia.server.results.fitted import fitted
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.rows import Rows as Rows
 from intarsia.server.results.rows import out_of_sample
@@ -81,12 +81,11 @@ def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) ->
     m = len(rows.Y)
     thin = thin or thinning(chains, draws, m, P, Q)
     kept = len(range(0, draws, thin))
-    fitted = np.empty((chains, kept, m, Q))
-    for chain, place, block in _blocks(posterior, thin, P):
-        fitted[chain, place] = (rows.X @ block).reshape(m, -1, Q).swapaxes(0, 1)
+    at = np.arange(chains * draws).reshape(chains, draws)[:, ::thin].ravel()
+    values = fitted(rows.X, posterior.whole, at).reshape(chains, kept, m, Q)
     if posterior.Gamma is not None:
-        fitted += np.einsum("ij,cdjq->cdiq", rows.Z, posterior.Gamma.values[:, ::thin], optimize=True)
-    return normal_log_density(rows.Y - fitted, posterior.whole_Sigma[:, ::thin]), fitted
+        values = values + np.einsum("ij,cdjq->cdiq", rows.Z, posterior.Gamma.values[:, ::thin], optimize=True)
+    return normal_log_density(rows.Y - values, posterior.whole_Sigma[:, ::thin]), values
 
 
 def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
@@ -94,18 +93,6 @@ def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
     most = min(_MOST_NUMBERS / (m * Q), _MOST_OPERATIONS / (2 * m * max(P, 1) * Q))
     wanted = max(most, _LEAST_DRAWS) / chains
     return max(1, int(np.ceil(draws / max(wanted, 1))))
-
-
-def _blocks(posterior: Posterior, thin: int, P: int) -> Iterator[tuple[int, slice, Array]]:
-    """Draws of C side by side, (P, draws × Q): one product with X for many draws."""
-    C = posterior.whole
-    kept, Q = len(range(0, C.shape[1], thin)), C.shape[3]
-    step = max(1, int(8e6 // max(P * Q, 1)))
-    for chain in range(len(C)):
-        for start in range(0, kept, step):
-            place = slice(start, min(start + step, kept))
-            block = np.asarray(C[chain, start * thin : place.stop * thin : thin])
-            yield chain, place, np.ascontiguousarray(block.transpose(1, 0, 2).reshape(P, -1))
 
 
 def normal_log_density(residual: Array, Sigma: Array) -> Array:
@@ -127,7 +114,7 @@ def normal_log_density(residual: Array, Sigma: Array) -> Array:
 def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     """Leave-one-out of every row; the posterior also gets the group `log_likelihood`, which ArviZ reads."""
     psislw = arvizs("psislw")
-    each, fitted = log_likelihood(posterior, rows)
+    each, values = log_likelihood(posterior, rows)
     attach(posterior, each)
     chains, draws, m = each.shape
     S = chains * draws
@@ -141,7 +128,7 @@ def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     weights, k = np.asarray(weights), np.asarray(k)
     elpd = special.logsumexp(weights + flat, axis=1)
     in_sample = special.logsumexp(flat, axis=1) - np.log(S)
-    mean = np.einsum("is,siq->iq", np.exp(weights), fitted.reshape(S, m, -1), optimize=True)
+    mean = np.einsum("is,siq->iq", np.exp(weights), values.reshape(S, m, -1), optimize=True)
     r2, r2_se = out_of_sample(rows.Y, mean)
     return LeaveOneOut(elpd, k, float((in_sample - elpd).sum()), r2, r2_se, mean)
 

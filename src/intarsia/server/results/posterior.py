@@ -20,7 +20,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError, of_the_system
-from intarsia.server.results.draws import Draws, plain, square_root
+from intarsia.server.results.draws import Draws, let_go, plain, square_root
+from intarsia.server.results.fitted import fitted
 from intarsia.server.results.summaries import ARRAYS, PER_FEATURE, Summaries
 
 Array = NDArray[np.float64]
@@ -298,10 +299,7 @@ class Posterior:
         """
         X, Z = self._rows(X, Z)
         C = self.whole[:, ::thin]
-        out = np.empty((*C.shape[:2], len(X), C.shape[3]))
-        for chain in range(C.shape[0]):
-            for draw in range(C.shape[1]):
-                out[chain, draw] = X @ C[chain, draw]
+        out = fitted(X, C).reshape(*C.shape[:2], len(X), C.shape[3])
         if self.Gamma is not None:
             out += np.einsum("ij,cdjq->cdiq", Z, self.Gamma.values[:, ::thin])
         out += self.intercept()[:, ::thin, None, :]
@@ -323,7 +321,7 @@ class Posterior:
         step = max(1, _CHUNK // (chains * draws * Q))
         for start in range(0, len(X), step):
             rows = X[start : start + step]
-            block = np.concatenate([rows @ chain for chain in self.whole]) + intercept
+            block = fitted(rows, self.whole) + intercept
             if self.Gamma is not None:
                 block += np.concatenate([Z[start : start + step] @ chain for chain in self.Gamma.values])
             mean[start : start + step] = block.mean(axis=0)
@@ -449,6 +447,7 @@ def singular_values(C: NDArray[Any]) -> Array:
                 found = np.linalg.svd(np.linalg.qr(x, mode="r"), compute_uv=False)
             found[bad] = np.nan
             values[chain, start : start + step] = found
+            let_go(C)
     return values
 
 
