@@ -87,18 +87,19 @@ def fit_files(
     out: Path,
     *,
     workers: int | None = None,
+    backend: str | None = None,
     progress: Callable[..., Any] | None = None,
     length: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Take in sketch files and, when all sites' are there, fit. Files taken in before need not be given again.
 
-    `length` (draws, warmup) takes the place of study.toml's.
+    `length` (draws, warmup) takes the place of study.toml's; `backend` is numpy, or jax for an accelerator.
 
     Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
     with alone(folder):
-        return _taken_in_and_fitted(folder, sketches, length or {}, workers=workers, progress=progress)
+        return _taken_in_and_fitted(folder, sketches, length or {}, workers=workers, backend=backend, progress=progress)
 
 
 def _taken_in_and_fitted(folder: StudyFolder, sketches: Sequence[Path], length: Mapping[str, int], **how: Any) -> dict[str, Any]:

@@ -158,13 +158,14 @@ def fit(
     m: int | None = None,
     folder: str | Path | None = None,
     workers: int | None = None,
+    backend: str | None = None,
     progress: Callable[..., Any] | bool | None = None,
 ) -> StudyResult:
     """Run a study between sites in this process: align, sketch, sample, deliver.
 
     Give a study (or the path of its study.toml), or only m, the number of sketch rows. With `folder` everything the
-    server keeps is left there, and an interrupted fit goes on. A bar shows the progress (`progress=False` hides it), and a fit
-    that has not converged warns.
+    server keeps is left there, and an interrupted fit goes on. `backend="jax"` fits on an accelerator. A bar shows the progress
+    (`progress=False` hides it), and a fit that has not converged warns.
     """
     if study is None:
         if m is None:
@@ -177,14 +178,13 @@ def fit(
     with ExitStack() as stack:
         where = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="intarsia-"))
         bar = stack.enter_context(shown(progress))
-        result = _run(sites, study, StudyFolder.create(where, study), workers, bar)
+        how = {"workers": workers, "backend": backend, "progress": bar}
+        result = _run(sites, study, StudyFolder.create(where, study), how)
     warn_unless(result.converged, result.summary["verdict"], stacklevel=2)
     return result
 
 
-def _run(
-    sites: Sequence[Site], study: Study, folder: StudyFolder, workers: int | None, progress: Callable[..., Any] | None
-) -> StudyResult:
+def _run(sites: Sequence[Site], study: Study, folder: StudyFolder, how: Mapping[str, Any]) -> StudyResult:
     if not study.agrees and not all(site.has_key(study) for site in sites):
         # Nobody brought a key and none can be agreed on: in one process the sites can simply share a fresh one.
         key = SketchKey.new()
@@ -194,7 +194,7 @@ def _run(
             site.set_key(study, key)
     ask = carrier(sites, study)
     protocol.collect(folder, ask)
-    summary = run_fit(folder, workers=workers, progress=progress)
+    summary = run_fit(folder, **how)
     protocol.deliver(folder, ask)
     models = {site.name: site.model(study) for site in sites}
     return StudyResult(study, tuple(sites), _posterior(folder), models, summary)

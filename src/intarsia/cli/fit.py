@@ -13,6 +13,7 @@ EPILOG = """examples:
   intarsia fit *.gram *.product --study study.toml -o liver     # a Gram study: the sites' own blocks and their products
   intarsia fit lab.sketch -o liver                      # a site that came later; the folder knows its study
   intarsia fit -o liver --draws 3000                    # not converged, and no site has its coefficients yet: go on
+  intarsia fit *.sketch --study study.toml -o liver --backend jax     # on a GPU: many thousands of features
 An interrupted fit goes on where it was when the same command is given again."""
 
 
@@ -23,6 +24,10 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="the study folder")
     add_length(parser)
     parser.add_argument("--workers", type=int, help="processes for the sampler")
+    parser.add_argument(
+        "--backend", choices=("numpy", "jax"),
+        help="jax: make the sweeps on an accelerator (pip install 'intarsia[gpu]'); the study folder keeps it (default: numpy)",
+    )  # fmt: skip
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -77,7 +82,8 @@ def run(args: argparse.Namespace) -> None:
     if args.study is None and not (args.out / "study.toml").is_file():
         raise StudyError(f"{args.out} is not a study folder yet: say which study the sketches are of with --study study.toml.")
     with Bar() as bar:
-        summary = fit_files(args.sketches, args.study, args.out, workers=args.workers, progress=bar, length=length_of(args))
+        how = {"workers": args.workers, "backend": args.backend, "progress": bar, "length": length_of(args)}
+        summary = fit_files(args.sketches, args.study, args.out, **how)
     lines = [
         *found(summary),
         *how_to_go_on(summary, f"intarsia fit -o {args.out}"),

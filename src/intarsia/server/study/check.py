@@ -16,6 +16,7 @@ from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.fold_checks import check_folds, replicate
 from intarsia.server.study.folder import CHECKS, StudyFolder, write_atomic
+from intarsia.server.study.longer import on_own_backend
 
 MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
@@ -37,7 +38,7 @@ def check(
     judgement = kept(posterior)
     if judgement is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
-    settings = replace(settings_of(study), workers=workers, progress=progress)
+    settings = replace(on_own_backend(folder, settings_of(study)), workers=workers, progress=progress)
     found = read(folder)
     if study.sketch.folds:
         if folds is not None:

@@ -31,15 +31,24 @@ from intarsia.server.sampler.sample import sample as run_chains
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.stopping import Until
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.server.study.longer import with_length
+from intarsia.server.study.longer import compute_on
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import GRAM
 
 
-def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[..., Any] | None = None) -> dict[str, Any]:
-    """Sample, diagnose, select, write each site's coefficients; done already: say so again. Returns the summary."""
+def fit(
+    folder: StudyFolder,
+    *,
+    workers: int | None = None,
+    backend: str | None = None,
+    progress: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
+    """Sample, diagnose, select, write each site's coefficients; done already: say so again. Returns the summary.
+
+    `backend` is numpy, or jax for an accelerator; a fit that was begun goes on with the one it has.
+    """
     done = folder.path / "fit.json"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
@@ -51,7 +60,7 @@ def fit(folder: StudyFolder, *, workers: int | None = None, progress: Callable[.
         judgement = kept(posterior)
     if judgement is None:
         folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
-        settings = with_length(folder, settings_of(study))
+        settings = compute_on(folder, settings_of(study), backend)
         settings = replace(settings, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
         posterior, judgement = sample(study, joined, settings)
         temporary = folder.path / ".posterior.part.nc"

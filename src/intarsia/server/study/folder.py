@@ -8,6 +8,7 @@ Nothing in it but study.toml and what the sites chose to send.
     deal-N/ progress-N/ product/                a Gram study: shares of columns on their way, products between sites
     opened/ holder/                             what was opened of them for checks; the server's own sums where it is a holder
     checkpoint/                                 the sampler's own
+    own_settings.json                           what the server asked of the fit in place of study.toml's: length, backend
     posterior.nc  fit.json                      the fit
     coefficients/                               one file per site, only its own rows
     receipt/                                    one file per site: it has its coefficients

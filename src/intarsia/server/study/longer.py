@@ -1,32 +1,59 @@
-"""A fit that has not converged goes on with more draws than study.toml gave it, or begins anew with a longer warm-up.
+"""What the server itself asks of a fit: more draws than study.toml gave it, a longer warm-up, an accelerator.
 
-How long chains run is the server's own matter: the sketches are the same, no site sends anything and nobody learns more. What the
-sites hold stays as it is: they take the coefficients of a run once, so a fit that somebody has received is not made again.
+How long chains run, and on what, is the server's own matter: the sketches are the same, no site sends anything and nobody learns
+more. What the sites hold stays as it is: they take the coefficients of a run once, so a fit that somebody has received is not
+made again.
 """
 
 import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from intarsia.errors import FederationError, InputError
+from intarsia.server.sampler import backends
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.study.folder import CHECKS, StudyFolder
 
-FILE = "longer.json"  # the length asked for here, in the place of study.toml's
+FILE = "own_settings.json"  # what was asked for here, in the place of study.toml's
 
 
-def with_length(folder: StudyFolder, settings: Settings) -> Settings:
-    """The study's settings, with the length that was asked for in this folder."""
+def with_own(folder: StudyFolder, settings: Settings) -> Settings:
+    """The study's settings, with the length and the backend that were asked for in this folder."""
+    return replace(settings, **_own(folder))
+
+
+def on_own_backend(folder: StudyFolder, settings: Settings) -> Settings:
+    """Settings of another fit of the same sketches, made on what the study's own fit was made on."""
+    return replace(settings, backend=with_own(folder, settings).backend)
+
+
+def _own(folder: StudyFolder) -> dict[str, Any]:
     file = folder.path / FILE
-    return replace(settings, **json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else settings
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def compute_on(folder: StudyFolder, settings: Settings, backend: str | None) -> Settings:
+    """The settings of the next fit, which makes its sweeps on this backend from now on; None: on the one it has."""
+    now = with_own(folder, settings)
+    if backend is None or backend == now.backend:
+        return now
+    backends.get(backend)  # is it there?
+    if (folder.path / "checkpoint").exists():
+        raise InputError(
+            f"This fit was begun with the backend {now.backend!r} and goes on with it. To begin anew with {backend!r}, give the "
+            "length of the warm-up, too (--warmup)."
+        )
+    folder.write(folder.path / FILE, json.dumps(_own(folder) | {"backend": backend}).encode())
+    return replace(now, backend=backend)
 
 
 def go_on(folder: StudyFolder, settings: Settings, asked: Mapping[str, int]) -> None:
     """Let the next fit have so many `draws` per chain (going on where the last one was) or so many sweeps of `warmup` (anew)."""
     if not asked:
         return
-    now = with_length(folder, settings)
+    now = with_own(folder, settings)
     if all(getattr(now, name) == value for name, value in asked.items()):
         return  # the same command again after a crash
     if folder.present("receipt"):
@@ -37,8 +64,8 @@ def go_on(folder: StudyFolder, settings: Settings, asked: Mapping[str, int]) -> 
     before = now.draws or _made(folder) // now.chains
     if asked.get("draws", before) < before:
         raise InputError(f"This fit may take {before:,} draws per chain already; more is asked for by a larger number.")
-    length = {"draws": now.draws, "warmup": now.warmup} | dict(asked)
-    folder.write(folder.path / FILE, json.dumps(length).encode())
+    own = _own(folder) | {"draws": now.draws, "warmup": now.warmup} | dict(asked)
+    folder.write(folder.path / FILE, json.dumps(own).encode())
     for name in ("fit.json", "posterior.nc", CHECKS):  # the summary first: without it there is no fit
         (folder.path / name).unlink(missing_ok=True)
     if "warmup" in asked:

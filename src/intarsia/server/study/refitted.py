@@ -15,6 +15,7 @@ from intarsia.server.results.judgement import Judgement, kept
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.longer import on_own_backend
 from intarsia.wire.study import Study
 
 
@@ -62,7 +63,8 @@ def refit(
         raise StudyError(f"{target.name} was made by another version. Fit again.")
     content = folder.study.to_dict()
     plan = Study.from_dict(content | {"fit": content.get("fit", {}) | dict(changes)})
-    posterior, judgement = sample(plan, folder.joined(), replace(settings_of(plan), workers=workers, progress=progress))
+    settings = replace(on_own_backend(folder, settings_of(plan)), workers=workers, progress=progress)
+    posterior, judgement = sample(plan, folder.joined(), settings)
     both = judgement.loo is not None and before.loo is not None
     return Refitted(
         posterior, judgement, compare(judgement.loo, before.loo) if both else None,  # type: ignore[arg-type]
