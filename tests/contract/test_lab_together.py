@@ -97,10 +97,12 @@ def test_real_data_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_jax_gives_the_posterior_of_the_ordinary_runner(tmp_path, monkeypatch):
-    """Two random-number streams of one sampler: estimates differ by Monte Carlo error alone, here of 2 × 1,000 draws."""
+    """Two random-number streams of one sampler: estimates differ by Monte Carlo error alone. Over 2 × 6,000 draws that is about
+    3 % of a data set's squared error (as far as halves of longer runs lie apart); the mean of three data sets is held to 5 %.
+    """
     pytest.importorskip("jax", reason="JAX is not installed (pip install 'intarsia[gpu]')")
     settings = find("sim2").settings
-    monkeypatch.setitem(settings, "smoke", replace(settings["smoke"], draws=1000, warmup=300))
+    monkeypatch.setitem(settings, "smoke", replace(settings["smoke"], draws=6000, warmup=300))
     asked = Part(methods=["intarsia"], replicates=3)
     plain, side = (
         {
@@ -112,5 +114,6 @@ def test_jax_gives_the_posterior_of_the_ordinary_runner(tmp_path, monkeypatch):
     assert plain.keys() == side.keys() == {"0", "1", "2"}
     for replicate, row in side.items():
         assert row["seed"] == plain[replicate]["seed"]
-        assert float(row["mse"]) == pytest.approx(float(plain[replicate]["mse"]), rel=0.05)
-        assert float(row["width_nz"]) == pytest.approx(float(plain[replicate]["width_nz"]), rel=0.05)
+    for measure in ("mse", "width_nz"):
+        quotients = [float(row[measure]) / float(plain[replicate][measure]) for replicate, row in side.items()]
+        assert abs(np.log(quotients).mean()) < 0.05
