@@ -57,16 +57,25 @@ def part_rows() -> Iterator[list[str]]:
 
 def million() -> list[str]:
     row = kept("million_report")
-    return [f"{row[name]:g}" for name in ("report_seconds", "report_mb", "netcdf_seconds", "netcdf_gb", "extra_host_gb")]
+    names = "judge_seconds", "report_seconds", "report_mb", "netcdf_seconds", "netcdf_gb", "extra_host_gb"
+    return [f"{row[name]:g}" for name in names]
+
+
+def seconds_to_answer() -> Iterator[str]:
+    """From – to, over the data sets."""
+    for case in ("20000", "100000-gpu", "1000000-gpu"):
+        seconds = [row["seconds_to_answer"] for row in kept("answer") if row["case"] == case]
+        yield from (fixed(min(seconds), 0), fixed(max(seconds), 0))
 
 
 ANSWER_QUOTES = [
+    Sentence("docs/performance.md", "100,000 and a million on one H200 | {} to {}; {} to {}; {} to {} ([how]", seconds_to_answer),
     Rows("docs/performance.md", "parts", part_rows),
     Rows("docs/mixing.md", "answer", answer_rows),
     Sentence(
         "docs/performance.md",
-        "responses takes {} s and has {} MB; `posterior.nc` takes {} s and has {} GB with 32 whole draws. "
-        "Both together need {} GB beyond",
+        "leave-one-out, effects without shrinkage) takes {} s on two cores. The report takes {} s and has {} MB; `posterior.nc` "
+        "takes {} s and has {} GB with 32 whole draws. Together they need {} GB beyond X and the draws",
         million,
     ),
 ]
