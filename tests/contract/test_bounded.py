@@ -15,10 +15,11 @@ from intarsia.report import render
 from intarsia.report.gather import gather
 from intarsia.server.results.diagnostics import entries
 from intarsia.server.results.distance_from_zero import contour_share
-from intarsia.server.results.draws import Draws, first_draws
+from intarsia.server.results.draws import Draws
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
+from intarsia.server.results.mapped import first_draws
 from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.results.posterior import Names, Posterior
 from intarsia.server.results.selection import select

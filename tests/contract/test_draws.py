@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.results.draws import Draws, create, diagonal, let_go
+from intarsia.server.results.draws import Draws, create, diagonal
+from intarsia.server.results.mapped import let_go
+from intarsia.server.results.summaries import PER_FEATURE, Summaries
 
 
 def covariances(rng, *shape):
@@ -143,3 +145,18 @@ def test_pages_of_a_file_are_let_go_and_keep_what_was_written(tmp_path):
         let_go(kept)
         assert (kept == 2.0).all()
     assert np.load(file).sum() == 990 * 1000
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_intervals_of_some_features_leave_no_pages_of_the_whole_draws_in_memory(tmp_path):
+    file, P, Q = tmp_path / "whole.npy", 20_000, 3
+    np.save(file, np.random.default_rng(0).standard_normal((2, 6, P, Q)).astype(np.float32))
+    each = {name: np.ones((P, Q)) for name in PER_FEATURE} | {"mean": np.zeros((P, Q))}
+    there = np.load(file, mmap_mode="r")
+    sums = Summaries(features=np.arange(9), **each, whole=there, at=np.arange(6), total=80)
+    places = np.arange(0, P, 50)
+    low, high = sums.quantiles(places, [0.025, 0.975])
+    assert low.shape == (len(places), Q)
+    assert (low < high).all()
+    np.testing.assert_array_equal(sums.whole_of(places), np.load(file)[:, :, places])
+    assert resident(file) < 1e5

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.results.draws import let_go
+from intarsia.server.results.mapped import let_go
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

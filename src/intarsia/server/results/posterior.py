@@ -20,8 +20,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError, of_the_system
-from intarsia.server.results.draws import Draws, let_go, plain, square_root
+from intarsia.server.results.draws import Draws, plain, square_root
 from intarsia.server.results.fitted import fitted
+from intarsia.server.results.mapped import let_go
 from intarsia.server.results.summaries import ARRAYS, PER_FEATURE, Summaries
 
 Array = NDArray[np.float64]
@@ -173,8 +174,8 @@ class Posterior:
 
     def draws_of(self, places: NDArray[Any]) -> NDArray[Any]:
         """Draws (chain, draw, place, response) of features: all of them, or the whole draws where one's own were not kept."""
-        if not np.isin(places, self.with_draws).all():
-            return np.asarray(self.whole[:, :, places], dtype=np.float64)
+        if self.summaries is not None and not np.isin(places, self.with_draws).all():
+            return self.summaries.whole_of(places).astype(np.float64)
         return np.asarray(self.C.values[:, :, np.searchsorted(self.with_draws, places)])
 
     @property

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from intarsia.server.results.mapped import let_go
+
 Array = NDArray[np.float64]
 
 CLEAR = 2.0  # sd between mean and zero from which a coefficient's posterior is taken to be shaped like a normal
@@ -44,6 +46,14 @@ class Summaries:
         """Places of the features without draws of their own."""
         return np.setdiff1d(np.arange(len(self.mean)), self.features)
 
+    def whole_of(self, places: NDArray[Any]) -> NDArray[Any]:
+        """The whole draws (chain, t, place, Q) of these features. A few features of a draw that lies in a file bring all of its
+        pages into memory; they are let go again.
+        """
+        out = np.asarray(self.whole[:, :, places])
+        let_go(self.whole)
+        return out
+
     def quantiles(self, places: NDArray[Any], q: list[float]) -> Array:
         """Quantiles (q, place, Q) of coefficients without draws of their own.
 
@@ -52,7 +62,7 @@ class Summaries:
         draws, the more weight they have.
         """
         mean, sd = self.mean[places], self.sd[places]
-        x = self.whole[:, :, places].reshape(-1, mean.size)
+        x = self.whole_of(places).reshape(-1, mean.size)
         own = ordered_quantiles(np.sort(x.T, axis=1), q).reshape(len(q), *mean.shape)
         normal = stats.norm.ppf(q)[:, None, None]
         z = np.where(np.abs(mean) > CLEAR * sd, normal, ordered_quantiles(self._standardised[None], q)[:, :, None])
@@ -66,7 +76,7 @@ class Summaries:
         some = others[np.unique(np.linspace(0, len(others) - 1, min(len(others), SHAPES)).astype(int))]
         mean, sd = self.mean[some], self.sd[some]
         near = (sd > 0) & (np.abs(mean) <= CLEAR * sd)
-        z = (np.asarray(self.whole[:, :, some], dtype=np.float64)[:, :, near] - mean[near]) / sd[near]
+        z = (self.whole_of(some)[:, :, near].astype(np.float64) - mean[near]) / sd[near]
         return np.sort(z, axis=None) if z.size else stats.norm.ppf((np.arange(999) + 0.5) / 999)
 
     def scaled(self, factor: Array) -> "Summaries":

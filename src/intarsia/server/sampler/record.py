@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server.results.draws import let_go
+from intarsia.server.results.mapped import let_go
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.keeping import Keeping
 from intarsia.server.sampler.running import Mark, Running, add, as_first, blank, marks, of_chain

@@ -13,7 +13,8 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws, first_draws, recentred
+from intarsia.server.results.draws import Draws
+from intarsia.server.results.mapped import first_draws, recentred
 from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
