@@ -31,6 +31,9 @@ from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import SparseStart
 from intarsia.server.sampler.stopping import Look, Until, standing
 from intarsia.server.study.fit import coefficients
+from intarsia.site.prediction import SiteModel
+from intarsia.site.units import Units
+from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.study import Study
 
 P, M, Q = 400, 100, 3
@@ -278,6 +281,30 @@ def test_every_site_gets_its_part(both):
         assert full.features == bounded.features
         assert full.draws.shape == bounded.draws.shape == (40, 200, Q)
         assert bounded.sigma2.shape == full.sigma2.shape
+    one, two = (sent[1][name].draws for name in ("one", "two"))
+    whole = both[1].summaries.whole.reshape(-1, P, Q)
+    at = np.unique(np.linspace(0, len(whole) - 1, 40).round().astype(int))
+    np.testing.assert_array_equal(np.concatenate([one, two], axis=1), whole[at])
+    assert one.dtype == whole.dtype == np.float32  # as they were kept: no more bytes than numbers that are known
+
+
+@pytest.mark.parametrize(("bytes_of_draws", "number"), [(25, 25), (3, 20), (500, 40)])
+def test_draws_that_go_back_have_room_and_the_message_comes_through(both, monkeypatch, bytes_of_draws, number):
+    monkeypatch.setattr("intarsia.server.study.fit.DELIVERED_BYTES", bytes_of_draws * 4 * P * Q)
+    posterior = Posterior.from_draws(both[1], Names(None, None, ["one"] * P, ["one"] * Q))
+    roster = [{"name": "one", "features": ["*"], "responses": ["*"]}]
+    study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": M}, "site": roster, "deliver": {"draws": 40}})
+    message = coefficients(study, posterior, judge(posterior, X=X))[0]["one"]
+    assert message.draws.shape == (number, P, Q)
+    assert message.sigma2.shape == (number, Q)
+    back = Coefficients.from_bytes(message.to_bytes())
+    np.testing.assert_array_equal(back.draws, message.draws)
+    assert back.own_digest() == message.own_digest()
+    # Predictions are made in double precision from them.
+    units = Units(back.features, back.responses, np.zeros(P), np.ones(P), np.zeros(Q), np.ones(Q))
+    new = np.random.default_rng(3).standard_normal((5, P))
+    sd = SiteModel(back, units).part(new, np.empty((5, 0)))[1]
+    np.testing.assert_allclose(sd, np.std([new @ draw.astype(float) for draw in message.draws], axis=0, ddof=1), rtol=1e-9)
 
 
 def test_draws_go_through_a_folder(both, tmp_path):

@@ -140,3 +140,17 @@ def test_values_cannot_be_changed_afterwards() -> None:
     sketch = site("a", ("x",))
     with pytest.raises(ValueError, match="read-only"):
         sketch.X[0, 0] = 1.0
+
+
+def test_a_sketch_that_was_read_is_not_copied_and_one_that_is_made_keeps_numbers_of_its_own() -> None:
+    own = np.ones((M, 1))
+    sketch = site("a", ("x",), X=own)
+    own[0, 0] = 5.0  # still the caller's to change
+    assert sketch.X[0, 0] == 1.0
+    # At a million features X has gigabytes: no second copy on the way from the file to the joined sketch.
+    raw = sketch.to_bytes()
+    read = Sketch.load(raw)
+    assert np.shares_memory(read.X, np.frombuffer(raw, dtype=np.uint8))
+    both = join([read, site("b", (), ("y",))])
+    assert np.shares_memory(both.X, read.X)
+    assert not both.X.flags.writeable

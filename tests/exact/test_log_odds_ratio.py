@@ -1,5 +1,8 @@
 """From a linear coefficient to the log odds ratio: exact for normal features, whatever the effects; close for skewed ones."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -138,3 +141,17 @@ def test_probabilities_are_as_far_apart_as_rows_left_out_allow() -> None:
     whole = Response(0.3, 0.458, Back("binary"), 0.5).probabilities(1.96, line, None)["mean"]
     less = Response(0.3, 0.458, Back("binary"), 0.5, expected=(0.1, 0.03, 0.2)).probabilities(1.96, line, None)["mean"]
     assert np.ptp(less) < 0.9 * np.ptp(whole)
+
+
+@pytest.mark.parametrize("number", [20, 99, 100])
+def test_few_delivered_draws_do_not_tell_the_ends_of_an_interval(number: int) -> None:
+    """At a million features a site gets a few dozen draws; the summaries are of all."""
+    rng = np.random.default_rng(1)
+    draws = 0.1 + 0.02 * rng.standard_normal((number, 4, 1)).astype(np.float32)
+    summary = {"mean": 0.1, "sd": 0.02, "lower": 0.06, "upper": 0.14}
+    c: Any = SimpleNamespace(draws=draws, interval=0.95, **{name: np.full((4, 1), v) for name, v in summary.items()})
+    response = Response(0.3, 0.458, Back("binary"), 0.5, np.full(number, 0.5))
+    told = response.features(c, 0, np.zeros(4))
+    plain = response._scaled({name: getattr(c, name)[:, 0] for name in summary}, np.zeros(4))
+    assert (told["lower"] == plain["lower"]).all() == (number < 100)
+    assert told["lower"].dtype == np.float64

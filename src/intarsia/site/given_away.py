@@ -102,7 +102,8 @@ def told_now(model: SiteModel, values: Array, owned: tuple[list[int], Array], bi
         basis = _basis([V @ means, before])
         found = []
         for k, q in enumerate(responses):
-            draws = (c.draws[:, :, q] - c.draws[:, :, q].mean(axis=0)) / np.sqrt(max(len(c.draws) - 1, 1)) / steps[1, k]
+            apart = c.draws[:, :, q] - c.draws[:, :, q].mean(axis=0, dtype=np.float64)
+            draws = apart / np.sqrt(max(len(c.draws) - 1, 1)) / steps[1, k]
             found.append(_largest_sums(V[:, :P], draws, basis))
         spreads = np.zeros((len(found), len(scale), _DIRECTIONS))
         for k, (sums, _) in enumerate(found):

@@ -28,6 +28,7 @@ _ROUGH = 0.1  # of the log odds ratio: below, the skewness of a feature is not w
 _VERY_ROUGH = 0.3  # beyond, what was made up for it is itself rough
 _LONG_TAIL = 1.3  # skewness times the log odds ratio beyond which no second-order correction helps
 _SUMMARY = ("mean", "sd", "lower", "upper")
+_ENOUGH = 100  # delivered draws; the ends of an interval are better told by the summaries, of all draws, than by fewer
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Response:
     subjects: int = 0
 
     def features(self, c: Coefficients, q: int, skewness: Array) -> dict[str, Any]:
-        """Effects of the site's features on response number q, from the draws where they are there; else from the summaries,
+        """Effects of the site's features on response number q, from the draws where enough are there; else from the summaries,
         with the noise variance at its mean."""
-        if self.back.kind != "binary" or c.draws is None or self.sigma2 is None:
+        if self.back.kind != "binary" or c.draws is None or len(c.draws) < _ENOUGH or self.sigma2 is None:
             return self._scaled({name: getattr(c, name)[:, q] for name in _SUMMARY}, skewness)
-        draws = self._effect(c.draws[:, :, q], self.sigma2[:, None], skewness)
+        draws = self._effect(c.draws[:, :, q].astype(np.float64), self.sigma2[:, None], skewness)
         low, high = np.quantile(draws, [(1 - c.interval) / 2, (1 + c.interval) / 2], axis=0)
         return dict(zip(_SUMMARY, (draws.mean(axis=0), draws.std(axis=0, ddof=1), low, high), strict=True))
 

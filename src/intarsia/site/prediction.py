@@ -144,7 +144,9 @@ class SiteModel:
         if c.draws is None:
             return mean[None]
         total = square = np.zeros_like(mean)
-        middle = c.draws.mean(axis=0)  # not what is said to be their mean: far from it, the differences would be rounding
+        middle = c.draws.mean(
+            axis=0, dtype=np.float64
+        )  # not what is said to be their mean: far from it, the differences would be rounding
         for draw in c.draws:
             off = V @ (draw - middle)
             total, square = total + off, square + off**2

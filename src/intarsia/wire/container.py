@@ -65,11 +65,11 @@ def pack(kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         code = f"{array.dtype.kind}{array.dtype.itemsize}"
         if not _NAME.fullmatch(name) or code not in _DTYPES:
             raise MessageError(f"Array {name!r} of type {array.dtype} cannot be packed: use {', '.join(_DTYPES)}.")
-        if code[0] == "f" and not np.isfinite(array).all():
+        numbers = np.ascontiguousarray(array, dtype=_DTYPES[code]).reshape(-1)
+        if code[0] == "f" and not finite(numbers):
             raise MessageError(f"Array {name!r} holds values that are not finite; a message never does.")
-        raw = np.ascontiguousarray(array, dtype=_DTYPES[code]).tobytes()
         entries.append({"name": name, "dtype": code, "shape": list(array.shape)})
-        chunks += [raw, bytes(_padding(len(raw)))]
+        chunks += [numbers.view(np.uint8).data, bytes(_padding(numbers.nbytes))]
     try:
         text = json.dumps(
             {"kind": kind, "header": dict(header), "arrays": entries},
@@ -80,8 +80,12 @@ def pack(kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
     text += b" " * _padding(_PREFIX.size + len(text))
     if len(text) > MAX_HEADER_BYTES:
         raise MessageError(f"The header has {len(text):,} bytes, at most {MAX_HEADER_BYTES:,} may be. Shorten the labels.")
-    body = b"".join([_PREFIX.pack(MAGIC, VERSION, len(text)), text, *chunks])
-    return body + hashlib.sha256(body).digest()
+    # A large array is copied once, into the message.
+    parts: list[Any] = [_PREFIX.pack(MAGIC, VERSION, len(text)), text, *chunks]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([*parts, digest.digest()])
 
 
 def write(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -198,14 +202,14 @@ def unpack(
     arrays: Arrays = {}
     for name, code, shape, size in claims:
         array = np.frombuffer(data, dtype=_DTYPES[code], count=size // int(code[1]), offset=start).reshape(shape)
-        if code[0] == "f" and not _finite(array):
+        if code[0] == "f" and not finite(array):
             raise MessageError(f"{what}: array {name!r} holds values that are not finite. Ask the sender for it again.")
         arrays[name] = array
         start += size + _padding(size)
     return header, arrays
 
 
-def _finite(array: np.ndarray) -> bool:
-    """Block by block: the answer for each number is not held for all of them at once."""
+def finite(array: np.ndarray) -> bool:
+    """Is every number? Block by block: the answer for each number is not held for all of them at once."""
     flat = array.reshape(-1)
     return all(bool(np.isfinite(flat[i : i + _FINITE_BLOCK]).all()) for i in range(0, flat.size, _FINITE_BLOCK))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import MessageError
-from intarsia.wire.container import MAX_BYTES, pack, unpack, write
+from intarsia.wire.container import MAX_BYTES, finite, pack, unpack, write
 from intarsia.wire.schema import check_name
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
@@ -111,15 +111,17 @@ class Sketch:
         if self.Z is None:
             set_(self, "Z", np.empty((self.m, 0)))
         for name, columns in (("X", self.features), ("Y", self.responses), ("Z", self.covariates)):
-            array = np.asarray(getattr(self, name))
+            given = array = np.asarray(getattr(self, name))
             if array.dtype.kind != "f" or array.shape != (self.m, len(columns)):
                 raise MessageError(
                     f"Site {self.site!r}: {name} has shape {array.shape} and type {array.dtype}, "
                     f"expected ({self.m}, {len(columns)}) of floating numbers."
                 )
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
-                array = np.array(array.astype(self.precision), dtype=np.float64)
-            if not np.isfinite(array).all():
+                array = array.astype(self.precision, copy=False).astype(np.float64, copy=False)
+            if array is given and array.flags.writeable:  # somebody might change it
+                array = array.copy()
+            if not finite(array):
                 raise MessageError(f"Site {self.site!r}: {name} holds values that are not finite in {self.precision}.")
             array.flags.writeable = False
             set_(self, name, array)
@@ -127,7 +129,7 @@ class Sketch:
     def to_bytes(self) -> bytes:
         header = {name: getattr(self, name) for name in _FIELDS - {"schema", *_ROLES}}
         header |= {"schema": SCHEMA} | {name: list(getattr(self, name)) for name in (*_ROLES, "response_scales")}
-        return pack("sketch", header, {name: getattr(self, name).astype(self.precision) for name in "XYZ"})
+        return pack("sketch", header, {name: getattr(self, name).astype(self.precision, copy=False) for name in "XYZ"})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write(path, self.to_bytes())
@@ -225,8 +227,8 @@ def join(sketches: Sequence[Sketch]) -> Joined:
                 )
             owner[label] = sketch.site
     joined = Joined(
-        X=np.concatenate([s.X for s in sketches], axis=1),
-        Y=np.concatenate([s.Y for s in sketches], axis=1),
+        X=_side_by_side([s.X for s in sketches]),
+        Y=_side_by_side([s.Y for s in sketches]),
         features=tuple(label for s in sketches for label in s.features),
         responses=tuple(label for s in sketches for label in s.responses),
         feature_sites=tuple(s.site for s in sketches for _ in s.features),
@@ -237,10 +239,16 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         response_noise=tuple(s.noise for s in sketches for _ in s.responses),
         covariates=tuple(label for s in sketches for label in s.covariates),
         covariate_sites=tuple(s.site for s in sketches for _ in s.covariates),
-        Z=np.concatenate([s.Z for s in sketches if s.Z is not None], axis=1),
+        Z=_side_by_side([s.Z for s in sketches if s.Z is not None]),
         response_scales=tuple(scale for s in sketches for scale in s.response_scales),
     )  # fmt: skip
     if not joined.features or not joined.responses:
         lacking = "feature" if not joined.features else "response"
         raise MessageError(f"No site brings a {lacking}: a regression needs at least one.")
     return joined
+
+
+def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The columns of all parts; where one alone has any it is not copied."""
+    some = [part for part in parts if part.shape[1]]
+    return some[0] if len(some) == 1 else np.concatenate(parts, axis=1)

@@ -20,6 +20,7 @@ from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
+from intarsia.server.results.mapped import let_go
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
@@ -36,6 +37,9 @@ from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import GRAM
+
+DELIVERED_BYTES = 2**30  # of draws that go back to all sites together, where there are more than
+FEW_DELIVERED = 20  # so many, which say how uncertain a prediction is to about a sixth of its spread
 
 
 def fit(
@@ -205,7 +209,7 @@ def coefficients(
             selected=np.asarray(chosen.selected)[at],
             by_response=np.asarray(chosen.by_response)[at],
             sigma2_mean=np.diagonal(Sigma)[own],
-            draws=None if delivered is None else delivered[0][:, at],
+            draws=None if delivered is None else _rows_of(posterior.whole, delivered[0], at),
             sigma2=None if delivered is None else delivered[1][:, own],
             verdict=str(diagnosis.verdict),
             converged=bool(diagnosis.converged),
@@ -238,12 +242,25 @@ def coefficients(
 
 
 def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
-    """Up to so many draws of all of C (draw, P, Q) and of the noise variances (draw, Q), evenly spread over the chains."""
+    """Which draws of all of C go back (chain, draw), evenly spread over the chains: up to so many, and beyond a few no more than
+    have DELIVERED_BYTES; and the noise variances in them (draw, Q).
+    """
     C, Sigma = posterior.whole, posterior.whole_Sigma
-    S = C.shape[0] * C.shape[1]
-    keep = np.unique(np.linspace(0, S - 1, min(S, number)).round().astype(int))
-    at = np.divmod(keep, C.shape[1])
-    return np.asarray(C[at], dtype=np.float64), np.diagonal(Sigma, axis1=2, axis2=3)[at]
+    chains, draws, P, Q = C.shape
+    fit = max(FEW_DELIVERED, DELIVERED_BYTES // max(1, P * Q * C.itemsize))
+    S = chains * draws
+    keep = np.unique(np.linspace(0, S - 1, min(S, number, fit)).round().astype(int))
+    at = np.divmod(keep, draws)
+    return np.column_stack(at), np.diagonal(Sigma, axis1=2, axis2=3)[at]
+
+
+def _rows_of(C: Any, which: Any, at: Any) -> Any:
+    """The features `at` in the draws `which` of C (chain, draw, P, Q): all at once they might not fit into memory twice."""
+    out = np.empty((len(which), len(at), C.shape[3]), dtype=C.dtype)
+    for row, (chain, draw) in zip(out, which, strict=True):
+        row[:] = C[chain, draw][at]
+        let_go(C)
+    return out
 
 
 def _expected(judgement: Judgement, noise: Any, own: list[int], interval: float) -> dict[str, Any]:
