@@ -21,7 +21,7 @@ from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
 from intarsia.server.results.mapped import first_draws
 from intarsia.server.results.not_converged import NotConvergedWarning
-from intarsia.server.results.posterior import Names, Posterior
+from intarsia.server.results.posterior import Names, Posterior, singular_values
 from intarsia.server.results.selection import select
 from intarsia.server.results.summaries import Summaries, ordered_quantiles
 from intarsia.server.sampler import backends, running
@@ -225,6 +225,22 @@ def test_intervals_of_kept_features_are_exact_and_others_near(posteriors):
     np.testing.assert_allclose(np.stack(bounded.quantile([0.025, 0.975], place)), b[:, place])
     assert bounded.draws_of(np.array([0])).shape == (4, 200, 1, Q)
     assert bounded.draws_of(others[:2]).shape == (4, len(bounded.whole_at), 2, Q)
+
+
+@pytest.mark.parametrize("numbers", [1, 20_000])
+def test_stretches_of_features_without_draws_are_no_obstacle(posteriors, monkeypatch, tmp_path, numbers):
+    """At a million features most parts that are worked on at once have none whose draws were kept."""
+    everything, bounded = posteriors
+    before = [posterior.interval(0.95) for posterior in posteriors]
+    monkeypatch.setattr("intarsia.server.results.posterior._CHUNK", numbers)
+    for posterior, intervals in zip(posteriors, before, strict=True):
+        for again, once in zip(posterior.interval(0.95), intervals, strict=True):
+            np.testing.assert_array_equal(again, once)
+    missing = np.setdiff1d(np.arange(P), bounded.with_draws)[:7]
+    np.testing.assert_array_equal(bounded.quantile([0.5], missing)[0], bounded.quantile([0.5])[0][missing])
+    assert bounded.quantile([0.5], missing[:0])[0].shape == (0, Q)
+    np.testing.assert_array_equal(singular_values(bounded.whole), bounded.tree["sample_stats"]["singular_value"].values)
+    assert Posterior.load(bounded.save(tmp_path / "p.nc")).interval(0.95)[0].shape == everything.interval(0.95)[0].shape
 
 
 def test_quantiles_of_few_draws_are_those_of_numpy():

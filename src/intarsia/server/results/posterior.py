@@ -259,14 +259,13 @@ class Posterior:
         one, known = self._one(), self.summaries
         places = np.arange(len(one)) if places is None else np.asarray(places)
         out = np.empty((len(q), len(places), one.shape[1]))
-        step = max(1, _CHUNK // (self.C.shape[0] * self.C.shape[1] * one.shape[1]))
-        for start in range(0, len(places), step):
-            part = places[start : start + step]
-            here = np.isin(part, self.with_draws)
-            x = self.draws_of(part[here])
-            out[:, start : start + step][:, here] = np.quantile(x.reshape(-1, *x.shape[2:]), list(q), axis=0)
-            if known is not None and not here.all():
-                out[:, start : start + step][:, ~here] = known.quantiles(part[~here], list(q))
+        kept = np.isin(places, self.with_draws)
+        for part in _some_at_a_time(np.flatnonzero(kept), self.C.size // max(1, self.C.shape[2])):
+            x = self.draws_of(places[part])
+            out[:, part] = np.quantile(x.reshape(-1, *x.shape[2:]), list(q), axis=0)
+        if known is not None:
+            for part in _some_at_a_time(np.flatnonzero(~kept), self.whole.size // max(1, len(one))):
+                out[:, part] = known.quantiles(places[part], list(q))
         return [one[places].copy(data=values) for values in out]
 
     def rank_summary(self, probability: float = 0.95) -> dict[str, Any]:
@@ -429,6 +428,12 @@ def _every_feature(known: Summaries, coords: dict[str, Any]) -> xr.Dataset:
     dims: dict[str, Any] = dict.fromkeys(PER_FEATURE, ("feature", "response"))
     dims |= {"features": ("kept",), "whole": ("chain", "whole_draw", "feature", "response"), "at": ("whole_draw",), "total": ()}
     return xr.Dataset({_NAMES.get(name, name): (dims[name], getattr(known, name)) for name in ARRAYS}, coords=coords)
+
+
+def _some_at_a_time(places: NDArray[Any], numbers: int) -> Iterator[NDArray[Any]]:
+    """Parts of the places, where each has so many numbers to work on."""
+    step = max(1, _CHUNK // max(1, numbers))
+    return (places[start : start + step] for start in range(0, len(places), step))
 
 
 def singular_values(C: NDArray[Any]) -> Array:
