@@ -61,6 +61,17 @@ def million() -> list[str]:
     return [f"{row[name]:g}" for name in names]
 
 
+def million_fit() -> list[str]:
+    row = kept("million_fit")
+    names = "seconds_taken_in", "seconds_after_draws", "host_gb_beyond_x", "netcdf_gb", "coefficients_gb"
+    return [str(row["whole_draws"]), *(f"{row[name]:g}" for name in names)]
+
+
+def whole_way() -> list[str]:
+    seconds = [row["seconds"] for row in kept("whole_answer") if row["case"] == "20000"]
+    return [fixed(min(seconds), 0), fixed(max(seconds), 0)]
+
+
 def seconds_to_answer() -> Iterator[str]:
     """From – to, over the data sets."""
     for case in ("20000", "100000-gpu", "1000000-gpu"):
@@ -77,5 +88,15 @@ ANSWER_QUOTES = [
         "leave-one-out, effects without shrinkage) takes {} s on two cores. The report takes {} s and has {} MB; `posterior.nc` "
         "takes {} s and has {} GB with 32 whole draws. Together they need {} GB beyond X and the draws",
         million,
+    ),
+    Sentence(
+        "docs/performance.md",
+        "8 GB, and made-up draws, {} of them whole): {} s until the sketches are checked, kept and joined, {} s from the last "
+        "sweep to each site's coefficients, and {} GB of host memory beyond X, the whole draws among them. `posterior.nc` has "
+        "{} GB and the coefficients {} GB.",
+        million_fit,
+    ),
+    Sentence(
+        "docs/performance.md", "from a joined sketch to `report.html`, 20,000 features on two cores | {} to {} |", whole_way
     ),
 ]

@@ -7,12 +7,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, gram, growth, mixing, outcomes, resumed, storage
+from benchmarks import child, gram, growth, million_fit, million_report, mixing, outcomes, resumed, storage, whole_answer
+from benchmarks.answer import Case
 from benchmarks.one_chain import OneChain
 from tests import children
 
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.start import initial_tuning
+from intarsia.server.study import fit
 
 ROOT = Path(__file__).parents[2]
 
@@ -195,3 +197,22 @@ def test_kept_rows_name_sizes_device_and_time() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
     assert rows
     assert all(wanted <= set(row) for row in rows)
+
+
+def test_the_whole_way_to_the_report_is_measured() -> None:
+    for seed in (1, 2):  # one after the other in the same process
+        row = whole_answer.whole(Case(80, 300, 2, 3), seed, draws=40)
+        assert row["report_mb"] > 0.05
+        assert row["draws"] <= 40
+        assert row["power"] > 0.3 > row["fdr"]
+
+
+def test_a_fit_of_files_is_measured_without_its_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "run_chains", fit.run_chains)  # put back what the benchmark puts in its place
+    monkeypatch.setattr(million_report, "WHOLE", 1)
+    monkeypatch.setattr(million_report, "DRAWS", 40)
+    million_fit.make_sketches(tmp_path, 2_500, 2, 40)
+    row = million_fit.measure(tmp_path, 2_500, 2)
+    assert row["whole_draws"] == 84
+    names = {path.name for path in (tmp_path / "out" / "coefficients").iterdir()}
+    assert {name.split(".")[0] for name in names} == {"chip", "clinic"}

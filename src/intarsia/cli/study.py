@@ -382,7 +382,7 @@ fdr = 0.05
 
 [deliver]
 content = "draws"         # each site gets draws of its own rows (needed for the spread of predictions), or "summary"
-draws = 1000
+draws = 1000              # at most; fewer where all sites' would take more than 1 GiB
 interval = 0.95
 share_scales = false      # true: a response's owner publishes its standard deviation; all sites' effects are in its units
 

@@ -87,7 +87,8 @@ class Fit:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval.
+    """What goes back to a site: at most `draws` joint draws of its rows of C, or only their mean, sd and interval. Beyond 20 it
+    is no more draws than have 1 GiB at all sites together.
 
     With `share_scales` the owner of a response publishes its standard deviation, and every site's effects are in its units; of
     a yes/no response the server tells everybody the noise variance too, and every site has odds ratios.

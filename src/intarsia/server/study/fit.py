@@ -56,17 +56,14 @@ def fit(
     done = folder.path / "fit.json"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
-    study, joined = folder.study, folder.joined()
-    target = folder.path / "posterior.nc"
-    judgement = None
+    study, target, judgement = folder.study, folder.path / "posterior.nc", None
     if target.is_file():
         posterior = Posterior.load(target)
         judgement = kept(posterior)
     if judgement is None:
-        folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
         settings = compute_on(folder, settings_of(study), backend)
         settings = replace(settings, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
-        posterior, judgement = sample(study, joined, settings)
+        posterior, judgement = _sampled(folder, settings)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
         os.replace(temporary, target)
@@ -78,6 +75,13 @@ def fit(
     write_atomic(done, json.dumps(summary, indent=1).encode())
     folder.note("fit done", verdict=summary["verdict"])
     return summary
+
+
+def _sampled(folder: StudyFolder, settings: Settings) -> tuple[Posterior, Judgement]:
+    """Fit what the sites sent. It is let go of after that: with many features it is the largest thing in memory."""
+    joined = folder.joined()
+    folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
+    return sample(folder.study, joined, settings)
 
 
 def _enough(diagnosis: Diagnosis) -> int | None:
