@@ -61,7 +61,7 @@ def measure(folder: Path, P: int, Q: int) -> dict[str, Any]:
 
     def made_up(X: np.ndarray, *given: Any, **more: Any) -> Any:
         when.append(time.perf_counter())
-        draws = million_report.made_up(P, Q)
+        draws = million_report.made_up(P, Q, folder / "whole.npy")
         when.append(time.perf_counter())
         return draws
 

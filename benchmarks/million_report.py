@@ -20,8 +20,10 @@ RESULT = Path(__file__).parent / "results" / "million_report.json"
 CHAINS, DRAWS, KEPT, WHOLE, TRUE = 4, 400, 2_200, 8, 100  # the last: features that matter
 
 
-def made_up(P: int, Q: int) -> Any:
+def made_up(P: int, Q: int, file: Path | None = None) -> Any:
+    """Draws, those that are whole in a file where one is named, as a run leaves them."""
     from intarsia.server.results.draws import Draws
+    from intarsia.server.results.mapped import let_go
     from intarsia.server.results.summaries import Summaries
 
     rng = np.random.default_rng(0)
@@ -30,9 +32,11 @@ def made_up(P: int, Q: int) -> Any:
     mean, sd = np.zeros((P, Q)), np.full((P, Q), 0.002)
     mean[kept[places]], sd[kept[places]] = 0.5 * rng.standard_normal((TRUE, Q)), 0.03
     C = rng.standard_normal((CHAINS, DRAWS, len(kept), Q)) * sd[kept] + mean[kept]
-    whole = rng.standard_normal((CHAINS, WHOLE, P, Q), dtype=np.float32)
+    shape = CHAINS, WHOLE, P, Q
+    whole = np.empty(shape, np.float32) if file is None else np.lib.format.open_memmap(file, "w+", np.float32, shape)
     for draw in whole.reshape(-1, P, Q):  # no second copy of them all
-        draw[:] = draw * sd + mean
+        draw[:] = rng.standard_normal((P, Q), dtype=np.float32) * sd + mean
+        let_go(whole)
     positive = np.full((P, Q), CHAINS * DRAWS // 2)
     positive[kept] = (C > 0).sum(axis=(0, 1))
     same = {"rhat": 1.002, "rhat_folded": 1.002, "ess_bulk": 1500.0, "ess_tail": 1300.0}

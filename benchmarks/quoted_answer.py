@@ -92,8 +92,8 @@ ANSWER_QUOTES = [
     Sentence(
         "docs/performance.md",
         "8 GB, and made-up draws, {} of them whole): {} s until the sketches are checked, kept and joined, {} s from the last "
-        "sweep to each site's coefficients, and {} GB of host memory beyond X, the whole draws among them. `posterior.nc` has "
-        "{} GB and the coefficients {} GB.",
+        "sweep to each site's coefficients, and {} GB of host memory beyond X. `posterior.nc` has {} GB "
+        "and the coefficients {} GB.",
         million_fit,
     ),
     Sentence(

@@ -1,6 +1,10 @@
-"""Arrays that lie in a file: read into memory, changed where they are, and let go of again."""
+"""Arrays that lie in a file: read into memory, brought to another mean, and let go of again."""
 
+import contextlib
 import mmap
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +25,43 @@ def first_draws(file: Path, draws: int) -> NDArray[Any]:
     return out
 
 
-def recentred(file: Path, draws: int, mean: NDArray[np.float64]) -> NDArray[Any]:
-    """The first draws of each chain, shifted together in the file itself so that their mean is `mean`. They stay there: pages of
-    the map that nobody looks at take no memory.
+def recentred(file: Path, draws: int, mean: NDArray[np.float64], *, keep: bool) -> NDArray[Any]:
+    """The first draws of each chain, shifted together so that their mean is `mean`: in the file itself, or where it is to be
+    kept as it is, in a copy. They stay there: pages of the map that nobody looks at take no memory.
     """
-    there = np.load(file, mmap_mode="r+", allow_pickle=False)[:, :draws]
-    each = [(k, i) for k in range(there.shape[0]) for i in range(draws)]
+    there = np.load(file, mmap_mode="r" if keep else "r+", allow_pickle=False)[:, :draws]
     total = np.zeros_like(mean)
-    for place in each:
-        total += there[place]
-        let_go(there)
-    shift = (mean - total / len(each)).astype(there.dtype)
-    for place in each:
-        there[place] += shift
-        let_go(there)
+    for draw in _each(there):
+        total += draw
+    shift = (mean - total / (len(there) * draws)).astype(there.dtype)
+    if keep:
+        return _copied(there, shift, file.parent)
+    for draw in _each(there):
+        draw += shift
     return there
+
+
+def _each(there: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """One draw (P, Q) of a file after the other, none of which stays in memory."""
+    for chain in there:
+        for draw in chain:
+            yield draw
+            let_go(there)
+
+
+def _copied(there: NDArray[Any], shift: NDArray[Any], folder: Path) -> NDArray[Any]:
+    """The same plus `shift`, in a file without a name: its room on the disk is free again when nobody uses it any more."""
+    header = {"descr": np.lib.format.dtype_to_descr(there.dtype), "fortran_order": False, "shape": there.shape}
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".whole.", suffix=".npy")
+    try:
+        with os.fdopen(handle, "wb") as out:  # not through a map: a full disk would end the process
+            np.lib.format.write_array_header_1_0(out, header)
+            for draw in _each(there):
+                out.write((draw + shift).data)
+        return np.load(name, mmap_mode="r", allow_pickle=False)
+    finally:
+        with contextlib.suppress(OSError):  # where a file in use keeps its name
+            os.unlink(name)
 
 
 def let_go(array: Any) -> None:

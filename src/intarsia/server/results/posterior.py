@@ -343,6 +343,8 @@ class Posterior:
             if error.errno is not None:
                 raise OSError(error.errno, os.strerror(error.errno), str(where)) from None
             raise
+        finally:
+            let_go(self.whole)
         return where
 
     @classmethod

@@ -178,10 +178,5 @@ def _summaries(launcher: Launcher, target: int) -> Summaries | None:
     at = keeping.until(target)
     found = moments(known, target) | convergence(known, target)
     # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
-    file = launcher.where / "whole.npy"
-    if launcher.place.passing:  # nobody goes on from that file
-        whole = recentred(file, len(at), found["mean"])
-    else:
-        whole = first_draws(file, len(at))
-        whole += (found["mean"] - whole.mean(axis=(0, 1), dtype=np.float64)).astype(whole.dtype)
+    whole = recentred(launcher.where / "whole.npy", len(at), found["mean"], keep=not launcher.place.passing)
     return Summaries(features=keeping.features, **found, whole=whole, at=at, total=launcher.chains * target)
