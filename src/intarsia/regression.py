@@ -281,7 +281,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not hasattr(self, "diagnosis_"):
             return parameters
         fine = self.diagnosis_.converged
-        count = f"{int(self.selected_.sum())} of {len(self.selected_)} features selected"
+        count = f"{int(self.selected_.sum())} of {len(self.selected_):,} features selected"
         count += f" and {len(self.selection_.groups)} sets of interchangeable ones" if self.selection_.groups else ""
         return f"{self.diagnosis_.headline}\n{count}{'' if fine else ' (provisional: the fit has not converged)'}\n{parameters}"
 

@@ -46,6 +46,16 @@ def test_a_longer_run_continues_a_shorter_one_bit_for_bit(tmp_path):
     assert same(whole, sample(X, Y, settings=replace(SHORT, checkpoint=tmp_path / "run")))
 
 
+def test_the_time_of_a_run_counts_from_its_first_sweep(tmp_path):
+    asked = replace(SHORT, checkpoint=tmp_path, workers=1)
+    sample(X, Y, settings=replace(asked, draws=5))
+    for file in tmp_path.glob("state-*.npz"):  # as if it had taken an hour
+        with np.load(file) as stored:
+            arrays = dict(stored)
+        np.savez(file, **arrays | {"seconds": 3600.0})
+    assert 3600 < sample(X, Y, settings=asked).info["seconds"] < 4000
+
+
 def test_another_run_in_the_same_folder_is_refused(tmp_path):
     sample(X, Y, settings=replace(SHORT, checkpoint=tmp_path))
     with pytest.raises(InputError, match="another run"):

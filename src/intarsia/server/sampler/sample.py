@@ -146,7 +146,8 @@ def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: floa
     info = {
         **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
         "device": runs[0].device,
-        "seconds": time.perf_counter() - began,
+        # Of a run that was gone on with, what its chains took before counts too.
+        "seconds": max(time.perf_counter() - began, *(run.seconds for run in runs)),
         "chain_seconds": [run.seconds * share for run in runs for _ in range(each)],
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
