@@ -56,7 +56,9 @@ def found(summary: dict[str, Any]) -> list[str]:
     state = "converged" if summary["converged"] else "NOT CONVERGED, what follows is provisional"
     lines = [f"{state}: {summary['verdict']}"]
     chosen, sets = summary["selected"], summary.get("groups", [])
-    lines.append(f"{len(chosen)} of {summary['features']:,} features selected" + (f": {', '.join(chosen[:12])}" if chosen else ""))
+    lines.append(
+        f"{len(chosen)} of {summary['features']:,} features selected" + (f": {', '.join(chosen[:12])}" if chosen else "")
+    )
     if sets:
         each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
         lines.append(f"{plural(len(sets), 'set')} of interchangeable features, of each of which one matters: {each}")

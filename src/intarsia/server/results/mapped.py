@@ -41,6 +41,17 @@ def recentred(file: Path, draws: int, mean: NDArray[np.float64], *, keep: bool) 
     return there
 
 
+def rows_of(there: NDArray[Any], which: Any, places: NDArray[Any]) -> NDArray[Any]:
+    """The features at `places` in the draws `which` (chain, draw) of an array (chain, draw, P, Q), one draw after the other: a
+    few features bring all pages of a draw into memory.
+    """
+    out = np.empty((len(which), len(places), there.shape[3]), dtype=there.dtype)
+    for row, (chain, draw) in zip(out, which, strict=True):
+        row[:] = there[chain, draw][places]
+        let_go(there)
+    return out
+
+
 def _each(there: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """One draw (P, Q) of a file after the other, none of which stays in memory."""
     for chain in there:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from intarsia.server.results.mapped import let_go
+from intarsia.server.results.mapped import rows_of
 
 Array = NDArray[np.float64]
 
@@ -47,12 +47,9 @@ class Summaries:
         return np.setdiff1d(np.arange(len(self.mean)), self.features)
 
     def whole_of(self, places: NDArray[Any]) -> NDArray[Any]:
-        """The whole draws (chain, t, place, Q) of these features. A few features of a draw that lies in a file bring all of its
-        pages into memory; they are let go again.
-        """
-        out = np.asarray(self.whole[:, :, places])
-        let_go(self.whole)
-        return out
+        """The whole draws (chain, t, place, Q) of these features."""
+        chains, draws, _P, Q = self.whole.shape
+        return rows_of(self.whole, list(np.ndindex(chains, draws)), places).reshape(chains, draws, len(places), Q)
 
     def quantiles(self, places: NDArray[Any], q: list[float]) -> Array:
         """Quantiles (q, place, Q) of coefficients without draws of their own.

@@ -20,7 +20,7 @@ from intarsia.server.pseudo_rows import check_rows, whole_rows
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
-from intarsia.server.results.mapped import let_go
+from intarsia.server.results.mapped import rows_of
 from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
@@ -213,7 +213,7 @@ def coefficients(
             selected=np.asarray(chosen.selected)[at],
             by_response=np.asarray(chosen.by_response)[at],
             sigma2_mean=np.diagonal(Sigma)[own],
-            draws=None if delivered is None else _rows_of(posterior.whole, delivered[0], at),
+            draws=None if delivered is None else rows_of(posterior.whole, delivered[0], at),
             sigma2=None if delivered is None else delivered[1][:, own],
             verdict=str(diagnosis.verdict),
             converged=bool(diagnosis.converged),
@@ -256,15 +256,6 @@ def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
     keep = np.unique(np.linspace(0, S - 1, min(S, number, fit)).round().astype(int))
     at = np.divmod(keep, draws)
     return np.column_stack(at), np.diagonal(Sigma, axis1=2, axis2=3)[at]
-
-
-def _rows_of(C: Any, which: Any, at: Any) -> Any:
-    """The features `at` in the draws `which` of C (chain, draw, P, Q): all at once they might not fit into memory twice."""
-    out = np.empty((len(which), len(at), C.shape[3]), dtype=C.dtype)
-    for row, (chain, draw) in zip(out, which, strict=True):
-        row[:] = C[chain, draw][at]
-        let_go(C)
-    return out
 
 
 def _expected(judgement: Judgement, noise: Any, own: list[int], interval: float) -> dict[str, Any]:
