@@ -19,7 +19,6 @@ from intarsia.server.results.draws import Draws
 from intarsia.server.results.effects import effects_of
 from intarsia.server.results.judgement import judge, keep, kept
 from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.mapped import first_draws, recentred
 from intarsia.server.results.not_converged import NotConvergedWarning
 from intarsia.server.results.posterior import Names, Posterior, singular_values
 from intarsia.server.results.selection import select
@@ -468,16 +467,6 @@ def test_batches_and_halves_are_those_of_the_draws():
         np.testing.assert_allclose(found[ess], chains * n * within / (25 * means.var(axis=0, ddof=1)), rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", ["<f8", "<f4"])
-def test_the_first_draws_are_read_into_memory(tmp_path, dtype):
-    every = np.random.default_rng(0).standard_normal((3, 7, 4, 2)).astype(dtype)
-    np.save(tmp_path / "C.npy", every)
-    found = first_draws(tmp_path / "C.npy", 5)
-    np.testing.assert_array_equal(found, every[:, :5])
-    assert found.dtype == every.dtype
-    assert found.flags.owndata
-
-
 def test_whole_draws_lie_on_disk_with_a_checkpoint_too_and_the_run_goes_on_from_its_own(both, tmp_path):
     asked = replace(RUN, memory=MEMORY, checkpoint=tmp_path)
     first = sample(X, Y, settings=asked)
@@ -488,16 +477,3 @@ def test_whole_draws_lie_on_disk_with_a_checkpoint_too_and_the_run_goes_on_from_
     for draws in (first, again):
         assert isinstance(draws.summaries.whole, np.memmap)
         np.testing.assert_array_equal(draws.summaries.whole, both[1].summaries.whole)
-
-
-def test_a_disk_too_full_for_the_copy_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    file = tmp_path / "whole.npy"
-    np.save(file, np.ones((2, 3, 4, 1), dtype=np.float32))
-    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
-    with pytest.raises(OSError, match="No space"):
-        recentred(file, 2, np.zeros((4, 1)), keep=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["whole.npy"]
-    assert (np.load(file) == 1.0).all()

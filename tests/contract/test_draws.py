@@ -8,7 +8,7 @@ import pytest
 
 from intarsia.errors import InputError, MessageError
 from intarsia.server.results.draws import Draws, create, diagonal
-from intarsia.server.results.mapped import let_go
+from intarsia.server.results.mapped import first_draws, let_go, recentred
 from intarsia.server.results.summaries import PER_FEATURE, Summaries
 
 
@@ -160,3 +160,26 @@ def test_intervals_of_some_features_leave_no_pages_of_the_whole_draws_in_memory(
     assert (low < high).all()
     np.testing.assert_array_equal(sums.whole_of(places), np.load(file)[:, :, places])
     assert resident(file) < 1e5
+
+
+@pytest.mark.parametrize("dtype", ["<f8", "<f4"])
+def test_the_first_draws_are_read_into_memory(tmp_path, dtype):
+    every = np.random.default_rng(0).standard_normal((3, 7, 4, 2)).astype(dtype)
+    np.save(tmp_path / "C.npy", every)
+    found = first_draws(tmp_path / "C.npy", 5)
+    np.testing.assert_array_equal(found, every[:, :5])
+    assert found.dtype == every.dtype
+    assert found.flags.owndata
+
+
+def test_a_disk_too_full_for_the_copy_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    file = tmp_path / "whole.npy"
+    np.save(file, np.ones((2, 3, 4, 1), dtype=np.float32))
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
+    with pytest.raises(OSError, match="No space"):
+        recentred(file, 2, np.zeros((4, 1)), keep=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.npy"]
+    assert (np.load(file) == 1.0).all()

@@ -251,9 +251,9 @@ def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
     """
     C, Sigma = posterior.whole, posterior.whole_Sigma
     chains, draws, P, Q = C.shape
-    fit = max(FEW_DELIVERED, DELIVERED_BYTES // max(1, P * Q * C.itemsize))
+    room = max(FEW_DELIVERED, DELIVERED_BYTES // max(1, P * Q * C.itemsize))
     S = chains * draws
-    keep = np.unique(np.linspace(0, S - 1, min(S, number, fit)).round().astype(int))
+    keep = np.unique(np.linspace(0, S - 1, min(S, number, room)).round().astype(int))
     at = np.divmod(keep, draws)
     return np.column_stack(at), np.diagonal(Sigma, axis1=2, axis2=3)[at]
 
