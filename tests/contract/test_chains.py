@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from intarsia.errors import InputError
 from intarsia.progress import words
@@ -38,6 +39,19 @@ def test_draws_do_not_depend_on_the_number_of_workers():
     assert same(one, sample(X, Y, settings=SHORT))
     assert not same(one, sample(X, Y, settings=replace(SHORT, seed=6)))
     assert not np.array_equal(one.C[0], one.C[1])
+
+
+@pytest.mark.parametrize(("m", "P"), [(40, 20), (120, 1_200), (120, 2_500)])
+def test_draws_do_not_depend_on_the_threads_of_the_linear_algebra(m, P):
+    X = RNG.standard_normal((m, P))
+    Y = X[:, :2] @ np.ones((2, 3)) + RNG.standard_normal((m, 3))
+    asked = Settings(draws=6, warmup=10, chains=2, thin=1, seed=5)
+    with threadpool_limits(2, "blas"):
+        here = sample(X, Y, settings=replace(asked, workers=1))
+        beside = sample(X, Y, settings=replace(asked, workers=2))
+    with threadpool_limits(1, "blas"):
+        assert same(here, sample(X, Y, settings=replace(asked, workers=1)))
+    assert same(here, beside)
 
 
 def test_a_longer_run_continues_a_shorter_one_bit_for_bit(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import pytest
 
@@ -186,7 +187,9 @@ def test_seeds_are_recorded_and_depend_on_names_alone(counted, tmp_path):
     assert {(r["cell"], r["replicate"]): r["seed"] for r in runner.read_rows(only)}.items() <= seeds.items()
 
 
-def test_two_processes_give_the_numbers_of_one(tmp_path):
+def test_two_processes_give_the_numbers_of_one_and_leave_its_settings(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    before = dict(os.environ)
     paths = [
         runner.run("sim2", "smoke", tmp_path / str(workers), Part(methods=CHEAP, replicates=2), workers=workers)
         for workers in (1, 2)
@@ -197,6 +200,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
     )
     assert serial == parallel
     assert len(serial) == 4
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from intarsia.errors import InputError, MessageError
 from intarsia.site.data.table import Table
@@ -102,6 +103,18 @@ def test_phi_y_has_the_noise_of_y() -> None:
 def test_blocks_and_threads_do_not_matter(rows: int, threads: int) -> None:
     X = data()
     close(sketch(X, KEY, TERMS, work=Work(rows, threads)).message.X, dense_phi() @ scaled(X))
+
+
+@pytest.mark.parametrize(("n", "columns", "m"), [(400, 18, 20), (400, 7, 60), (300, 65, 200), (2000, 40, 200)])
+def test_however_many_threads_there_are_the_last_bit_is_the_same(n: int, columns: int, m: int) -> None:
+    X, terms = np.random.default_rng(n).standard_normal((n, columns)), SketchTerms("trial", "threads", m)
+    found = set()
+    for own in (1, 2, 3, 7):
+        for of_the_algebra in (1, 2):
+            module._FACTORS.clear()
+            with threadpool_limits(of_the_algebra, "blas"):
+                found.add(sketch(X, KEY, terms, work=Work(threads=own)).message.X.tobytes())
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])

@@ -4,6 +4,7 @@ The results of experiment E at size S are `E/S.csv`: one line for each fit, tidy
 parent writes; a killed run leaves at most a torn last line, which the next run drops.
 """
 
+import contextlib
 import csv
 import json
 import multiprocessing
@@ -84,6 +85,19 @@ def _append(path: Path, rows: Iterable[Row]) -> None:
         writer.writerows([_cell_value(row.get(name)) for name in COLUMNS] for row in rows)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Processes that are started meanwhile load a BLAS with one thread; this one's settings stay as they are."""
+    names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"
+    unset = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
 
 
 def _one_thread() -> None:
@@ -205,9 +219,7 @@ def run(
         return path
     # Spawned, not forked: BLAS threads do not survive a fork, and every platform behaves the same.
     context = multiprocessing.get_context("spawn")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+    with one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
         waiting = {pool.submit(run_task, task): task for task in tasks}
         count = 0
         try:

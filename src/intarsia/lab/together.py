@@ -6,7 +6,6 @@ times: a chain that shares a device with hundreds has none of its own.
 """
 
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -22,6 +21,7 @@ from intarsia.lab.baselines.paper import Posterior
 from intarsia.lab.experiments import find
 from intarsia.lab.experiments.simulations import BASELINE_OF
 from intarsia.lab.methods import Effort, Row, accuracy_measures, estimator, measures
+from intarsia.lab.runner import one_thread_each
 from intarsia.lab.simulate import Dataset, simulate
 from intarsia.lab.sketching import Sketched
 
@@ -176,8 +176,6 @@ def run_together(
     tell: Callable[[int, int, str], None],
 ) -> None:
     """Run the planned tasks' sampled fits, `together` data sets at a time; rows come as data sets are done with."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     tasks = [task for task in tasks if any(method in BAYESIAN for method, _ in task[4])]
     if not tasks:
@@ -185,7 +183,8 @@ def run_together(
     parts = -(-len(tasks) // together)
     size = -(-len(tasks) // parts)  # parts of one size: compiled once
     device = Device()
-    with tempfile.TemporaryDirectory(prefix="intarsia-lab-") as folder, ProcessPoolExecutor(workers, context) as pool:
+    temporary = tempfile.TemporaryDirectory(prefix="intarsia-lab-")
+    with one_thread_each(), temporary as folder, ProcessPoolExecutor(workers, context) as pool:
         waiting: set[Future[list[Row]]] = set()
         done = 0
         for at in range(0, len(tasks), size):

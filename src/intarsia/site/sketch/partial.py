@@ -26,6 +26,7 @@ from intarsia.wire.study_parts import SKETCH_KINDS
 Progress = Callable[[int, int], None]
 Blocks = Iterable[tuple[np.ndarray, Any]]
 Labels = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]  # features, responses, covariates
+PANELS, PANEL = 16, (8, 1024)  # of a block's columns, for as many threads; how many columns each has
 _LOCK, _SCRATCH = Lock(), local()
 
 
@@ -161,7 +162,8 @@ def accumulate(
     covered = np.zeros(design.n, dtype=bool)
     sums: Partial | None = None
     iterator = _placed(blocks, covered)
-    panel = int(np.clip(-(-width // threads), 1, 1024))
+    # Its last bits are a product's own for its width, so that how many threads there are must not decide it.
+    panel = int(np.clip(-(-width // PANELS), *PANEL))
     # The panels are the parallel work; a BLAS that starts its own threads besides would only compete for the cores.
     with ThreadPoolExecutor(threads, thread_name_prefix="intarsia") as pool, threadpool_limits(1, "blas"):
         coming: Future[Any] = pool.submit(next, iterator, None)
