@@ -8,6 +8,7 @@ from scipy.special import ndtri
 from sweep_cases import CASES, close, problem
 
 from intarsia.server.sampler import adapt, backends, kernels
+from intarsia.server.sampler.exchange import Alike
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise
 from intarsia.server.sampler.schedule import plan as make_plan
@@ -76,13 +77,14 @@ def test_with_many_features_the_same_noise_gives_the_same_state(model, monkeypat
     monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 150)
     monkeypatch.setattr("intarsia.server.sampler.schedule.WIDE_FROM", 150)
     X, Y, plan = problem(tau_scale=0.01, **model)
-    plan = replace(plan, tau_reach=1.0, borderline=60)
+    plan = replace(plan, tau_reach=1.0, borderline=60, exchanges=2)
     assert plan.searches
     assert [plan.kind(i) for i in range(3)] == [FULL._replace(score=True)] * 3
     assert plan.looks == 1
     plan = replace(plan, looks=2)
     readable = replace(plan, compiled=False)
     data, rng, warmup = prepare(BE, X, Y, block=plan.block), np.random.default_rng(1), 45
+    data = data._replace(alike=Alike(np.array([[0, 5, 6, 7], [9, 20, 9, 9]]), np.array([4, 2])))
     state, tuning, memory = initial(plan, data, rng), initial_tuning(plan), adapt.start(plan)
     changed = 0
     with np.errstate(all="ignore"):

@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import cumulative_trapezoid
 from scipy.stats import invwishart, ks_2samp, kstest, multivariate_normal
 
-from intarsia.server.sampler import backends, conditionals, integrated, kernels, moves, priors, without_b
+from intarsia.server.sampler import backends, conditionals, exchange, integrated, kernels, moves, priors, without_b
 from intarsia.server.sampler import sweep as steps_of
 from intarsia.server.sampler.backends.numpy import STIFF
 from intarsia.server.sampler.conditionals import Given
@@ -241,7 +241,7 @@ def test_B_after_the_borderline_move_is_the_draw_under_the_new_scales():
     tuning = initial_tuning(plan)._replace(doubt=np.where(np.isin(np.arange(9), chosen), 100.0, 0.0))
     noise = draw_noise(plan, rng)
     now = steps_of.Sweep(BE, plan, data, tuning, noise, FULL, None)
-    new, F, rotation, _ = without_b.draw(now, state, Stats(None, None), steps_of.walk)
+    new, F, rotation, _ = without_b.draw(now, state, Stats(None, None), without_b.Ways(steps_of.walk, exchange.scales))
     view = steps_of.Rotated(rotation, data.Y @ rotation.U, rotation.U.T @ new.A)
     np.testing.assert_allclose(F, X @ new.B, atol=1e-10)
     assert (new.lam[chosen] != state.lam[chosen]).any()

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import kstest
 from sweep_cases import CASES, close, problem
 
-from intarsia.server.sampler import adapt, backends, conditionals, device
+from intarsia.server.sampler import adapt, backends, conditionals, device, exchange, without_b
+from intarsia.server.sampler.exchange import Alike
 from intarsia.server.sampler.schedule import DEEP, FULL, LIGHT, PLAIN, SHORT, Sweep, draw_noise, with_start
 from intarsia.server.sampler.sparse_start import sparse_start
 from intarsia.server.sampler.start import initial, initial_tuning
@@ -106,12 +107,17 @@ def test_the_compiled_schedule_makes_the_sweeps_of_a_chain(monkeypatch, costly, 
             close(wanted, chains.state, 1e-9)
 
 
-def test_the_sweep_of_many_features_is_numpy_s(monkeypatch):
-    """Scores in the warm-up, all scales of a block at once: as an accelerator runs it, against NumPy with the same noise."""
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_sweep_of_many_features_is_numpy_s(monkeypatch, alike):
+    """Scores in the warm-up, all scales of a block at once, look-alikes that exchange theirs: as an accelerator runs it, against
+    NumPy with the same noise.
+    """
     for name, value in (("SEARCHED", 20), ("WIDE_FROM", 20), ("WIDE_RESHAPES", 4)):
         monkeypatch.setattr(f"intarsia.server.sampler.schedule.{name}", value)
     X, Y, plan = problem(P=90)
     found = sparse_start(X, Y)
+    sets = Alike(np.array([[0, 5, 6, 7], [9, 20, 9, 9]]), np.array([4, 2])) if alike else None
+    found = replace(found, alike=sets)
     plan = device.on_device(with_start(plan, found), "gpu: any")
     assert plan.refreshes
     assert -(-plan.P // plan.block) > 1
@@ -119,7 +125,8 @@ def test_the_sweep_of_many_features_is_numpy_s(monkeypatch):
     with JAX.precision():
         plan, there = device.with_bounds(JAX, plan, prepare(JAX, X, Y, block=plan.block))
         here = prepare(NUMPY, X, Y, block=plan.block)
-        here = here._replace(blocks=here.blocks._replace(bound=jax.tree.map(np.asarray, there.blocks.bound)))
+        here = here._replace(blocks=here.blocks._replace(bound=jax.tree.map(np.asarray, there.blocks.bound)), alike=sets)
+        there = there._replace(alike=jax.tree.map(jax.numpy.asarray, sets))
         state, tuning, memory = initial(plan, here, rng, found), initial_tuning(plan), adapt.start(plan)
 
         @jax.jit
@@ -141,6 +148,40 @@ def test_the_sweep_of_many_features_is_numpy_s(monkeypatch):
             for one, two in zip((state, tuning, memory), other, strict=True):
                 close(one, two, 1e-8)
     assert moved
+
+
+def test_chains_side_by_side_exchange_what_each_would_alone(monkeypatch):
+    """Also where some of them exchange nothing."""
+    for name in ("SEARCHED", "WIDE_FROM"):
+        monkeypatch.setattr(f"intarsia.server.sampler.schedule.{name}", 20)
+    X, Y, plan = problem(P=90)
+    X[:, 5] = X[:, 0] + 0.1 * X[:, 5]
+    plan, ways = replace(plan, exchanges=2), without_b.Ways(None, exchange.scales)
+    rng, sets = np.random.default_rng(0), Alike(np.array([[0, 5, 6, 7], [9, 20, 9, 9]]), np.array([4, 2]))
+    states, noises, moved = [], [], []
+    for k in range(6):
+        state, noise = initial(plan, prepare(NUMPY, X, Y), rng), draw_noise(plan, rng, FULL)
+        lam = state.lam.copy()
+        lam[[0, 9]] = 0.0 if k % 3 == 2 else 30.0  # nothing is in in every third
+        states.append(state._replace(lam=lam))
+        noises.append({name: value for name, value in noise.items() if name == "Z" or name.startswith("exchange.")})
+    with JAX.precision():
+        data = prepare(JAX, X, Y)._replace(alike=jax.tree.map(jax.numpy.asarray, sets))
+        tuning = initial_tuning(plan)._replace(limit=np.asarray(4.0))
+
+        def one(state, noise):
+            now = Sweep(JAX, plan, data, tuning, noise, FULL)
+            factor = without_b.factored(now, state, JAX.weigh(data.X, state.lam, noise["Z"])[0], many=False)
+            new, G, more = without_b.exchanged(now, state, factor, ways)
+            return new.lam, G, more
+
+        together = JAX.vmap(one)(*(jax.tree.map(lambda *x: jax.numpy.stack(x), *each) for each in (states, noises)))
+        for k, (state, noise) in enumerate(zip(states, noises, strict=True)):
+            alone = one(*jax.tree.map(jax.numpy.asarray, (state, noise)))
+            moved.append(not np.array_equal(alone[0], state.lam))
+            for mine, theirs in zip(alone, together, strict=True):
+                np.testing.assert_allclose(mine, theirs[k], rtol=1e-9, atol=1e-9)
+    assert {True, False} == set(moved)
 
 
 def test_its_random_numbers_have_the_laws_that_are_asked_for():

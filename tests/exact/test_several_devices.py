@@ -13,8 +13,10 @@ pytest.importorskip("jax")
 
 PROGRAM = """
 import sys
+from dataclasses import replace
 import numpy as np
 import jax
+from intarsia.server.sampler.exchange import Alike
 from intarsia.server.sampler import backends, device, schedule, moves
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.schedule import plan as make_plan, with_start
@@ -29,7 +31,7 @@ assert be.lanes() == 4
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, P))
 Y = X[:, :2] @ np.array([[3.0, 1.0], [-2.0, 2.0]]) + rng.standard_normal((12, 2))
-found = sparse_start(X, Y)
+found = replace(sparse_start(X, Y), alike=Alike(np.array([[0, 5, 6], [9, 3, 9]]), np.array([3, 2])))
 made = device.on_device(with_start(make_plan(Model(), X, Y, compiled=False), found), be.device(), 4)
 assert made.refreshes and made.lanes == 4 and made.block % 4 == 0
 ends = {}
@@ -42,6 +44,7 @@ with be.precision():
         else:  # the same blocks on one device
             data = jax.tree.map(lambda x: jax.numpy.asarray(np.asarray(x)), data)._replace(X=jax.numpy.asarray(X), m=data.m)
         plan, data = device.with_bounds(be, made, data)
+        data = data._replace(alike=jax.tree.map(jax.numpy.asarray, found.alike))
         runner = device.Runner(plan, be.everywhere(data), be=be)
         chains, summary = be.everywhere((runner.start(3, 2, found=found), runner.blank(2)))
         chains = runner.warm_up(chains, 0, 2, 2)

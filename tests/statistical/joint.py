@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import invwishart
 
 from intarsia.server.sampler import backends, moves
+from intarsia.server.sampler.exchange import Alike
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.moves import Bound
 from intarsia.server.sampler.schedule import FULL, PLAIN, Sweep, draw_noise
@@ -22,7 +23,7 @@ BE = backends.get("numpy")
 class Problem(NamedTuple):
     """What a joint test is made of. `shared`: do light sweeps share the factored system? `compiled`: on the path users take?
     `many`: as if there were many features (the test lowers their number); `reach`: of the law of tau; `at_once`: are all scales
-    of a block drawn at once?
+    of a block drawn at once? `alike`: do features exchange their scales?
     """
 
     local: str = "row"
@@ -40,6 +41,7 @@ class Problem(NamedTuple):
     many: bool = False
     reach: float = math.inf
     at_once: bool = False
+    alike: bool = False
 
 
 class Setting:
@@ -58,6 +60,7 @@ class Setting:
         self.m, self.Q = m, Q
         if problem.many:
             self.plan = replace(self.plan, borderline=P, tau_reach=problem.reach, refreshes=problem.at_once)
+            self.plan = replace(self.plan, exchanges=2 if problem.alike else 0)
         assert self.plan.searches is problem.many
         tuning = initial_tuning(self.plan)
         self.tuning = tuning._replace(
@@ -104,6 +107,8 @@ class Setting:
         if self.plan.refreshes:
             bound = Bound(*map(np.stack, zip(*(moves.bound(BE, Xt) for Xt in data.blocks.Xt), strict=True)))
             data = data._replace(blocks=data.blocks._replace(bound=bound))
+        if self.plan.exchanges:
+            data = data._replace(alike=Alike(np.array([[0, 1, 4], [2, 5, 2]]), np.array([3, 2])))
         return Y, data
 
     def functions(self, state, Y):

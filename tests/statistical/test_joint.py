@@ -42,6 +42,9 @@ SETTINGS = {
     "row, large problem's kinds of sweep, independent noise": {"kinds": LARGE, "noise": "independent"},
     "row, many features, scales at once": MANY | {"at_once": True, "compiled": False},
     "row, searched features, large problem's kinds of sweep": {"kinds": (SHORT, SHORT, WIDE), "many": True, "reach": 1.0},
+    "row, many look-alikes": MANY | {"alike": True, "reach": 1.0},
+    "row, many look-alikes, readable": MANY | {"alike": True, "compiled": False},
+    "row, searched look-alikes, large problem's kinds of sweep": {"kinds": (SHORT, SHORT, WIDE), "many": True, "alike": True},
     "row, group lasso": {"law": "laplace"}, "row, student": {"law": "student"},
     "element, lasso": {"local": "element", "law": "laplace"}, "element, student": {"local": "element", "law": "student"},
 }  # fmt: skip
@@ -57,7 +60,8 @@ def smallest(setting, replicates=1500, sweeps=4, seed=1):
 QUICK = ("row", "row, readable", "row, small problem's kinds of sweep", "row, every kind of sweep", "row, independent noise",
          "row, large problem's kinds of sweep",
          "row, more rows than features", "row, many features, reach", "row, many features, scales at once",
-         "row, searched features, large problem's kinds of sweep", "element", "element, lasso")  # fmt: skip
+         "row, searched features, large problem's kinds of sweep", "row, many look-alikes",
+         "row, searched look-alikes, large problem's kinds of sweep", "element", "element, lasso")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +210,16 @@ def test_among_many_features_looks_that_fit_without_noise_are_caught(monkeypatch
     monkeypatch.setattr(without_b, "fitted", lambda factor, d, Yr, z, e: right(factor, d, Yr, z, 0 * e))
     monkeypatch.setattr("intarsia.server.sampler.schedule.LOOKS", 3)  # more of them show it sooner
     assert smallest(Setting(kinds=(NARROW,), many=True), replicates=1000) < 1e-6
+
+
+def test_among_many_look_alikes_an_exchange_whatever_the_data_say_is_caught(monkeypatch):
+    """On the path users take."""
+    right = compiled.exchanged
+    whatever = lambda be, systems, *more: right(be, systems._replace(d=0 * systems.d), *more)  # noqa: E731
+    monkeypatch.setattr(compiled, "exchanged", whatever)
+    setting = Setting(kinds=(NARROW,), many=True, alike=True)
+    assert setting.plan.compiled
+    assert smallest(setting, replicates=1000, sweeps=4) < 1e-6
 
 
 def by_the_readable_sweep(now, state, factor, Yrot, noise):

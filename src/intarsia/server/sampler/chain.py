@@ -47,7 +47,9 @@ def problem(asked: Asked) -> Problem:
     level, Y = (Y, Y) if gaps is None else (gaps.level, gaps.blank)
     made = plan(model, X, level, mixing=asked.mixing, degrees=asked.degrees)
     data = prepare(backends.get("numpy"), X, level, degrees=asked.degrees, single=made.single)
-    return Problem(made if found is None else with_start(made, found), data, gaps, found)
+    if found is not None:
+        made, data = with_start(made, found), data._replace(alike=found.alike)
+    return Problem(made, data, gaps, found)
 
 
 class Chain:

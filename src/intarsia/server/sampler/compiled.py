@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import conditionals, inclusion, integrated, kernels, small_shares, without_b
+from intarsia.server.sampler import conditionals, exchange, inclusion, integrated, kernels, small_shares, without_b
 from intarsia.server.sampler.backends.numpy import CACHED, STIFF, Tridiagonal
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
@@ -17,7 +17,7 @@ from intarsia.server.sampler.covariance import Rotation
 from intarsia.server.sampler.kernels import Candidates, Constants
 from intarsia.server.sampler.schedule import RELAX, Sweep
 from intarsia.server.sampler.state import State, Stats
-from intarsia.server.sampler.without_b import Systems, Walked
+from intarsia.server.sampler.without_b import Systems, Walked, Ways
 
 FEW = 80  # rows up to which half a product is not worth a call of its own
 
@@ -82,7 +82,7 @@ def _given_scales(now: Sweep, state: State, view: tuple[Array, ...]) -> tuple[Ar
 def _without_B(now: Sweep, state: State, stats: Stats) -> tuple[Any, ...]:
     """`without_b.draw`: the state, XB, (U, D, YU), what was accepted and known."""
     if now.plan.hold > 1 or now.plan.wide:
-        state, F, (U, D), stats = without_b.draw(now, state, stats, walk)
+        state, F, (U, D), stats = without_b.draw(now, state, stats, Ways(walk, exchanged))
         return state, F, (U, D, now.data.Y @ U), stats
     be, data, noise = now.be, now.data, now.noise
     X, Z = data.X, noise["Z"]
@@ -120,6 +120,13 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
             "double precision. Standardise the columns, or fit with noise='correlated'."
         )
     return Walked(state.A, Rotation(U, D), tau, accepted, new, d, Vt, W)
+
+
+def exchanged(be: Any, systems: exchange.Systems, lam: Array, size: Array, other: Array, u: Array) -> Array:
+    """`exchange.scales`."""
+    del be
+    inverse, projected, d = (np.ascontiguousarray(each) for each in systems)
+    return kernels.exchange(inverse.copy(), projected.copy(), d, (lam, size), (other, np.log(u)))
 
 
 def stretched(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise: dict[str, Array]) -> State:

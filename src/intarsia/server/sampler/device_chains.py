@@ -40,6 +40,8 @@ class DeviceChains:
         with be.precision():
             data = device.prepare_on_device(be, self.plan, X, Y, asked.degrees)
             self.plan, data = device.with_bounds(be, self.plan, data)
+            if self.plan.exchanges and found is not None and found.alike is not None:
+                data = data._replace(alike=be.tree_map(be.xp.asarray, found.alike))
             self.runner = device.Runner(self.plan, be.everywhere(data), keep_C=keep_C, be=be)
         self.groups = self._groups(X.size)
         every, blank = self.runner.start(asked.seed, asked.chains, found=found), self.runner.blank(asked.chains)

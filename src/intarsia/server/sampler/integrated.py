@@ -198,7 +198,7 @@ def grown(be: Backend, X: Array, lam: Array, G: Array, moved: tuple[Array, Array
     `size` is the largest d²G; where rounding of the difference would show in the identity beside it, the product is made.
     """
     columns, change = moved
-    nothing = be.xp.zeros((X.shape[1], 0))
+    nothing = be.xp.zeros((lam.shape[0], 0))
     return be.branch(size < EXACT, lambda G: G + (columns * change) @ columns.T, lambda G: be.weigh(X, lam, nothing)[0], G)
 
 

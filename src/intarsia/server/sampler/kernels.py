@@ -24,6 +24,7 @@ from intarsia.server.sampler.backends.numpy import STIFF_A
 from intarsia.server.sampler.backends.protocol import Array
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import LEAST, NU, ROUNDING
+from intarsia.server.sampler.exchange import RANGE as EXCHANGED
 from intarsia.server.sampler.integrated import PANEL, Taken
 from intarsia.server.sampler.small_shares import LEAST as SMALLEST
 from intarsia.server.sampler.state import Border
@@ -706,6 +707,53 @@ def integrated(
             Xk[i, k] = packed[i, Q + 2 * R + k]
     lam, W = borderline(Systems(diag, off, d, Yr, rhs), Taken(Xk, Zk, scales), border, candidates)
     return U, D, tau, accepted, lam, d * W, Vt, d
+
+
+@njit(cache=True, error_model="numpy")
+def exchange(inverse: Array, projected: Array, d: Array, scales: tuple[Array, Array], numbers: tuple[Array, Array]) -> Array:
+    """`exchange.scales`; `scales` are the features' scales (sets, members) and the sets' sizes, `numbers` those that say who
+    tries with whom and the logarithms of those that decide. Every exchange brings the systems of all later features up to date.
+    """
+    lam, size = scales[0].copy(), scales[1]
+    other, log_u = numbers
+    R, K, members = d.size, inverse.shape[1], lam.shape[1]
+    S, rows = np.empty((R, 2, 2)), np.empty((2, K))
+    for n in range(lam.shape[0]):
+        first = n * members
+        for t in range(other.shape[1]):
+            i = 0
+            for k in range(1, size[n]):
+                if lam[n, k] > lam[n, i]:
+                    i = k
+            j = min(int(other[n, t] * (size[n] - 1)), size[n] - 2)
+            j += 1 if j >= i else 0
+            p, q, gain, fine = first + i, first + j, 0.0, True
+            for r in range(R):
+                change = d[r] ** 2 * (lam[n, j] ** 2 - lam[n, i] ** 2)
+                left, right = 1 + change * inverse[r, p, p], 1 - change * inverse[r, q, q]
+                both = change * inverse[r, p, q]
+                det = left * right + both * both
+                if not EXCHANGED > det > 1 / EXCHANGED:
+                    fine = False
+                    break
+                S[r, 0, 0], S[r, 1, 1] = change * right / det, -change * left / det
+                S[r, 0, 1] = S[r, 1, 0] = change * both / det
+                x, y = projected[r, p], projected[r, q]
+                gain += S[r, 0, 0] * x * x + S[r, 1, 1] * y * y + 2 * S[r, 0, 1] * x * y - math.log(det)
+            if not (fine and log_u[n, t] < 0.5 * gain):
+                continue
+            lam[n, i], lam[n, j] = lam[n, j], lam[n, i]
+            for r in range(R):
+                a, x, y = inverse[r], projected[r, p], projected[r, q]
+                for k in range(first, K):
+                    rows[0, k], rows[1, k] = a[p, k], a[q, k]
+                for k in range(first, K):
+                    u = S[r, 0, 0] * rows[0, k] + S[r, 0, 1] * rows[1, k]
+                    v = S[r, 1, 0] * rows[0, k] + S[r, 1, 1] * rows[1, k]
+                    projected[r, k] -= u * x + v * y
+                    for b in range(first, K):
+                        a[k, b] -= u * rows[0, b] + v * rows[1, b]
+    return lam
 
 
 @njit(cache=True, error_model="numpy")

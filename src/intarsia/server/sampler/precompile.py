@@ -17,9 +17,11 @@ def precompile() -> float:
     """Seconds it took; next to none when everything is there."""
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
-    # A small problem, one whose light sweeps share a factor, and one of many features, in single precision.
+    # A small problem, one whose light sweeps share a factor, and one of many features, in single precision, with look-alikes.
     for m, P in ((12, 20), (150, 600), (12, WIDE_FROM)):
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
+        X[:, 1] += 40.0 * X[:, 0]
+        Y += 9.0 * X[:, :1]
         run = sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     entries(run.C)
     return time.perf_counter() - begin

@@ -5,7 +5,7 @@ import platform
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from intarsia.server.sampler import backends
 from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.keeping import Keeping, Size, choose
 from intarsia.server.sampler.launch import Launcher, Place, make_room, open_folder, run_folder
+from intarsia.server.sampler.look_alikes import look_alikes
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START
 from intarsia.server.sampler.running import convergence, moments
@@ -103,7 +104,9 @@ def carry_out(job: Job, settings: Settings) -> Draws:
         began = time.perf_counter()
         if job.sparse and not (where / START).exists():
             # Responses that are missing count as none at all; the chains draw them.
-            sparse_start(job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")).save(where / START)
+            X, Y, rows = job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")
+            found = sparse_start(X, Y, rows)
+            replace(found, alike=look_alikes(X, Y, found, rows)).save(where / START)
         make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size, settings.memory))
         launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, settings, job.sweep_seconds)
         return _collect(launcher, launcher.run(draws), asked, began)

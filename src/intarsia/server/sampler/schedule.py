@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from intarsia.server.sampler import priors, small_shares
+from intarsia.server.sampler import exchange, priors, small_shares
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.covariance import Covariance, covariance_law
 from intarsia.server.sampler.model import Model
@@ -71,6 +71,7 @@ class Plan:
     looks: int = 0  # rounds with B integrated out and not drawn (`without_b`) that a sweep begins with
     refreshes: bool = False  # are all scales of a block drawn at once (`moves.refresh`) rather than one after the other?
     lanes: int = 1  # equal parts of the features from each of which a block then has as many
+    exchanges: int = 0  # sets of look-alikes (`Data.alike`), some of which a full sweep visits
     compiled: bool = False  # is a sweep made by the compiled twin of the readable one?
 
     @cached_property
@@ -193,6 +194,8 @@ class Plan:
             spec |= walk | {f"looks.{name}": (of, (self.looks, *shape), p) for name, (of, shape, p) in look.items() if self.looks}
             if self.searches:
                 spec |= small_shares.needs()
+            if self.exchanges:
+                spec |= exchange.needs(self.exchanges)
         return spec
 
     def _walk(self) -> dict[str, priors.Noise]:
@@ -256,7 +259,8 @@ def starts_sparse(model: Model, P: int) -> bool:
 def with_start(plan: Plan, found: SparseStart) -> Plan:
     """The plan of a run whose chains start from a sparse solution: what it leaves tells the noise's size better than Y."""
     number = expected_features(plan.model, plan.m, plan.P, found)
-    return plan.expecting(number, math.sqrt(np.trace(found.residual) / plan.Q))
+    plan = plan.expecting(number, math.sqrt(np.trace(found.residual) / plan.Q))
+    return replace(plan, exchanges=0 if found.alike is None or not plan.searches else len(found.alike.size))
 
 
 def expected_features(model: Model, m: int, P: int, found: SparseStart | None) -> float | None:

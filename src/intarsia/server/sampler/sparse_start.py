@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.sampler.exchange import Alike
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -25,23 +27,26 @@ SPREAD = 0.3  # standard deviation of the log factor on each feature's coefficie
 
 @dataclass(frozen=True)
 class SparseStart:
-    """Features and their coefficients (s×Q), and the covariance of what they leave (Q×Q)."""
+    """Features and their coefficients (s×Q), the covariance of what they leave (Q×Q), and sets of features that look alike."""
 
     features: Indices
     C: Array
     residual: Array
+    alike: Alike | None = None
 
     def save(self, file: Path) -> None:
         """Write the file whole or not at all."""
         part = file.with_suffix(".part")
         with open(part, "wb") as out:
-            np.savez(out, features=self.features, C=self.C, residual=self.residual)
+            alike = {} if self.alike is None else {f"alike.{name}": value for name, value in self.alike._asdict().items()}
+            np.savez(out, features=self.features, C=self.C, residual=self.residual, **alike)
         os.replace(part, file)
 
     @classmethod
     def load(cls, file: Path) -> "SparseStart":
         with np.load(file, allow_pickle=False) as stored:
-            return cls(stored["features"], stored["C"], stored["residual"])
+            alike = Alike(*(stored[f"alike.{name}"] for name in Alike._fields)) if "alike.size" in stored else None
+            return cls(stored["features"], stored["C"], stored["residual"], alike)
 
 
 def sparse_start(X: Array, Y: Array, degrees: int | None = None) -> SparseStart:

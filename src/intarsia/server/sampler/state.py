@@ -7,6 +7,7 @@ from scipy.linalg import qr
 
 from intarsia.errors import InputError
 from intarsia.server.sampler.backends.protocol import Array, Backend
+from intarsia.server.sampler.exchange import Alike
 
 EXACT = 1e9  # d²G up to which columns may be added to G and taken out of it: rounding stays far below the identity
 BLOCK = 64  # features decided together in the single-site move
@@ -32,6 +33,7 @@ class Data(NamedTuple):
     norm2: Array  # (P) squared column lengths of X
     noise_scale: Array  # (Q) root mean squares of the responses
     blocks: Blocks
+    alike: Alike | None = None  # sets of features that exchange their scales
 
 
 class State(NamedTuple):

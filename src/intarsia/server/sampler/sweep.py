@@ -8,13 +8,13 @@ out.
 import math
 from typing import Any, NamedTuple
 
-from intarsia.server.sampler import compiled, conditionals, integrated, moves, small_shares, without_b
+from intarsia.server.sampler import compiled, conditionals, exchange, integrated, moves, small_shares, without_b
 from intarsia.server.sampler.backends.protocol import Array, Backend
 from intarsia.server.sampler.conditionals import Given
 from intarsia.server.sampler.covariance import Rotation
 from intarsia.server.sampler.schedule import RELAX, TARGET, Plan, Sweep, part
 from intarsia.server.sampler.state import Data, State, Stats
-from intarsia.server.sampler.without_b import Systems, Walked
+from intarsia.server.sampler.without_b import Systems, Walked, Ways
 
 
 def sweep(now: Sweep, state: State) -> tuple[State, Stats]:
@@ -45,7 +45,7 @@ def readable(now: Sweep, state: State) -> tuple[State, Stats]:
     be, plan, kind = now.be, now.plan, now.kind
     stats = Stats(be.xp.zeros(state.lam.shape), be.xp.zeros(plan.Q + 1))
     if plan.mixing and kind.collapse and not plan.element:
-        state, F, rotation, stats = without_b.draw(now, state, stats, walk)
+        state, F, rotation, stats = without_b.draw(now, state, stats, Ways(walk, exchange.scales))
         view = Rotated(rotation, now.data.Y @ rotation.U, rotation.U.T @ state.A)
     else:
         state, F, view = draw_B(now, state)

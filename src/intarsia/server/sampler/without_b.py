@@ -12,7 +12,7 @@ Sigma given F.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from intarsia.server.sampler import conditionals, inclusion, integrated, small_shares
+from intarsia.server.sampler import conditionals, exchange, inclusion, integrated, small_shares
 from intarsia.server.sampler.backends.protocol import Array, Factor
 from intarsia.server.sampler.covariance import Rotation
 from intarsia.server.sampler.schedule import KNOWN, Sweep, part
@@ -46,6 +46,13 @@ class Walked(NamedTuple):
 Walk = Callable[[Sweep, State, Systems, dict[str, Array]], Walked]
 
 
+class Ways(NamedTuple):
+    """What the two sweeps do each in their own way: a walk, and the new scales of look-alikes (`exchange.scales`)."""
+
+    walk: Walk
+    exchange: Callable[..., Array]
+
+
 class Drawn(NamedTuple):
     """The state with its new B, XB, Sigma's rotation, and what the moves accepted and know."""
 
@@ -55,8 +62,8 @@ class Drawn(NamedTuple):
     stats: Stats
 
 
-def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
-    """Looks, a walk; then B and XB, and the small coefficients' size (`small_shares.resize`)."""
+def draw(now: Sweep, state: State, stats: Stats, ways: Ways) -> Drawn:
+    """Looks, exchanges, a walk; then B and XB, and the small coefficients' size (`small_shares.resize`)."""
     be, plan, data, noise, kind = now.be, now.plan, now.data, now.noise, now.kind
     xp, X, Z = be.xp, data.X, noise["Z"]
     factor = now.factor
@@ -65,16 +72,20 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     else:
         G, XZ = be.weigh(X, state.lam, Z[:, :0] if plan.looks else Z)
     if plan.looks:
-        state, G = looks(now, state, G, walk)
+        state, G = looks(now, state, G, ways.walk)
         XZ = be.times(X, state.lam[:, None] * Z)
-    lam, factor = state.lam, factored(now, state, G) if factor is None else factor
+    factor = factored(now, state, G, many=not plan.exchanges) if factor is None else factor
+    if plan.exchanges:
+        state, G, moved = exchanged(now, state, factor, ways)
+        factor, XZ = factor if G is factor.G else factored(now, state, G), XZ + moved
+    lam = state.lam
     if kind.score:
         stats = stats._replace(scored=inclusion.scored(be, plan, data, state, factor))
     border = inclusion.choose(be, plan, data, now.tuning, lam, noise["border.take"])
     chosen = border.features
     columns, old = be.columns(X, chosen), lam[chosen]
     packed = factor.rotate(xp.concatenate([data.Y, noise["E"], XZ, columns], axis=1))
-    there = walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
+    there = ways.walk(now, state, Systems(factor, packed, border, Z[chosen]), noise)
     new, change, tau, Vt = there.new, there.new**2 - old**2, there.tau, there.Vt
     lam, size = be.put(lam, chosen, new), (there.d**2).max() * factor.trace()
     W = factor.unrotate(there.W)
@@ -89,6 +100,35 @@ def draw(now: Sweep, state: State, stats: Stats, walk: Walk) -> Drawn:
     F = be.branch(size < KNOWN, known, lambda B: be.times(X, B), B)
     drawn = Drawn(state._replace(A=there.A, B=B, lam=lam, tau=tau), F, there.rotation, stats._replace(steps=there.accepted))
     return resized(now, drawn, there.d) if plan.searches else drawn
+
+
+def exchanged(now: Sweep, state: State, factor: Factor, ways: Ways) -> tuple[State, Array, Array]:
+    """The state after some look-alikes have exchanged their scales; G = X diag(lam²) Xᵀ, `factor`'s own where none have; and what
+    X diag(lam) Z grows by.
+    """
+    be, plan, data, noise = now.be, now.plan, now.data, now.noise
+    xp, X, lam, Q = be.xp, data.X, state.lam, plan.Q
+    assert data.alike is not None
+    edge = xp.exp(now.tuning.limit) / xp.sqrt(data.norm2.mean())
+    sets = exchange.visited(be, data.alike, lam, edge, noise["exchange.who"])
+    chosen, old = sets.features.reshape(-1), lam[sets.features]
+    columns = be.columns(X, chosen)
+    packed = factor.rotate(xp.concatenate([data.Y, columns], axis=1))
+    rotation = plan.covariance(data.noise_scale).rotation(be, state.Sigma)
+    s = (rotation.variances / plan.model.power) ** 0.5
+    U, d, _ = conditionals.whiten(be, rotation.U.T @ state.A, state.tau, s)
+    Yr, Xk = (packed[:, :Q] @ rotation.U / s) @ U, packed[:, Q:]
+    wanted = [Yr.T[:, :, None], xp.broadcast_to(Xk, (d.shape[0], *Xk.shape))]
+    products = Xk.T @ factor.solve(d, xp.concatenate(wanted, axis=2))
+    systems = exchange.Systems(products[:, :, 1:], products[:, :, 0], d)
+    other, u = (noise[f"exchange.{name}"][: old.shape[0]] for name in ("other", "u"))
+    new = ways.exchange(be, systems, old, sets.size, other, xp.where(sets.inside[:, None], u, xp.inf))
+    counts = (xp.arange(old.shape[1]) < sets.size[:, None]).reshape(-1)
+    lam = be.put(lam, chosen, xp.where(counts, new.reshape(-1), xp.repeat(new[:, 0], new.shape[1])))
+    step, change = (xp.where(counts, (x - y).reshape(-1), 0.0) for x, y in ((new, old), (new**2, old**2)))
+    size = (d**2).max() * factor.trace()
+    G = be.branch((new == old).all(), lambda G: G, lambda G: integrated.grown(be, X, lam, G, (columns, change), size), factor.G)
+    return state._replace(lam=lam), G, columns @ (step[:, None] * noise["Z"][chosen])
 
 
 def resized(now: Sweep, drawn: Drawn, d: Array) -> Drawn:
@@ -109,12 +149,12 @@ def resized(now: Sweep, drawn: Drawn, d: Array) -> Drawn:
     return drawn._replace(state=state, F=xp.exp(x) * small + columns @ (own[:, None] * B))
 
 
-def factored(now: Sweep, state: State, G: Array) -> Factor:
-    """G with room for ten times as much as the present d_j²: proposals need it."""
+def factored(now: Sweep, state: State, G: Array, *, many: bool = True) -> Factor:
+    """G with room for ten times as much as the present d_j²: proposals need it, and there are `many` or none."""
     plan, data = now.plan, now.data
     root = plan.covariance(data.noise_scale).rotation(now.be, state.Sigma).root()
     top = plan.model.power * ((root.K @ state.A * state.tau) ** 2).sum()
-    return now.be.factor(G, data.X, state.lam, 1e1 * top, many=True)
+    return now.be.factor(G, data.X, state.lam, 1e1 * top, many=many)
 
 
 def target(now: Sweep, state: State, factor: Factor, Yrot: Array) -> integrated.Collapsed:

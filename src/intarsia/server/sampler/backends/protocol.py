@@ -13,6 +13,8 @@ Array = Any  # an array of the backend's library
 class Factor(Protocol):
     """Systems (I + d_j² G) for several d_j at once, in coordinates rotated by an orthogonal matrix of its own."""
 
+    G: Array
+
     def rotate(self, V: Array) -> Array: ...
     def unrotate(self, V: Array) -> Array: ...
     def log_marginal(self, d: Array, Yr: Array) -> Array:
