@@ -113,6 +113,38 @@ def test_a_doubtful_feature_gives_way_to_its_set():
     assert found.expected_fdr < alone.expected_fdr
 
 
+def doubtful(share: float = 0.055, sure: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Twins of which neither carries the effect in a share of the draws, beside so many sure features."""
+    C, X = undecided()
+    rng = np.random.default_rng(2)
+    without = rng.random((2, 500)) < share
+    C[:, :, :2][without] = 0.02 * rng.standard_normal((without.sum(), 2, Q))
+    C[:, :, 5] = 0.02 * rng.standard_t(3, (2, 500, Q))
+    C[:, :, 5 : 5 + sure] = 1 + 0.1 * rng.standard_normal((2, 500, sure, Q))
+    return C, X
+
+
+def test_sure_findings_leave_room_for_a_doubtful_set():
+    C, X = doubtful()
+    found = select(C, X=X)
+    (pair,) = found.groups
+    assert pair.members.tolist() == [0, 1]
+    assert 0.05 < pair.local_fdr < 0.1
+    assert len(found.findings) == 6
+    np.testing.assert_allclose(found.expected_fdr, np.mean([*found.local_fdr[5:10], pair.local_fdr]))
+    assert found.expected_fdr <= 0.05
+
+
+def test_without_that_room_or_with_more_doubt_it_stays_out():
+    C, X = doubtful(sure=0)
+    assert not select(C, X=X).findings
+    C, X = doubtful()
+    assert len(select(C, X=X, max_local_fdr=0.05).findings) == 5
+    assert len(select(C, X=X, fdr=0.005).findings) == 5
+    C, X = doubtful(share=0.12)
+    assert len(select(C, X=X).findings) == 5
+
+
 def test_units_do_not_matter():
     C, X = undecided()
     scale = np.ones(P)

@@ -8,11 +8,12 @@ the sign of its correlation with the first. From the top of every cluster downwa
 may cut between a feature and its nearest neighbour, so sets are then grown around the features with the largest coefficients too.
 
 Single features stay as the selection found them, with one exception: one whose own local fdr is above the rate, let in by
-the room that surer features left, gives way to a set of close twins around it that passes.
+the room that surer features left, gives way to a set of close twins around it that passes. What room is left then may let in
+sets whose own local fdr is above the rate, as it does features.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,14 @@ class _Node:
             yield from child.sets()
 
 
-def find_groups(C: NDArray[Any], X: Array, local_fdr: Array, selected: NDArray[np.bool_], fdr: float) -> list[Group]:
-    """The smallest sets that pass, surest first; C (chain, draw, P, Q), X (m, P) the rows that the sampler saw."""
+def find_groups(
+    C: NDArray[Any], X: Array, local_fdr: Array, selected: NDArray[np.bool_], rates: tuple[float, float]
+) -> list[Group]:
+    """The smallest sets that pass, surest first; C (chain, draw, P, Q), X (m, P) the rows that the sampler saw.
+
+    `rates` are the local fdr at which a set passes, and that up to which a doubtful one is told too, after those that pass.
+    """
+    fdr, doubtful = rates
     found: list[Group] = []
     roots, R = _clusters(C, np.asarray(X, dtype=np.float64))
     judge = _Judge(C, R, local_fdr, selected, fdr)
@@ -95,7 +102,8 @@ def find_groups(C: NDArray[Any], X: Array, local_fdr: Array, selected: NDArray[n
     worth = {node.key for node in screen.passing([node for root in roots for node in root.sets()])}
     for root in roots:
         found += _refine(root, lambda node: node.key in worth, judge)
-    found += _around(judge, screen, {int(p) for group in found for p in group.members})
+    for each in (judge, replace(judge, fdr=max(fdr, doubtful))):
+        found += _around(each, screen, {int(p) for group in found for p in group.members})
     return sorted(found, key=lambda group: group.local_fdr)
 
 

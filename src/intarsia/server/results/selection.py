@@ -113,7 +113,8 @@ def select(
     if method == "bfdr":
         shares = _shares(C) if known is None else _shares_of_all(C, known)
         found = _bfdr(shares, fdr, max_local_fdr)
-        return found if X is None else _with_groups(found, C, X, np.arange(C.shape[2]) if known is None else known.features)
+        places = np.arange(C.shape[2]) if known is None else known.features
+        return found if X is None else _with_groups(found, C, X, places, max_local_fdr)
     if method == "mixture":
         mean = np.concatenate([x.mean(axis=2) for _part, x in _features(C)]) if known is None else known.mean
         return _mixture(mean, fdr, covariance, seed)
@@ -171,14 +172,23 @@ def _bfdr(shares: _Shares, fdr: float, max_local_fdr: float) -> Selection:
     return _selection(selected, by_response, row, by_entry, shares.mean, "bfdr", fdr)
 
 
-def _with_groups(found: Selection, C: NDArray[Any], X: Array, places: NDArray[Any]) -> Selection:
-    """Add the sets of features at `places`, those with draws; a doubtful single feature inside one is named by its set alone."""
+def _with_groups(found: Selection, C: NDArray[Any], X: Array, places: NDArray[Any], max_local_fdr: float) -> Selection:
+    """Add the sets of features at `places`, those with draws; a doubtful single feature inside one is named by its set alone.
+
+    Sets above the rate are let in, surest first, while the mean over all findings stays within it.
+    """
     every = len(places) == X.shape[1]
-    groups = find_groups(C, X if every else X[:, places], found.local_fdr[places], found.selected[places], found.fdr)
-    groups = [replace(group, members=places[group.members]) for group in groups]
+    rates = found.fdr, max_local_fdr
+    told = find_groups(C, X if every else X[:, places], found.local_fdr[places], found.selected[places], rates)
+    told = [replace(group, members=places[group.members]) for group in told]
     selected = found.selected.copy()
-    for group in groups:
+    for group in told:
         selected[group.members] = False
+    single, groups = found.local_fdr[selected].sum(), list[Group]()
+    for group in told:
+        total = single + sum(each.local_fdr for each in groups) + group.local_fdr
+        if group.local_fdr <= found.fdr or total <= found.fdr * (selected.sum() + len(groups) + 1):
+            groups.append(group)
     local = [*found.local_fdr[selected], *(group.local_fdr for group in groups)]
     expected = float(np.mean(local)) if local else 0.0
     return replace(found, selected=selected, groups=tuple(groups), expected_fdr=expected)
