@@ -24,6 +24,7 @@ from intarsia.server.results.posterior import Names, Posterior, singular_values
 from intarsia.server.results.selection import select
 from intarsia.server.results.summaries import Summaries, ordered_quantiles
 from intarsia.server.sampler import backends, running
+from intarsia.server.sampler.exchange import Alike
 from intarsia.server.sampler.keeping import choose_features, whole_draws
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
@@ -437,6 +438,16 @@ def test_what_is_kept_is_chosen_from_data_and_start_alone():
     assert set(range(6)) <= set(places.tolist())
     np.testing.assert_array_equal(places, choose_features(X, Y, found, 50))
     assert choose_features(X, Y, None, P).tolist() == list(range(P))
+
+
+def test_what_looks_like_the_start_is_kept_too():
+    """Sets of interchangeable features are looked for among what is kept."""
+    found = SparseStart(np.array([399]), np.ones((1, Q)), np.eye(Q))
+    dull = np.setdiff1d(np.arange(P), choose_features(X, Y, found, 50))[:5]
+    alike = Alike(np.array([[399, *dull[:3]], [dull[3], dull[4], dull[3], dull[3]]]), np.array([4, 2]))
+    places = choose_features(X, Y, replace(found, alike=alike), 50)
+    assert len(places) == 50
+    assert {399, *dull.tolist()} <= set(places.tolist())
 
 
 @pytest.mark.parametrize(("draws", "number"), [(1000, 13), (1000, 5000), (60, 5), (4, 2), (5000, 100)])

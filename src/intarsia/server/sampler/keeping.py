@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 FILE = "keeping.npz"
-FEATURES = 2_000  # whose draws are kept, where memory allows: the start's, then those that score best
+FEATURES = 2_000  # whose draws are kept, where memory allows: the start's and their look-alikes, then those that score best
 AT_RANDOM = 200  # other features whose draws are kept, chosen at random
 FIRST = 100  # draws in the first stretch of whole draws; with every further one there are four times as many
 
@@ -93,7 +93,9 @@ def choose(X: Array, Y: Array, found: SparseStart | None, size: Size, memory: in
 
 
 def choose_features(X: Array, Y: Array, found: SparseStart | None, number: int) -> Index:
-    """The sparse start's features, those that score best against Y and against what the start leaves, and some at random."""
+    """The sparse start's features and those that look like them, those that score best against Y and against what the start
+    leaves, and some at random.
+    """
     P = X.shape[1]
     if number >= P:
         return np.arange(P)
@@ -106,8 +108,9 @@ def choose_features(X: Array, Y: Array, found: SparseStart | None, number: int) 
         scale = np.sqrt(np.square(rows).mean(axis=0))
         score = np.square(X.T @ (rows / np.where(scale > 0, scale, 1.0))).sum(axis=1) / length
         ranks.append(np.argsort(-score, kind="stable"))
-    # By turns from both lists, after the start's own: each feature counts where it comes first.
-    order = np.concatenate([support, np.column_stack(ranks).ravel()])
+    # By turns from both lists, after the start's own and its look-alikes: each feature counts where it comes first.
+    alike = support[:0] if found is None or found.alike is None else found.alike.features.ravel()
+    order = np.concatenate([support, alike, np.column_stack(ranks).ravel()])
     first = np.sort(np.unique(order, return_index=True)[1])
     chosen = order[first[: max(number - at_random, support.size)]]
     rest = np.setdiff1d(np.arange(P), chosen)
