@@ -1,8 +1,18 @@
 """Where chains begin: the fast sparse solution and its dispersal."""
 
-import numpy as np
+import json
 
+import numpy as np
+import pytest
+
+from intarsia.server.results.posterior import Names, Posterior
+from intarsia.server.sampler import backends, chain, device, start
+from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.schedule import plan, with_start
+from intarsia.server.sampler.settings import Settings
 from intarsia.server.sampler.sparse_start import ADDED, LEFT_OUT, disperse, sparse_start
+from intarsia.server.sampler.state import prepare
 
 
 def problem(seed: int, P: int = 3000, m: int = 200, s: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -54,3 +64,37 @@ def test_chains_start_apart() -> None:
     for s in starts[:5]:
         assert s.features.size == np.unique(s.features).size == len(s.C)
         assert (np.diag(s.residual) >= np.diag(start.residual)).all()
+
+
+def test_a_run_says_where_each_chain_started(monkeypatch) -> None:
+    X, Y, _ = problem(0, m=150, P=1_200)
+    began = []
+    initial = start.initial
+
+    def watched(*given):
+        began.append(initial(*given))
+        return began[-1]
+
+    monkeypatch.setattr(chain, "initial", watched)
+    run = sample(X, Y, settings=Settings(draws=4, warmup=4, chains=3, seed=7, workers=1))
+    true = [started(state.B) for state in began]
+    assert [sorted(features) for features in run.info["starts"]] == true
+    assert len({tuple(features) for features in true}) == 3
+    names = [f"gene{p}" for p in range(1_200)]
+    told = json.loads(Posterior.from_draws(run, Names(names, ["a", "b", "c"])).tree.attrs["starts"])
+    assert told == [[f"gene{p}" for p in features] for features in run.info["starts"]]
+
+
+def started(B) -> list[int]:
+    return np.flatnonzero(np.asarray(B).any(axis=1)).tolist()
+
+
+def test_chains_of_a_device_start_where_those_of_the_cpu_do() -> None:
+    pytest.importorskip("jax")
+    X, Y, _ = problem(0, m=150, P=1_200)
+    be, found = backends.on_device(), sparse_start(X, Y)
+    made = with_start(plan(Model(), X, Y, compiled=False), found)
+    with be.precision():
+        chains = device.Runner(made, prepare(be, X, Y, block=made.block), be=be).start(7, 3, found=found)
+    for k, B in enumerate(chains.state.B):
+        assert started(B) == sorted(disperse(found, 1_200, chain.generator(7, k)).features.tolist())

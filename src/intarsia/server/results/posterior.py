@@ -134,6 +134,8 @@ class Posterior:
             )
         tree = xr.DataTree.from_dict(groups)
         info = plain({**draws.info, **(attrs or {})})
+        if "starts" in info:  # features by their names here, as everywhere
+            info["starts"] = [[str(every["feature"][p]) for p in chain] for chain in info["starts"]]
         tree.attrs.update({"intarsia_format": FORMAT, **_flat(info)})
         return cls(tree)
 

@@ -17,6 +17,7 @@ from intarsia.server.results.draws import Draws
 from intarsia.server.results.mapped import first_draws, recentred
 from intarsia.server.results.summaries import Summaries
 from intarsia.server.sampler import backends
+from intarsia.server.sampler.chain import generator
 from intarsia.server.sampler.gaps import patterns
 from intarsia.server.sampler.keeping import Keeping, Size, choose
 from intarsia.server.sampler.launch import Launcher, Place, make_room, open_folder, run_folder
@@ -26,7 +27,7 @@ from intarsia.server.sampler.run import START
 from intarsia.server.sampler.running import convergence, moments
 from intarsia.server.sampler.schedule import Plan, expected_features, plan, starts_sparse
 from intarsia.server.sampler.settings import Length, Settings
-from intarsia.server.sampler.sparse_start import SparseStart, sparse_start
+from intarsia.server.sampler.sparse_start import SparseStart, disperse, sparse_start
 from intarsia.server.sampler.state import check
 
 
@@ -145,7 +146,7 @@ def _sweep_seconds(made: Plan, engine: str) -> float:
 def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: float) -> Draws:
     runs, chains, where = launcher.left(), asked["chains"], launcher.where
     share, each = len(runs) / chains, chains // len(runs)  # chains that ran together took their share of the time each
-    m, P = asked.get("degrees", asked["shape"][0]), asked["shape"][1]
+    m, P, found = asked.get("degrees", asked["shape"][0]), asked["shape"][1], _start(where)
     info = {
         **{k: asked[k] for k in ("model", "warmup", "thin", "seed", "mixing", "backend")},
         "device": runs[0].device,
@@ -155,9 +156,11 @@ def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: floa
         "ms_per_sweep": [1e3 * run.seconds * share / max(1, run.sweeps) for run in runs for _ in range(each)],
         "sweeps": asked["warmup"] + target * asked["thin"],
         "m": m,
-        "expected_features": expected_features(Model(**asked["model"]), m, P, _start(where)),
+        "expected_features": expected_features(Model(**asked["model"]), m, P, found),
         "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
     }
+    if found is not None and found.features.size:
+        info["starts"] = [disperse(found, P, generator(asked["seed"], k)).features.tolist() for k in range(chains)]
     Sigma, tau = (np.concatenate([getattr(run, name)[:, :target] for run in runs]) for name in ("Sigma", "tau"))
     files = [where / f"shrinkage-{k}-{target}.npy" for k in range(chains)]
     if all(file.exists() for file in files):
