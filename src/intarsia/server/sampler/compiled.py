@@ -122,11 +122,11 @@ def walk(now: Sweep, state: State, given: Systems, noise: dict[str, Array]) -> W
     return Walked(state.A, Rotation(U, D), tau, accepted, new, d, Vt, W)
 
 
-def exchanged(be: Any, systems: exchange.Systems, lam: Array, size: Array, other: Array, u: Array) -> Array:
+def exchanged(be: Any, systems: exchange.Systems, lam: Array, size: Array, tries: exchange.Tries) -> Array:
     """`exchange.scales`."""
     del be
-    inverse, projected, d = (np.ascontiguousarray(each) for each in systems)
-    return kernels.exchange(inverse.copy(), projected.copy(), d, (lam, size), (other, np.log(u)))
+    inverse, projected, d = systems
+    return kernels.exchange(inverse.copy(), projected.copy(), d, (lam, size), (float(tries.edge), tries.who, np.log(tries.u)))
 
 
 def stretched(now: Sweep, state: State, factor: Tridiagonal, Yrot: Array, noise: dict[str, Array]) -> State:

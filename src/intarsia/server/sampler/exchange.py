@@ -30,29 +30,21 @@ def needs(sets: int) -> dict[str, Noise]:
     """The random numbers of one call, for so many sets."""
     tries = min(sets, VISITED), TRIES
     return {
-        "exchange.who": ("uniform", (sets,), 0.0),
-        "exchange.other": ("uniform", tries, 0.0),
+        "exchange.sets": ("uniform", (sets,), 0.0),
+        "exchange.who": ("uniform", tries, 0.0),
         "exchange.u": ("uniform", tries, 0.0),
     }
 
 
-class Visited(NamedTuple):
-    """Some of the sets, and in which of them a feature is in (its scale is above the edge): elsewhere nothing is to exchange."""
-
-    features: Array
-    size: Array
-    inside: Array
-
-
-def visited(be: Backend, alike: Alike, lam: Array, edge: Array, u: Array) -> Visited:
+def visited(be: Backend, alike: Alike, lam: Array, edge: Array, u: Array) -> Alike:
     """Up to VISITED of the sets in which a feature is in, by u (sets); on a device, where all shapes are fixed, others fill up.
 
-    An exchange leaves a set's largest scale as it is, so that it is as likely to be undone.
+    An exchange leaves as many features in, so that it is as likely to be undone.
     """
     inside = lam[alike.features].max(axis=1) > edge
     at = be.largest(u + inside, min(alike.size.shape[0], VISITED))
     at = at[be.members(inside[at], at.shape[0])]
-    return Visited(alike.features[at], alike.size[at], inside[at])
+    return Alike(alike.features[at], alike.size[at])
 
 
 class Systems(NamedTuple):
@@ -63,12 +55,20 @@ class Systems(NamedTuple):
     d: Array
 
 
-def scales(be: Backend, systems: Systems, lam: Array, size: Array, other: Array, u: Array) -> Array:
+class Tries(NamedTuple):
+    """Who tries and what decides: scales above the edge are those of features that are in; uniform numbers (sets, tries)."""
+
+    edge: Array
+    who: Array
+    u: Array
+
+
+def scales(be: Backend, systems: Systems, lam: Array, size: Array, tries: Tries) -> Array:
     """New scales of the features in the sets (sets, members), where `lam` are the present ones.
 
-    In each set the feature with the largest scale tries to exchange it with another one, drawn at random: `other` and `u` (sets,
-    tries) are uniform numbers that say with whom and decide. The other then has the largest, so that the way back is as likely to
-    be tried. While a set is worked on, the systems of its own features alone are kept up to date, those of all after it.
+    In each set one of the features that are in, drawn at random, tries to exchange its scale with one of all others. As many are
+    in then as before, so that the way back is as likely to be tried. Where none is in nothing is exchanged. While a set is worked
+    on, the systems of its own features alone are kept up to date, those of all after it.
     """
     xp = be.xp
     inverse, projected, d = systems
@@ -77,9 +77,11 @@ def scales(be: Backend, systems: Systems, lam: Array, size: Array, other: Array,
 
     def one(carry: Any, x: Any) -> Any:
         a, z, lam, size = carry
-        u, log_u = x
-        i = xp.argmax(xp.where(xp.arange(members) < size, lam, -1.0))
-        j = xp.minimum(xp.floor(u * (size - 1)), size - 2).astype(int)
+        who, log_u = x
+        inside = (lam > tries.edge) & (xp.arange(members) < size)
+        pairs = inside.sum() * (size - 1)
+        k = xp.maximum(xp.minimum(xp.floor(who * pairs), pairs - 1), 0).astype(int)
+        i, j = xp.argmax(xp.cumsum(inside) > k // (size - 1)), k % (size - 1)
         j = j + (j >= i)
         pair = xp.stack([i, j])
         change = d2 * (lam[j] ** 2 - lam[i] ** 2)  # of the first; the second's is its negative
@@ -93,7 +95,7 @@ def scales(be: Backend, systems: Systems, lam: Array, size: Array, other: Array,
         S = xp.stack([xp.stack([change * right, both], axis=1), xp.stack([both, -change * left], axis=1)], axis=1)
         S = S / safe[:, None, None]
         gain = (here[:, None, :] @ S @ here[:, :, None])[:, 0, 0] - xp.log(safe)
-        accept = (log_u < 0.5 * gain.sum()) & fine.all()
+        accept = (log_u < 0.5 * gain.sum()) & fine.all() & inside.any()
         weights = S @ xp.swapaxes(a[:, :, pair], 1, 2)  # (R, 2, members)
         new_a = a - a[:, :, pair] @ weights
         new_z = z - (xp.swapaxes(weights, 1, 2) @ here[:, :, None])[:, :, 0]
@@ -102,14 +104,14 @@ def scales(be: Backend, systems: Systems, lam: Array, size: Array, other: Array,
 
     def each(carry: Any, x: Any) -> Any:
         a, z = carry
-        at, lam, size, u, log_u = x
+        at, lam, size, who, log_u = x
         columns = a[:, :, at]
         own, here = columns[:, at], z[:, at]
-        new = be.scan(one, (own, here, lam, size), (u, log_u))[0][2]
+        new = be.scan(one, (own, here, lam, size), (who, log_u))[0][2]
         change = (d2[:, None] * (new**2 - lam**2))[:, :, None]
         right = xp.concatenate([xp.swapaxes(columns, 1, 2), here[:, :, None]], axis=2)
         update = columns @ xp.linalg.solve(eye + change * own, change * right)
         return (a - update[:, :, :-1], z - update[:, :, -1]), new
 
     place = xp.arange(lam.size).reshape(lam.shape)
-    return be.scan(each, (inverse, projected), (place, lam, size, other, xp.log(u)))[1]
+    return be.scan(each, (inverse, projected), (place, lam, size, tries.who, xp.log(tries.u)))[1]

@@ -710,22 +710,29 @@ def integrated(
 
 
 @njit(cache=True, error_model="numpy")
-def exchange(inverse: Array, projected: Array, d: Array, scales: tuple[Array, Array], numbers: tuple[Array, Array]) -> Array:
-    """`exchange.scales`; `scales` are the features' scales (sets, members) and the sets' sizes, `numbers` those that say who
-    tries with whom and the logarithms of those that decide. Every exchange brings the systems of all later features up to date.
+def exchange(inverse: Array, projected: Array, d: Array, scales: tuple[Array, Array], tries: tuple[float, Array, Array]) -> Array:
+    """`exchange.scales`; `scales` are the features' scales (sets, members) and the sets' sizes, `tries` as there, with the
+    logarithms of what decides. Every exchange brings the systems of all later features up to date.
     """
     lam, size = scales[0].copy(), scales[1]
-    other, log_u = numbers
+    edge, who, log_u = tries
     R, K, members = d.size, inverse.shape[1], lam.shape[1]
     S, rows = np.empty((R, 2, 2)), np.empty((2, K))
     for n in range(lam.shape[0]):
         first = n * members
-        for t in range(other.shape[1]):
-            i = 0
-            for k in range(1, size[n]):
-                if lam[n, k] > lam[n, i]:
-                    i = k
-            j = min(int(other[n, t] * (size[n] - 1)), size[n] - 2)
+        others = size[n] - 1
+        for t in range(who.shape[1]):
+            inside = 0
+            for k in range(size[n]):
+                inside += lam[n, k] > edge
+            if not inside:
+                break
+            pair = min(int(who[n, t] * (inside * others)), inside * others - 1)
+            i, left_over = -1, pair // others
+            while left_over >= 0:  # the one before which so many are in
+                i += 1
+                left_over -= lam[n, i] > edge
+            j = pair % others
             j += 1 if j >= i else 0
             p, q, gain, fine = first + i, first + j, 0.0, True
             for r in range(R):

@@ -1,8 +1,10 @@
 """Sets of features that look alike to the data, whose scales chains exchange (`exchange`).
 
 They are made once, before the first sweep, around the features of the sparse solution that chains start from and a few that say
-most of what it leaves. In a set are features that correlate with that one and could stand in its place at little cost. A feature
-that gains no more than the best of all would by chance needs no set: a chain lets go of it by itself and takes up another.
+most of what it leaves. A lasso often takes several neighbours for one; those that the others could do without are left out
+first. In a set are features that correlate with the one in the middle and could stand in its place at little cost, and those at
+which chains start: there one would stay although its neighbour is far better. A feature that gains no more than the best of all
+would by chance needs no set: a chain lets go of it by itself and takes up another.
 """
 
 import math
@@ -19,7 +21,10 @@ Array = NDArray[np.float64]
 
 CORRELATED = 0.5  # from which on features look alike,
 BY_CHANCE, AT_MOST = 5.5, 0.9  # or, where rows are few, from so many over their root; from this on they always do
-COSTS = 7.0  # of a set's best feature, in logarithms of the likelihood, at which another is not worth a try
+COSTS, AT_START = (
+    7.0,
+    40.0,
+)  # below a set's best feature, in logarithms of the likelihood, from which on another is not worth a try
 BESIDE, SCORED = 12, 60  # sets at most around features that are not in the solution, of so many that say most of what it leaves
 MEMBERS = 12  # of a set at most, those that cost least
 _COLUMNS = 2**14  # of X at once,
@@ -29,21 +34,24 @@ _NEAR = 5 * MEMBERS  # and so many at most of each that are remembered around a 
 def look_alikes(X: Array, Y: Array, found: SparseStart, rows: int | None = None) -> Alike:
     """The sets; `rows` is how many rows the noise is counted over, where X and Y are a root of those rows' Gram matrix."""
     (m, P), none = X.shape, Alike(np.zeros((0, 0), dtype=np.int64), np.zeros(0, dtype=np.int64))
+    rows = rows or m
     values, sides = np.linalg.eigh(found.residual)
     if not values[-1] > 0:
         return none
     white = sides / np.sqrt(np.maximum(values, 1e-9 * values[-1]))
     length = np.sqrt(np.einsum("mp,mp->p", X, X))
     scale = 1 / np.where(length > 0, length, np.inf)
+    Yw = Y @ white
+    features, C = _needed(X, Yw, found.features, math.log(P) + 0.5 * Y.shape[1] * math.log(rows))
     # Of each feature alone, the change in the responses' likelihood is half the square of these.
-    left = (X.T @ ((Y - X[:, found.features] @ found.C) @ white)) * scale[:, None]
-    carried = found.C @ white * length[found.features, None]
-    least = min(max(CORRELATED, BY_CHANCE / math.sqrt(rows or m)), AT_MOST)
-    unit = X[:, found.features] * scale[found.features]
-    centres = found.features.tolist()
+    left = (X.T @ (Yw - X[:, features] @ C)) * scale[:, None]
+    carried = C * length[features, None]
+    least = min(max(CORRELATED, BY_CHANCE / math.sqrt(rows)), AT_MOST)
+    unit = X[:, features] * scale[features]
+    centres = features.tolist()
     for p in np.argsort(-np.square(left).sum(axis=1), kind="stable")[:SCORED].tolist():
         own = X[:, [p]] * scale[p]
-        if len(centres) < found.features.size + BESIDE and np.abs(own.T @ unit).max(initial=0.0) < least:
+        if len(centres) < features.size + BESIDE and np.abs(own.T @ unit).max(initial=0.0) < least:
             centres, unit = [*centres, p], np.concatenate([unit, own], axis=1)
     carried = np.concatenate([carried, np.zeros((len(centres) - len(carried), Y.shape[1]))])
     sets: list[list[int]] = []
@@ -51,7 +59,8 @@ def look_alikes(X: Array, Y: Array, found: SparseStart, rows: int | None = None)
     for at, gain in _near(X, scale, unit, left, carried, least):
         if not gain.max(initial=0.0) > math.log(P):
             continue
-        members = [p for p in at[gain > gain.max() - COSTS].tolist() if p not in placed][:MEMBERS]
+        costs = np.where(np.isin(at, found.features), AT_START, COSTS)
+        members = [p for p in at[gain > gain.max() - costs].tolist() if p not in placed][:MEMBERS]
         if len(members) > 1:
             sets.append(members)
             placed.update(members)
@@ -60,6 +69,17 @@ def look_alikes(X: Array, Y: Array, found: SparseStart, rows: int | None = None)
     size = np.array([len(members) for members in sets], dtype=np.int64)
     filled = [members + members[:1] * (size.max() - len(members)) for members in sets]
     return Alike(np.array(filled, dtype=np.int64), size)
+
+
+def _needed(X: Array, Y: Array, features: NDArray[np.int64], least: float) -> tuple[NDArray[np.int64], Array]:
+    """The features without those, one after the other, by which the fit to Y loses less than `least`; and their coefficients."""
+    while True:
+        inverse = np.linalg.pinv(X[:, features].T @ X[:, features], hermitian=True)
+        C = inverse @ (X[:, features].T @ Y)
+        loss = 0.5 * np.square(C).sum(axis=1) / np.maximum(np.diag(inverse), 1e-300)
+        if not loss.min(initial=np.inf) < least:
+            return features, C
+        features = np.delete(features, loss.argmin())
 
 
 def _near(

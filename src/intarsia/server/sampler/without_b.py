@@ -110,7 +110,7 @@ def exchanged(now: Sweep, state: State, factor: Factor, ways: Ways) -> tuple[Sta
     xp, X, lam, Q = be.xp, data.X, state.lam, plan.Q
     assert data.alike is not None
     edge = xp.exp(now.tuning.limit) / xp.sqrt(data.norm2.mean())
-    sets = exchange.visited(be, data.alike, lam, edge, noise["exchange.who"])
+    sets = exchange.visited(be, data.alike, lam, edge, noise["exchange.sets"])
     chosen, old = sets.features.reshape(-1), lam[sets.features]
     columns = be.columns(X, chosen)
     packed = factor.rotate(xp.concatenate([data.Y, columns], axis=1))
@@ -121,8 +121,8 @@ def exchanged(now: Sweep, state: State, factor: Factor, ways: Ways) -> tuple[Sta
     wanted = [Yr.T[:, :, None], xp.broadcast_to(Xk, (d.shape[0], *Xk.shape))]
     products = Xk.T @ factor.solve(d, xp.concatenate(wanted, axis=2))
     systems = exchange.Systems(products[:, :, 1:], products[:, :, 0], d)
-    other, u = (noise[f"exchange.{name}"][: old.shape[0]] for name in ("other", "u"))
-    new = ways.exchange(be, systems, old, sets.size, other, xp.where(sets.inside[:, None], u, xp.inf))
+    who, u = (noise[f"exchange.{name}"][: old.shape[0]] for name in ("who", "u"))
+    new = ways.exchange(be, systems, old, sets.size, exchange.Tries(edge, who, u))
     counts = (xp.arange(old.shape[1]) < sets.size[:, None]).reshape(-1)
     lam = be.put(lam, chosen, xp.where(counts, new.reshape(-1), xp.repeat(new[:, 0], new.shape[1])))
     step, change = (xp.where(counts, (x - y).reshape(-1), 0.0) for x, y in ((new, old), (new**2, old**2)))
