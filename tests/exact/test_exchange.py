@@ -121,7 +121,8 @@ def test_what_is_known_of_the_system_goes_along(monkeypatch):
 
 def solution(X, Y, features):
     """As `sparse_start` leaves it, for features that are given."""
-    C = np.linalg.lstsq(X[:, features], Y, rcond=None)[0]
+    scale = np.linalg.norm(X[:, features], axis=0)
+    C = np.linalg.lstsq(X[:, features] / scale, Y, rcond=None)[0] / scale[:, None]
     left = Y - X[:, features] @ C
     return SparseStart(np.array(features), C, left.T @ left / (len(Y) - len(features)))
 
@@ -218,6 +219,15 @@ def test_sets_of_a_root_of_the_gram_matrix_are_those_of_its_rows():
     assert len(sets.size)
     again = look_alikes.look_alikes(root[:, :-2], root[:, -2:], found, len(X))
     np.testing.assert_array_equal(again.features, sets.features)
+
+
+def test_units_of_the_columns_do_not_matter():
+    X, Y = twins()
+    units = 10.0 ** np.random.default_rng(0).uniform(-6, 6, X.shape[1])
+    for features in (sparse_start(X, Y).features.tolist(), [10, 20, 30, 40, 50, 700]):
+        one, two = (look_alikes.look_alikes(Z, Y, solution(Z, Y, features)) for Z in (X, X * units))
+        assert len(one.size)
+        np.testing.assert_array_equal(one.features, two.features)
 
 
 @pytest.mark.parametrize("Q", [1, 3])

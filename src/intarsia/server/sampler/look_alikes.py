@@ -21,10 +21,8 @@ Array = NDArray[np.float64]
 
 CORRELATED = 0.5  # from which on features look alike,
 BY_CHANCE, AT_MOST = 5.5, 0.9  # or, where rows are few, from so many over their root; from this on they always do
-COSTS, AT_START = (
-    7.0,
-    40.0,
-)  # below a set's best feature, in logarithms of the likelihood, from which on another is not worth a try
+COSTS = 7.0  # of a set's best feature, in logarithms of the likelihood, from which on another is not worth a try,
+AT_START = 40.0  # or one at which chains start
 BESIDE, SCORED = 12, 60  # sets at most around features that are not in the solution, of so many that say most of what it leaves
 MEMBERS = 12  # of a set at most, those that cost least
 _COLUMNS = 2**14  # of X at once,
@@ -42,12 +40,12 @@ def look_alikes(X: Array, Y: Array, found: SparseStart, rows: int | None = None)
     length = np.sqrt(np.einsum("mp,mp->p", X, X))
     scale = 1 / np.where(length > 0, length, np.inf)
     Yw = Y @ white
-    features, C = _needed(X, Yw, found.features, math.log(P) + 0.5 * Y.shape[1] * math.log(rows))
+    unit = X[:, found.features] * scale[found.features]
+    needed, carried = _needed(unit, Yw, math.log(P) + 0.5 * Y.shape[1] * math.log(rows))
+    features, unit = found.features[needed], unit[:, needed]
     # Of each feature alone, the change in the responses' likelihood is half the square of these.
-    left = (X.T @ (Yw - X[:, features] @ C)) * scale[:, None]
-    carried = C * length[features, None]
+    left = (X.T @ (Yw - unit @ carried)) * scale[:, None]
     least = min(max(CORRELATED, BY_CHANCE / math.sqrt(rows)), AT_MOST)
-    unit = X[:, features] * scale[features]
     centres = features.tolist()
     for p in np.argsort(-np.square(left).sum(axis=1), kind="stable")[:SCORED].tolist():
         own = X[:, [p]] * scale[p]
@@ -71,15 +69,16 @@ def look_alikes(X: Array, Y: Array, found: SparseStart, rows: int | None = None)
     return Alike(np.array(filled, dtype=np.int64), size)
 
 
-def _needed(X: Array, Y: Array, features: NDArray[np.int64], least: float) -> tuple[NDArray[np.int64], Array]:
-    """The features without those, one after the other, by which the fit to Y loses less than `least`; and their coefficients."""
+def _needed(unit: Array, Y: Array, least: float) -> tuple[NDArray[np.int64], Array]:
+    """The columns without those, one after the other, by which the fit to Y loses less than `least`; and their coefficients."""
+    kept = np.arange(unit.shape[1])
     while True:
-        inverse = np.linalg.pinv(X[:, features].T @ X[:, features], hermitian=True)
-        C = inverse @ (X[:, features].T @ Y)
+        inverse = np.linalg.pinv(unit[:, kept].T @ unit[:, kept], hermitian=True)
+        C = inverse @ (unit[:, kept].T @ Y)
         loss = 0.5 * np.square(C).sum(axis=1) / np.maximum(np.diag(inverse), 1e-300)
         if not loss.min(initial=np.inf) < least:
-            return features, C
-        features = np.delete(features, loss.argmin())
+            return kept, C
+        kept = np.delete(kept, loss.argmin())
 
 
 def _near(
