@@ -42,6 +42,24 @@ def test_it_samples_the_same_posterior_and_goes_on_where_it_stopped(problem, tmp
     assert np.abs(more.shrinkage - there.shrinkage).max() < 0.1
 
 
+def test_features_that_look_alike_exchange_their_scales_there_too(monkeypatch):
+    """Two of which the data hardly say which it is: each is as likely as on the CPU, and every chain changes over."""
+    monkeypatch.setattr("intarsia.server.sampler.schedule.SEARCHED", 40)
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((60, 50))
+    X[:, 31] = X[:, 30] + 0.15 * X[:, 31]
+    X, Y = np.asfortranarray(X), 0.8 * X[:, [30]] + rng.standard_normal((60, 1))
+    first = []
+    for backend, draws in (("numpy", 1500), ("jax", 1500)):
+        run = sample(X, Y, settings=Settings(draws=draws, warmup=60, chains=2, thin=1, seed=2, workers=1, backend=backend))
+        assert all({30, 31} & set(features) for features in run.info["starts"])
+        first.append((np.abs(run.C[:, :, 30]) > np.abs(run.C[:, :, 31]))[..., 0])
+    assert all((np.diff(chain.astype(int)) != 0).sum() > 60 for chains in first for chain in chains)
+    here, there = (chains.mean() for chains in first)
+    assert 0.1 < here < 0.9
+    assert abs(here - there) < 0.1
+
+
 @pytest.mark.slow
 def test_draws_compiled_beside_the_warm_up_are_those_compiled_when_needed(problem, monkeypatch):
     asked, compiled = Settings(draws=20, warmup=20, chains=2, thin=1, seed=5, backend="jax"), []
