@@ -152,13 +152,15 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines = [f"{lines[0]}, in words:", *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8))]
     if study.replaces is not None:
         because = f" (reason: {study.reason})" if study.reason else ""
-        steps = ("The shares are new", "multiplies") if s.gram else ("Φ is new", "sketches")
+        steps = ("The shares are new", "multiplies") if s.shares else ("Φ is new", "sketches")
         lines.append(
             f"It replaces the run with hash {study.replaces[:16]}…{because}. {steps[0]}: every site agrees, aligns and "
             f"{steps[1]} anew, and what the earlier run told stays told."
         )
     lines.append(
-        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations of all "
+        _screened_words(study)
+        if s.screened
+        else "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations of all "
         "columns."
         if s.gram
         else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}."
@@ -201,12 +203,13 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines.append(
             f"Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.{more}"
         )
-    if s.gram:
+    if s.shares:
         from intarsia.privacy.gram_card import in_brief  # with it come libraries that other commands do not need
 
         if s.folds:
             lines.append(f"Folds: the subjects are split into {s.folds} parts; the server gets the correlations within each.")
-        lines.append(f"Privacy: refused above one column per three subjects; {in_brief(study)}.")
+        limit = "where membership can be told too well from the sums" if s.screened else "above one column per three subjects"
+        lines.append(f"Privacy: refused {limit}; {in_brief(study)}.")
     elif p.epsilon is None:
         limits = Policy.of_study(p)  # a looser one in the study file counts for nothing
         lines.append(
@@ -318,6 +321,16 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
         lines += ['# exchange_key = "…"', '# signing_key = "…"']
     lines += kind_options.block(kinds or {})
     return "\n".join(lines) + "\n"
+
+
+def _screened_words(study: Study) -> str:
+    kept = f"at most {study.sketch.keep}" if study.sketch.keep else "as many as the sites' gates allow"
+    again = study.sketch.again or 0
+    more = f" It looks again {again} time{'' if again == 1 else 's'} at what these leave unexplained." if again else ""
+    return (
+        "Screened: no sketch; the sites multiply their columns in shares. The server gets the exact sums of products of all "
+        f"features with the responses, names those to keep ({kept}), and gets the exact correlations of these.{more}"
+    )
 
 
 def _some(labels: tuple[str, ...], most: int = 6) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import gram_leakage, rules
+from intarsia.privacy import gram_leakage, rules, screened_leakage
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
@@ -60,9 +60,12 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     """
     if facts.kind == "gram":
         return _judge_gram(facts, policy)
+    if facts.kind == "screened":
+        return _judge_screened(facts, policy)
     known = facts.columns_known
-    bits = leakage(facts.n, facts.m, facts.columns, facts.kind) if known else None
-    auc = membership_auc(facts.n, facts.m, facts.columns, facts.kind) if known else None
+    kind = facts.kind
+    bits = leakage(facts.n, facts.m, facts.columns, kind) if known else None
+    auc = membership_auc(facts.n, facts.m, facts.columns, kind) if known else None
     ratio = (facts.history_m + facts.m) / facts.n
     risk = None if facts.differential_privacy else danger(facts.shape, facts.n, facts.m)
     found = [*rules.ratio(facts, ratio, policy), *rules.membership(facts, auc, policy)]
@@ -82,6 +85,13 @@ def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
     found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy), *rules.readable(facts)]
     return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.people, None, policy)
+
+
+def _judge_screened(facts: Facts, policy: Policy) -> Verdict:
+    """As of a Gram matrix, and the sums of all features with the responses."""
+    found, auc = screened_leakage.judge(facts, policy)
+    found += [*rules.columns(facts, policy), *rules.scales(facts, policy), *rules.readable(facts)]
+    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, 0.0, None, policy)
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

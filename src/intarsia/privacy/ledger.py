@@ -38,8 +38,9 @@ MAX_LINE_BYTES = 1 << 16
 @dataclass(frozen=True)
 class Entry:
     """One line. `state` is "tried" (the run is bound to its cohort), "refused" (the gate said no; `note` names the rules),
-    "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave). In the last two the note says whether
-    exact scales of responses leave too, and how many effects on a response other sites get.
+    "reserved" (a sketch may be made), "released" (its digest is fixed, it may leave) or "step" (a later step of a screened study
+    leaves; the note says which). Of those reserved and released the note says whether exact scales of responses leave
+    too, and how many effects on a response other sites get.
     """
 
     sequence: int
@@ -86,6 +87,7 @@ class Claim:
     responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
     folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
     told: int = 0  # effects on each of this site's responses that the other sites get
+    sums: int = 0  # exact sums of products of features and responses that leave in a screened study
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -160,8 +162,13 @@ class Ledger:
 
         Where an entry of an earlier version does not say how many, they are as many as they can be.
         """
-        counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
+        counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind in _EXACT else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
+
+    def sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The same for exact sums of products of features and responses, of screened studies."""
+        counts = [(e, int(_noted(e.note, _SUMS) or 0)) for e in self._released(but) if e.kind == "screened"]
+        return self._added_up(tokens, counts)
 
     def _added_up(self, tokens: NDArray[np.uint64], counts: Iterable[tuple[Entry, int]]) -> int:
         spent = np.zeros(len(tokens), np.int64)
@@ -231,7 +238,7 @@ class Ledger:
         with other values or columns, or a fold whose file was deleted. The very same matrix again tells nothing new and does not
         count. A cohort whose token file was deleted is taken as the same people.
         """
-        earlier = [e for e in self._released(but) if e.kind == "gram"]
+        earlier = [e for e in self._released(but) if e.kind in _EXACT]
         cohorts = [tokens, *folds]
         for entry in earlier:
             if self._meets(entry, tokens):
@@ -317,6 +324,7 @@ class Ledger:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
             said += [f"{_TOLD}{claim.told}"]
+            said += [f"{_SUMS}{claim.sums}"] if claim.sums else []
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
             return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
@@ -359,6 +367,21 @@ class Ledger:
                 )
             facts = {name: getattr(now, name) for name in _CARRIED}
             return self._append(state="released", sketch=digest, note=claim.note, **facts)
+
+    def step(self, study: str, run: str, what: str, sent: bytes) -> Entry:
+        """Book a later step of a released run, just before its message leaves; the same step again is booked once."""
+        digest = hashlib.sha256(sent).hexdigest()
+        with self._locked():
+            now = self._runs().get((study, run))
+            if now is None or now.state != "released":
+                raise PrivacyError("one-time: this run was not released in the ledger, so no later step of it leaves.")
+            for entry in self.entries():
+                if (entry.study, entry.run, entry.state, entry.note) == (study, run, "step", what):
+                    if entry.sketch == digest:
+                        return entry
+                    raise PrivacyError(f"one-time: the step {what!r} of this run has left already, with other numbers.")
+            facts = {name: getattr(now, name) for name in _CARRIED}
+            return self._append(state="step", sketch=digest, note=what, **facts)
 
     def _append(self, **facts: Any) -> Entry:
         entries = self.entries()
@@ -461,6 +484,8 @@ class Ledger:
 _SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
 _FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
 _TOLD = "told "  # in the note of a run, before the number of effects on each response that the other sites get
+_SUMS = "sums "  # in the note of a screened study, before how many exact sums leave of these people
+_EXACT = ("gram", "screened")  # kinds of which differences are sums over the people in whom two cohorts differ
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
 

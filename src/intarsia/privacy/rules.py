@@ -91,7 +91,7 @@ def scales(facts: Facts, policy: Policy) -> list[Finding]:
 
 def columns(facts: Facts, policy: Policy) -> list[Finding]:
     """Columns that give people, or columns of Φ, away by themselves or in pairs."""
-    own, gram = facts.own_columns, facts.kind == "gram"
+    own, gram = facts.own_columns, facts.kind in ("gram", "screened")
     out: list[Finding] = []
     constant = _names(c for c in own if c.distinct < 2)
     if constant:
@@ -241,7 +241,7 @@ def readable(facts: Facts) -> list[Finding]:
     found = facts.readable
     if not found:
         return []
-    if facts.kind == "gram":
+    if facts.kind in ("gram", "screened"):
         how, remedy = "knows the weights of these sums", "Fewer columns, or more subjects"
     else:
         how, remedy = "knows Φ, and with it the weights of these sums", "Smaller m, more subjects, or differential privacy"

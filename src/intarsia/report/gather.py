@@ -90,8 +90,8 @@ class Material:
 
     @property
     def gram(self) -> bool:
-        """Whether the study made an exact Gram matrix in place of a sketch."""
-        return self.study is not None and self.study.sketch.gram
+        """Whether the study made an exact Gram matrix in place of a sketch: of all columns, or of those that a screen kept."""
+        return self.study is not None and self.study.sketch.shares
 
     @cached_property
     def covariate_sites(self) -> list[str]:

@@ -27,11 +27,13 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
+from intarsia.privacy.screened_leakage import usual_kept
 from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey
+from intarsia.site.screened.screen_facts import screen_of
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
@@ -43,7 +45,8 @@ WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: be
 
 @dataclass(frozen=True)
 class SiteRules:
-    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced.
+    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced
+    (`heard`: with those of covariates among them).
 
     A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing. Where
     subjects come in groups, `scales` and `same_run` say of whom responses' scales are shared and which runs are the other groups.
@@ -52,6 +55,7 @@ class SiteRules:
     policy: Mapping[str, Any] | None = None
     ledger: Ledger | None = None
     announced: Mapping[str, int] | None = None
+    heard: Mapping[str, Mapping[str, int]] | None = None
     dry: bool = False
     scales: Mapping[str, "SharedScale"] | None = None
     same_run: frozenset[tuple[str, str]] = frozenset()
@@ -101,11 +105,13 @@ def _looked_at(
     ledger = own.ledger
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
-    n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.gram
+    n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.shares
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
     facts = _public_facts(table, study, site, n, own.announced or {})
+    if study.sketch.screened:
+        facts = replace(facts, screen=screen_of(study, site, table, own.heard or {}, chosen))
     now = _told_now(facts)
     facts = replace(facts, told=now)
     claim = None
@@ -113,7 +119,7 @@ def _looked_at(
         tokens = ledger.tokens(_ids(table, chosen))
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta,
-            told=now,
+            told=now, sums=0 if facts.screen is None else facts.screen.sums,
         )  # fmt: skip
         if not own.dry:
             ledger.bind(claim)
@@ -122,6 +128,7 @@ def _looked_at(
             facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
+            screen=facts.screen and replace(facts.screen, earlier_sums=ledger.sums(tokens, but=this)),
         )  # fmt: skip
     hasher = None if ledger is None else ledger.content_hasher()
     if private:
@@ -168,7 +175,9 @@ def _told_now(facts: Facts) -> int:
     sketch no more than m of them tell anything."""
     if not facts.responses or not facts.other_sites:
         return 0
-    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
+    most = int(facts.n * MOST_COLUMNS) if facts.kind in ("gram", "screened") else facts.m
+    if facts.screen is not None:
+        most = min(most, facts.screen.keep or usual_kept(facts.n)) + facts.screen.covariates
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
 
 

@@ -175,6 +175,7 @@ class Joined:
     covariate_sites: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
+    looked_at: int | None = None  # features that were looked at, where those here are the ones kept of them
 
     def __post_init__(self) -> None:
         if self.Z is None:
