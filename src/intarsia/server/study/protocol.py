@@ -72,16 +72,39 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
     """
     names, blocks = folder.names, gram.number_of_blocks(folder)
     holding = tuple(name for name in folder.study.holders if name in names)
-    for block in range(blocks):
+    open_ = [block for block in range(blocks) if not gram.opened_file(folder, block).is_file()]
+
+    def deal(block: int) -> None:
+        shown = _all(folder, "sketch") if block == 0 else {}
+        gather(folder, ask, f"deal-{block}", "deal", dict.fromkeys(names, {BLOCK: str(block).encode()} | shown))
+
+    def multiply(block: int) -> None:
         last, number = block == blocks - 1, {BLOCK: str(block).encode()}
-        deal, product = f"deal-{block}", "product" if last else f"progress-{block}"
-        if gram.opened_file(folder, block).is_file():
-            continue
-        gather(folder, ask, deal, "deal", dict.fromkeys(names, number | (_all(folder, "sketch") if block == 0 else {})))
-        gram_holder.multiply(folder, block, deal)
-        asked = names if last else holding
-        gather(folder, ask, product, "multiply", {name: number | gram.deals_for(folder, name, deal) for name in asked})
+        kind, asked = "product" if last else f"progress-{block}", names if last else holding
+        payloads = {name: number | gram.deals_for(folder, name, f"deal-{block}") for name in asked}
+        gather(folder, ask, kind, "multiply", payloads)
+
+    ahead(ask, open_, deal)
+    ahead(ask, open_, multiply)
+    for block in open_:
+        deal(block)
+        gram_holder.multiply(folder, block, f"deal-{block}")
+        multiply(block)
         settle_blocks(folder, (block,))
+
+
+def ahead(ask: Ask, numbers: Iterable[int], step: Callable[[int], None]) -> None:
+    """A carrier of letters (`together`) is asked for all blocks before it ends; the others have one block on its way at a time."""
+    if not getattr(ask, "together", False):
+        return
+    missing = []
+    for number in numbers:
+        try:
+            step(number)
+        except FederationError as error:
+            missing.append(error)
+    if missing:
+        raise missing[0]
 
 
 def settle_blocks(folder: StudyFolder, numbers: Iterable[int]) -> None:

@@ -38,4 +38,5 @@ def in_round(ask: Ask, at: int) -> Ask:
     def asked(step: str, payloads: Mapping[str, Payload]) -> Mapping[str, Reply]:
         return ask(step, {name: {**payload, ROUND: str(at).encode()} for name, payload in payloads.items()})
 
+    asked.together = getattr(ask, "together", False)  # type: ignore[attr-defined]
     return asked

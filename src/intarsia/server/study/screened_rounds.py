@@ -13,7 +13,7 @@ import numpy as np
 from intarsia.errors import FederationError
 from intarsia.server.study import feature_scores, gram, screened, screened_holder
 from intarsia.server.study.folder import StudyFolder, write_atomic
-from intarsia.server.study.protocol import Ask, collect_products, gather
+from intarsia.server.study.protocol import Ask, ahead, collect_products, gather
 from intarsia.server.study.round_folder import RoundFolder, in_round
 from intarsia.wire.gram_messages import BLOCK
 from intarsia.wire.ring import decode
@@ -45,15 +45,25 @@ def hand_out(folder: StudyFolder, ask: Ask) -> None:
     own."""
     blocks, names = screened.stated(folder), folder.names
     holding = [name for name in folder.study.holders if name in names]
-    for piece in range(len(feature_cuts(next(iter(blocks.values())).n, folder.study.sketch.rows))):
-        deal, held, number = f"deal-{piece}", f"held-{piece}", {BLOCK: str(piece).encode()}
-        if not [name for name in folder.missing(held) if name in holding]:
-            continue
+    number = len(feature_cuts(next(iter(blocks.values())).n, folder.study.sketch.rows))
+    open_ = [piece for piece in range(number) if any(name in holding for name in folder.missing(f"held-{piece}"))]
+
+    def deal(piece: int) -> None:
         shown = {name: folder.read("sketch", name) for name in names} if piece == 0 else {}
-        gather(folder, ask, deal, "deal", dict.fromkeys(names, number | shown))
-        screened_holder.hold(folder, piece, deal)
-        gather(folder, ask, held, "hold", {name: number | gram.deals_for(folder, name, deal) for name in holding})
-        folder.drop(deal)
+        gather(folder, ask, f"deal-{piece}", "deal", dict.fromkeys(names, {BLOCK: str(piece).encode()} | shown))
+
+    def hold(piece: int) -> None:
+        parts = {name: gram.deals_for(folder, name, f"deal-{piece}") for name in holding}
+        payloads = {name: {BLOCK: str(piece).encode()} | part for name, part in parts.items()}
+        gather(folder, ask, f"held-{piece}", "hold", payloads)
+
+    ahead(ask, open_, deal)
+    ahead(ask, open_, hold)
+    for piece in open_:
+        deal(piece)
+        screened_holder.hold(folder, piece, f"deal-{piece}")
+        hold(piece)
+        folder.drop(f"deal-{piece}")
     write_atomic(folder.path / DONE, b"")
 
 
