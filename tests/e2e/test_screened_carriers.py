@@ -106,7 +106,7 @@ def test_letters_of_another_study_and_answers_that_are_not_signed_are_refused(he
         main(["--debug", "fit", str(tmp_path / "site0.answers"), "-o", str(tmp_path / "liver")])
 
 
-class Killed(RuntimeError):
+class PowerCutError(RuntimeError):
     """In place of a power cut."""
 
 
@@ -129,7 +129,7 @@ def test_killed_anywhere_a_study_goes_on_and_sends_the_same_bytes(number, tmp_pa
                 raw = repr(sorted((k, v if isinstance(v, bytes) else v.read_bytes()) for k, v in payloads[name].items()))
                 assert sent.setdefault((name, step, raw.encode()), reply.message) == reply.message
             if next(count) == stop:  # the answers have left the sites and never arrive
-                raise Killed
+                raise PowerCutError
             return replies
 
         return ask
@@ -139,7 +139,7 @@ def test_killed_anywhere_a_study_goes_on_and_sends_the_same_bytes(number, tmp_pa
         try:
             protocol.collect(StudyFolder.open(folder.path), restarted(stop % 3))
             break
-        except Killed:
+        except PowerCutError:
             continue
     assert StudyFolder.open(folder.path).collected
     assert steps.count("look") >= 2

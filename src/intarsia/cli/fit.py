@@ -80,7 +80,8 @@ def found(summary: dict[str, Any]) -> list[str]:
 def _to_send(summary: dict[str, Any], out: Path) -> list[str]:
     return [
         *(f"send {path}" for path in summary["letters"]),
-        f"each site answers its own: intarsia site answer SITE SITE.letter -o SITE.answers; then: intarsia fit -o {out} *.answers",
+        "each site answers its own: intarsia site answer SITE SITE.letter -o SITE.answers",
+        f"then: intarsia fit *.answers -o {out}",
     ]
 
 

@@ -94,7 +94,7 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
 
 
 def ahead(ask: Ask, numbers: Iterable[int], step: Callable[[int], None]) -> None:
-    """A carrier of letters (`together`) is asked for all blocks before it ends; the others have one block on its way at a time."""
+    """A carrier of letters (`together`) is asked for all blocks before it ends; the others have one on its way at a time."""
     if not getattr(ask, "together", False):
         return
     missing = []

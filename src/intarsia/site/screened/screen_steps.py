@@ -106,15 +106,18 @@ def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
 
 def hold(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     """A holder keeps the other sites' shares of one piece of their features, as they committed to them, and says so."""
+    at, rest = _round_of(study, payload)
     desk, blocks = _desk(site, study, 0), heard(site, study)
     own = blocks[site.name]
     through = feature_cuts(own.n, study.sketch.rows)
-    piece = gram_steps.number(payload, len(through))
+    piece = gram_steps.number(rest, len(through))
+    if at:
+        raise FederationError("Only the features of round 0 are kept for later. Refused.")
     if site.name not in desk.sharing.holders:
         raise FederationError(f"Site {site.name!r} holds no shares in this study; nothing is kept here.")
     circle, holder = gram_steps.circle_of(desk, own.order_mac), Holder(desk.sharing, site.name, blocks)
     if desk.store.get(_packets(piece)) is None:
-        found = received(circle, blocks, payload, piece)
+        found = received(circle, blocks, rest, piece)
         opened = {name: circle.open(holder, blocks[name], one, through[piece]) for name, one in found.items()}
         desk.store.put(_packets(piece), packed(opened))
     unsigned = GramProduct(site.name, study.hash, own.order_mac, piece)
@@ -127,11 +130,11 @@ def keep(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     """This site's own block of a round, after its gate has agreed to the list of features to keep."""
     if "kept" not in payload:
         raise MessageError("The request names no features to keep.")
-    listed = KeptList.from_bytes(payload["kept"])
+    at, listed = _round_of(study, payload)[0], KeptList.from_bytes(payload["kept"])
     run, blocks = site.run_store(study), heard(site, study)
     own, store = blocks[site.name], RoundStore(run, listed.round)
-    if listed.study_hash != study.hash or listed.round > 1 + study.sketch.looks:
-        raise FederationError("The list of features to keep is of another study, or of a round it does not have. Refused.")
+    if listed.study_hash != study.hash or listed.round != at:
+        raise FederationError("The list of features to keep is of another study, or of another round than asked for. Refused.")
     if listed.round > 1 and RoundStore(run, listed.round - 1).get("look") is None:
         raise FederationError(f"A list for round {listed.round} comes after the look of round {listed.round - 1}. Refused.")
     made = store.get("sketch")
