@@ -108,7 +108,7 @@ def test_a_site_that_keeps_other_columns_than_were_screened_is_found(tmp_path, m
 
 
 def test_a_site_that_blows_its_features_up_to_be_kept_is_found(tmp_path, monkeypatch):
-    """In the list by its length, a column is found by its length when it is kept, if not by a sum that is larger than it can be."""
+    """A column of another length is found when it is kept, if not by a sum that is larger than it can be."""
     honest = encode.encode
 
     def blown(values, bits, uniform):  # type: ignore[no-untyped-def]

@@ -5,7 +5,7 @@ from typing import Any
 
 from intarsia.privacy.facts import Screen
 from intarsia.privacy.gram_card import NO_PHI, NOT_CLAIMED, in_brief, together
-from intarsia.privacy.screened_leakage import membership_auc
+from intarsia.privacy.screened_leakage import person_auc
 
 WITH_THE_SERVER = (
     "A site that works with the server has, of each of its own features, the exact sum of its products with every response of "
@@ -72,7 +72,7 @@ def common(study: Any, n: int, columns: int | str, auc: float | str, screen: Scr
 
 
 def _worst(screen: Screen, n: int, kept: int) -> float:
-    return membership_auc(n, screen.sums, kept + screen.responses + screen.covariates, screen.exposure)
+    return person_auc(n, screen.sums, kept + screen.responses + screen.covariates, screen.exposure)
 
 
 def in_one_sentence(card: Mapping[str, Any], unknown: str) -> str:

@@ -3,8 +3,9 @@
 *Membership.* The server gets S = Σ_i x_i y_iᵀ over the cohort for all P features and Q responses: N = P·Q numbers (as many again
 with every look). Somebody who holds a person's rows x and y, and knows the covariances, whitens them and takes t = xᵀS y. For
 somebody outside t/n has mean 0 (beside what x and y have in common anyway) and variance ‖x‖²‖y‖²/n; for a member it is
-larger by ‖x‖²‖y‖²/n. So a person is d = ‖x‖‖y‖/√n standard deviations away from not being there, d² = N/n on average, and the
-attack has AUC = Φ(d/√2). The person with the longest rows is told best, and stands on the card by that.
+larger by ‖x‖²‖y‖²/n. So a person is d = ‖x‖‖y‖/√n standard deviations away from not being there, and the attack tells this person
+with AUC = Φ(d/√2). With many features ‖x‖² is P or nearly so; ‖y‖² is χ² of Q, over which the average is taken. The person with
+the longest rows is told best, and stands on the card by that (`tests/statistical/test_screened_membership.py`).
 
 The exact Gram matrix of what is kept tells more, as `gram_leakage` says. Both are taken as independent: their d² add.
 
@@ -17,6 +18,7 @@ response: p equations for n values. They tell p/n of its variance, and all of it
 
 from math import ceil, sqrt
 
+import numpy as np
 from scipy import stats
 
 from intarsia.errors import InputError
@@ -26,6 +28,7 @@ from intarsia.privacy.membership import membership_auc as sketch_auc
 from intarsia.privacy.policy import Policy
 
 ABOVE = 0.05  # so much above `max_auc`, where the gate warns, it refuses
+NODES = 64  # lengths of a person's responses over which an average is taken
 MOST_PER_SUBJECT = 1 / 3  # columns of one site: beyond, it works out too much of a response with the server's help
 NOBODY_SAID = (
     "A screened study counts all sites' columns before anything is shared: every site announces how many it brings, over the "
@@ -43,27 +46,38 @@ def auc_of(squared: float) -> float:
     return float(stats.norm.cdf(sqrt(squared / 2)))
 
 
-def sums_auc(n: int, sums: int) -> float:
-    """AUC of the membership attack on so many exact sums of products over n people."""
-    if n < 2 or sums < 0:
-        raise InputError(f"{sums} sums over {n} people: expected 0 or more of them, over at least 2.")
-    return auc_of(sums / n)
+def membership_auc(n: int, sums: int, responses: int, columns: int = 0) -> float:
+    """AUC of the membership attack on so many exact sums of products with so many responses over n people, and on the exact Gram
+    matrix of so many columns: the average over people."""
+    if n < 2 or sums < 0 or responses < 1:
+        raise InputError(f"{sums} sums with {responses} responses over {n} people: expected 0 or more, 1 or more, 2 or more.")
+    lengths = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, responses) / responses
+    gram = _gram(n, columns) if columns else 0.0
+    return float(np.mean([auc_of(length * sums / n + gram) for length in lengths]))
 
 
-def membership_auc(n: int, sums: int, columns: int, exposure: float = 1.0) -> float:
-    """The same together with the exact Gram matrix of so many columns; `exposure` is a person's ‖x‖²‖y‖² beside the average."""
-    return auc_of(exposure * sums / n + (_gram(n, columns) if columns else 0.0))
+def person_auc(n: int, sums: int, columns: int, exposure: float) -> float:
+    """The same for one person whose ‖x‖²‖y‖² is so many times the average."""
+    return auc_of(exposure * (sums / n + (_gram(n, columns) if columns else 0.0)))
 
 
-def most_kept(n: int, sums: int, others: int, auc: float) -> int:
-    """How many features may be kept beside `others` (responses and covariates) so that membership stays at or below `auc`, and no
-    more columns than a Gram matrix may have; 0 where the sums alone are too many."""
+def most_sums(n: int, responses: int, auc: float) -> int:
+    """How many sums may leave of n people so that membership stays at or below `auc`: in proportion to n."""
+    low, high = 0.0, 10.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if membership_auc(10**6, int(middle * 10**6), responses) <= auc else (low, middle)
+    return int(low * n)
+
+
+def most_kept(n: int, sums: int, responses: int, covariates: int, auc: float) -> int:
+    """How many features may be kept beside responses and covariates so that membership stays at or below `auc`, and no more columns
+    than a Gram matrix may have; 0 where the sums alone are too many."""
+    others = responses + covariates
     low, high = 0, max(0, int(n * gram_leakage.MOST_COLUMNS) - others)
-    if sums / n > distance(auc) ** 2:
-        return 0
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if membership_auc(n, sums, middle + others) <= auc else (low, middle - 1)
+        low, high = (middle, high) if membership_auc(n, sums, responses, middle + others) <= auc else (low, middle - 1)
     return low
 
 
@@ -72,15 +86,15 @@ def usual_kept(n: int) -> int:
     return max(1, round(sqrt(n) / 2))
 
 
-def least_people(sums: int, auc: float) -> int:
+def least_people(sums: int, responses: int, auc: float) -> int:
     """How many people a table of so many sums must be over."""
-    return ceil(sums / distance(auc) ** 2)
+    return ceil(sums * 10**6 / most_sums(10**6, responses, auc))
 
 
 def most(facts: Facts, policy: Policy) -> int:
     """How many features of all sites this site's gate lets the server keep: at most those the study asks for."""
     screen = counted(facts)
-    limit = most_kept(facts.n, screen.sums, screen.responses + screen.covariates, policy.max_auc + ABOVE)
+    limit = most_kept(facts.n, screen.sums, screen.responses, screen.covariates, policy.max_auc + ABOVE)
     if policy.overridden("membership") is not None:
         room = int(facts.n * gram_leakage.MOST_COLUMNS) - screen.responses - screen.covariates
         limit = max(limit, min(max(0, room), screen.keep or usual_kept(facts.n)))
@@ -103,23 +117,24 @@ def judge(facts: Facts, policy: Policy) -> tuple[list[Finding], float | None]:
 
 def _expected_auc(facts: Facts, policy: Policy) -> float:
     screen = counted(facts)
-    return membership_auc(facts.n, screen.sums, most(facts, policy) + screen.responses + screen.covariates)
+    return membership_auc(facts.n, screen.sums, screen.responses, most(facts, policy) + screen.responses + screen.covariates)
 
 
 def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     """On average, for the most exposed person, and with what left before."""
     screen, limit = counted(facts), policy.max_auc + ABOVE
-    alone, fits = sums_auc(facts.n, screen.sums), int(distance(limit) ** 2 * facts.n / screen.looks)
+    alone = membership_auc(facts.n, screen.sums, screen.responses)
+    fits = most_sums(facts.n, screen.responses, limit) // screen.looks
     what = f"{screen.features:,} features × {screen.responses} responses" + (f" × {screen.looks}" if screen.looks > 1 else "")
     if alone > limit or most(facts, policy) < 1:
         text = (
             f"membership: exact sums of {what} over {facts.n:,} people let whoever holds a person's values tell with AUC "
             f"{alone:.3f} whether the person is in the cohort (limit {limit:g}). What would pass: at most {fits:,} products of "
-            f"features and responses, or {least_people(screen.sums, limit):,} people, or fewer looks; or a sketch."
+            f"features and responses, or {least_people(screen.sums, screen.responses, limit):,} people, or fewer looks; or a sketch."
         )
         return [Finding("membership", REFUSE, text, alone, limit)]
     columns = most(facts, policy) + screen.responses + screen.covariates
-    worst = membership_auc(facts.n, screen.sums, columns, screen.exposure)
+    worst = max(auc, person_auc(facts.n, screen.sums, columns, screen.exposure))
     text = (
         f"membership: AUC {auc:.3f} with {most(facts, policy)} features kept, {worst:.3f} for the person of this table who is "
         "easiest to tell"
@@ -139,7 +154,7 @@ def sums_of_one_site(facts: Facts) -> list[Finding]:
     screen = counted(facts)
     if not facts.responses or not screen.largest:
         return []
-    told, limit = screen.largest * 1.0 / facts.n, MOST_PER_SUBJECT
+    told, limit = screen.largest / facts.n, MOST_PER_SUBJECT
     if told > limit:
         text = (
             f"sums: another site brings {screen.largest:,} columns for {facts.n:,} people. With the server's help it has as many "
@@ -180,7 +195,7 @@ def smallest_group(facts: Facts, policy: Policy) -> int:
     screen = counted(facts)
     columns = most(facts, policy) + screen.responses + screen.covariates
     apart = gram_leakage.least_apart(columns, policy.min_level)
-    return max(apart, least_people(screen.sums, policy.max_auc + ABOVE))
+    return max(apart, least_people(screen.sums, screen.responses, policy.max_auc + ABOVE))
 
 
 def _gram(n: int, columns: int) -> float:
