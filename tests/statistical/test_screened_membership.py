@@ -1,5 +1,5 @@
-"""The membership attack on a screened study's sums and kept Gram matrix: simulated by somebody who knows all covariances, against the
-figures that gate and card state.
+"""The membership attack on a screened study's sums and kept Gram matrix: simulated by somebody who knows all covariances,
+against the figures that gate and card state.
 """
 
 import numpy as np

@@ -65,7 +65,8 @@ class Letters:
         """One letter for each site that is asked something; what does not fit into one goes into the next."""
         out = []
         for name, requests in self.asked.items():
-            fits, count = [], 0
+            fits: list[Request] = []
+            count = 0
             for one in requests:
                 count += one.large
                 if fits and count > MOST_ENTRIES:

@@ -61,6 +61,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--gram", action="store_true", help="no sketch: the exact Gram matrix, by three holders of shares (docs/gram.md)"
     )
+    new.add_argument(
+        "--screened", action="store_true", help="no sketch: look at all features, multiply the few (docs/screened.md)"
+    )
     mode = new.add_mutually_exclusive_group()
     mode.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
     mode.add_argument("--union", action="store_true", help="subjects may lack some responses (docs/union.md)")
@@ -126,10 +129,13 @@ def run_new(args: argparse.Namespace) -> None:
     text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, length=length, sites="\n".join(blocks))
     if args.share_scales:
         text = text.replace("share_scales = false", "share_scales = true ")
-    if args.gram:
+    if args.gram and args.screened:
+        raise InputError("--gram and --screened are two kinds of study: give one of them.")
+    if args.gram or args.screened:
         head, rest = text.split("[sketch]\n")
         holders = json.dumps([*names[:3], *([SERVER] if len(names) == 2 else [])], ensure_ascii=False)
-        text = f"{head}[sketch]\n{GRAM_SKETCH.format(holders=holders)}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
+        plan = (SCREENED_SKETCH if args.screened else GRAM_SKETCH).format(holders=holders)
+        text = f"{head}[sketch]\n{plan}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
     try:
         study = Study.parse(text, str(args.path))
     except StudyError as error:
@@ -347,6 +353,17 @@ LENGTH = {
 
 GRAM_SKETCH = """# No sketch: three holders multiply the columns in shares; the server gets the exact correlations.
 kind = "gram"
+# Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
+holders = {holders}
+# Subjects per message between two sites; smaller takes less memory and more messages.
+rows = 16384
+"""
+SCREENED_SKETCH = """# No sketch: exact sums of all features with the responses, then the exact correlations of a few.
+kind = "screened"
+# Features kept at most, of all sites together (the sites' gates may allow fewer).
+# keep = 70
+# How often to look again at what the kept ones leave unexplained; each look tells the server as many sums once more.
+again = 0
 # Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
 holders = {holders}
 # Subjects per message between two sites; smaller takes less memory and more messages.

@@ -130,7 +130,9 @@ def study_card(
     kind, m = study.sketch.kind, study.sketch.m
     if study.sketch.screened:
         kept = study.sketch.keep or screened_leakage.usual_kept(n)
-        auc = screened_leakage.membership_auc(n, 0 if screen is None else screen.sums, 1 if screen is None else screen.responses, columns)
+        auc = screened_leakage.membership_auc(
+            n, 0 if screen is None else screen.sums, 1 if screen is None else screen.responses, columns
+        )
         card = _head(study) | screened_card.common(study, n, columns, auc, screen, kept)
     elif study.sketch.gram:
         card = _common(study, n, columns, None, gram_leakage.membership_auc(n // (study.sketch.folds or 1), columns))

@@ -11,6 +11,10 @@ WITH_THE_SERVER = (
     "A site that works with the server has, of each of its own features, the exact sum of its products with every response of "
     "the other sites: with p features for n people p/n of a response's variance, and all of it from p = n on."
 )
+MARKED_RESPONSE = (
+    "A site that lies about its responses can bring one that marks a single subject. The list of kept features, which all sites "
+    "see, then names those in which this subject is extreme: as many subjects as it brings responses."
+)
 SCREENED_OUT = (
     "That a feature was screened out is known to all sites (they see the list of those kept); how strongly it goes together with "
     "the responses is known to the server alone."
@@ -67,7 +71,7 @@ def common(study: Any, n: int, columns: int | str, auc: float | str, screen: Scr
             "looks": looks, "kept_at_most": unknown if kept is None else kept,
             "sums": unknown if screen is None else screen.sums,
         },
-        "not_claimed": [together(study), WITH_THE_SERVER, SCREENED_OUT, *NOT_CLAIMED],
+        "not_claimed": [together(study), WITH_THE_SERVER, MARKED_RESPONSE, SCREENED_OUT, *NOT_CLAIMED],
     }  # fmt: skip
 
 

@@ -16,9 +16,11 @@ as what it is: a screened study of so few people.
 response: p equations for n values. They tell p/n of its variance, and all of it from p = n on.
 """
 
+from functools import lru_cache
 from math import ceil, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from intarsia.errors import InputError
@@ -46,14 +48,14 @@ def auc_of(squared: float) -> float:
     return float(stats.norm.cdf(sqrt(squared / 2)))
 
 
+@lru_cache
 def membership_auc(n: int, sums: int, responses: int, columns: int = 0) -> float:
     """AUC of the membership attack on so many exact sums of products with so many responses over n people, and on the exact Gram
     matrix of so many columns: the average over people."""
     if n < 2 or sums < 0 or responses < 1:
         raise InputError(f"{sums} sums with {responses} responses over {n} people: expected 0 or more, 1 or more, 2 or more.")
-    lengths = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, responses) / responses
     gram = _gram(n, columns) if columns else 0.0
-    return float(np.mean([auc_of(length * sums / n + gram) for length in lengths]))
+    return float(np.mean(stats.norm.cdf(np.sqrt((_lengths(responses) * sums / n + gram) / 2))))
 
 
 def person_auc(n: int, sums: int, columns: int, exposure: float) -> float:
@@ -61,6 +63,7 @@ def person_auc(n: int, sums: int, columns: int, exposure: float) -> float:
     return auc_of(exposure * (sums / n + (_gram(n, columns) if columns else 0.0)))
 
 
+@lru_cache
 def most_sums(n: int, responses: int, auc: float) -> int:
     """How many sums may leave of n people so that membership stays at or below `auc`: in proportion to n."""
     low, high = 0.0, 10.0
@@ -70,9 +73,10 @@ def most_sums(n: int, responses: int, auc: float) -> int:
     return int(low * n)
 
 
+@lru_cache
 def most_kept(n: int, sums: int, responses: int, covariates: int, auc: float) -> int:
-    """How many features may be kept beside responses and covariates so that membership stays at or below `auc`, and no more columns
-    than a Gram matrix may have; 0 where the sums alone are too many."""
+    """How many features may be kept beside responses and covariates so that membership stays at or below `auc`, and no more
+    columns than a Gram matrix may have; 0 where the sums alone are too many."""
     others = responses + covariates
     low, high = 0, max(0, int(n * gram_leakage.MOST_COLUMNS) - others)
     while low < high:
@@ -127,10 +131,11 @@ def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     fits = most_sums(facts.n, screen.responses, limit) // screen.looks
     what = f"{screen.features:,} features × {screen.responses} responses" + (f" × {screen.looks}" if screen.looks > 1 else "")
     if alone > limit or most(facts, policy) < 1:
+        people = least_people(screen.sums, screen.responses, limit)
         text = (
             f"membership: exact sums of {what} over {facts.n:,} people let whoever holds a person's values tell with AUC "
             f"{alone:.3f} whether the person is in the cohort (limit {limit:g}). What would pass: at most {fits:,} products of "
-            f"features and responses, or {least_people(screen.sums, screen.responses, limit):,} people, or fewer looks; or a sketch."
+            f"features and responses, or {people:,} people, or fewer looks; or a sketch."
         )
         return [Finding("membership", REFUSE, text, alone, limit)]
     columns = most(facts, policy) + screen.responses + screen.covariates
@@ -198,6 +203,13 @@ def smallest_group(facts: Facts, policy: Policy) -> int:
     return max(apart, least_people(screen.sums, screen.responses, policy.max_auc + ABOVE))
 
 
+@lru_cache
+def _lengths(responses: int) -> NDArray[np.float64]:
+    """How long rows of so many responses are beside the average, at equal probabilities."""
+    return np.asarray(stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, responses) / responses)
+
+
+@lru_cache
 def _gram(n: int, columns: int) -> float:
     return distance(gram_leakage.membership_auc(n, columns)) ** 2 if columns < n - 1 else float("inf")
 
