@@ -95,8 +95,8 @@ def _to_deliver(out: Path, by_letters: bool) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> None:
+    from intarsia.carriers.by_letters import fit_by_letters
     from intarsia.carriers.files import fit_files
-    from intarsia.carriers.letters import fit_by_letters
     from intarsia.progress import Bar
     from intarsia.wire.study import Study
 
