@@ -308,3 +308,32 @@ def test_columns_that_a_site_states_otherwise_than_it_announced_are_refused(tmp_
 
     with pytest.raises(FederationError, match="more columns than it announced"):
         protocol.collect(server.folder, lying(server, "sketch", "mri", more))
+
+
+def test_a_response_that_marks_one_person_makes_the_list_name_what_is_extreme_in_that_person(tmp_path):
+    """What a lying site learns without the server's help, as the card says; the gate of an honest site refuses such a column."""
+    tables = frames(n=400)
+    clinic = tables["clinic"].set_index("id")
+    clinic["alt"], clinic["ast"] = 0.0, 0.0
+    clinic.loc["S0011", "alt"], clinic.loc["S0012", "ast"] = 1.0, 1.0
+    tables["clinic"] = clinic.reset_index()
+    server = rogue(tmp_path / "honest", tables)
+    with pytest.raises(FederationError, match="clinic"):
+        protocol.collect(server.folder, server.carry)
+    assert "dominant" in server.log("clinic")[-1]["text"] or "rare-level" in server.log("clinic")[-1]["text"]
+    lax = [
+        {"rule": rule, "reason": "a site that lies has no gate"}
+        for rule in ("dominant", "rare-level", "readable-response", "leverage")
+    ]
+    parties = gram_sites(tables)
+    for site in parties:
+        site.policy = {"overrides": [*EXCUSED, *lax]}
+    liar = RogueServer(parties, screened_study(parties, keep=3), tmp_path / "server")
+    protocol.collect(liar.folder, liar.carry)
+    mri = tables["mri"].set_index("id")
+    z = (mri - mri.mean()) / mri.std(ddof=1)
+    rows = {row["feature"]: row["r"]["alt"] for row in screened.table(liar.folder)}
+    assert np.allclose([rows[c] * np.sqrt(399) for c in z], z.loc["S0011"], atol=0.1)  # with the server: every value
+    kept = KeptList.from_bytes((screened.round_path(liar.folder, 2) / "kept.list").read_bytes()).features
+    largest = max(z, key=lambda c: max(abs(z.loc["S0011", c]), abs(z.loc["S0012", c])))
+    assert largest in kept or abs(z.loc["S0011", largest]) < 2  # without: those in which these people are extreme

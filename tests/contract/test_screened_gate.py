@@ -239,3 +239,13 @@ def test_what_was_screened_out_is_in_the_table(done):
     assert len(rows) == 10
     assert sorted({row["kept"] for row in rows}, key=str) == [1, 2, None]
     assert all(set(row["r"]) == {"y0", "y1"} and np.isfinite(row["score"]) for row in rows)
+
+
+def test_a_site_cannot_be_taken_out_of_a_screened_study_and_is_told_what_to_do(done):
+    from intarsia.errors import StudyError
+    from intarsia.server.study.departure import leave
+
+    _, parties, _, folder = done
+    notice = parties[2].leave(folder.study)
+    with pytest.raises(StudyError, match="start a run without it: intarsia study again"):
+        leave(folder, notice)

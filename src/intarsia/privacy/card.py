@@ -81,8 +81,8 @@ def site_card(
     columns = facts.columns if facts.columns_known else None
     if study.sketch.screened:
         kept = None if facts.screen is None else screened_leakage.most(facts, verdict.policy)
-        at = UNKNOWN if columns is None else columns, UNKNOWN if verdict.membership is None else verdict.membership
-        card = _head(study) | screened_card.common(study, facts.n, *at, facts.screen, kept)
+        told: float | str = UNKNOWN if verdict.membership is None else verdict.membership
+        card = _head(study) | screened_card.common(study, facts.n, told, facts.screen, kept)
     else:
         card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     exposed = {c.name for c in facts.own_columns if c.exposed}
@@ -129,11 +129,11 @@ def study_card(
     """The server's card for the whole study, from the sketches' sizes and the sites' own cards; `screen` of a screened study."""
     kind, m = study.sketch.kind, study.sketch.m
     if study.sketch.screened:
-        kept = study.sketch.keep or screened_leakage.usual_kept(n)
-        auc = screened_leakage.membership_auc(
-            n, 0 if screen is None else screen.sums, 1 if screen is None else screen.responses, columns
-        )
-        card = _head(study) | screened_card.common(study, n, columns, auc, screen, kept)
+        told: float | str = UNKNOWN
+        if screen is not None:
+            told = screened_leakage.membership_auc(n, screen.sums, screen.responses, columns)
+        kept = None if screen is None else columns - screen.responses - screen.covariates
+        card = _head(study) | screened_card.common(study, n, told, screen, kept)
     elif study.sketch.gram:
         card = _common(study, n, columns, None, gram_leakage.membership_auc(n // (study.sketch.folds or 1), columns))
     else:

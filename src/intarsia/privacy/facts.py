@@ -50,7 +50,8 @@ class Screen:
     """Of a screened study: whose products leave and how often, and what is kept.
 
     `features` and `covariates` are those of all sites, `largest` the columns of the other site that brings most; `exposure` is
-    the squared length of the longest row beside an average one, features times responses; `earlier_sums` left before on these
+    the squared length of the longest row beside an average one, features times responses (None: nobody
+    looked); `earlier_sums` left before on these
     people.
     """
 
@@ -60,7 +61,7 @@ class Screen:
     looks: int
     keep: int | None = None
     largest: int = 0
-    exposure: float = 1.0
+    exposure: float | None = None
     earlier_sums: int = 0
 
     @property

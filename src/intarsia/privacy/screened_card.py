@@ -21,7 +21,7 @@ SCREENED_OUT = (
 )
 
 
-def common(study: Any, n: int, columns: int | str, auc: float | str, screen: Screen | None, kept: int | None) -> dict[str, Any]:
+def common(study: Any, n: int, auc: float | str, screen: Screen | None, kept: int | None) -> dict[str, Any]:
     """Who sees what, what it tells, what is not claimed; with the entries every card has. `screen` None: nobody counted."""
     shared, unknown = study.deliver.share_scales, "unknown"
     looks, again = study.sketch.looks, study.sketch.again or 0
@@ -29,7 +29,7 @@ def common(study: Any, n: int, columns: int | str, auc: float | str, screen: Scr
     with_ = "the responses" if screen is None else f"{screen.responses} response{'' if screen.responses == 1 else 's'}"
     more = f", and {again} more time{'' if again == 1 else 's'} with what the kept ones leave of them" if again else ""
     room = "as many features as the sites' gates allow" if kept is None else f"at most {kept} features"
-    worst = unknown if screen is None or kept is None else _worst(screen, n, kept)
+    worst = unknown if screen is None or kept is None or screen.exposure is None else _worst(screen, n, kept)
     per_subject = unknown if screen is None or kept is None else (kept + screen.responses + screen.covariates) / n
     return {
         "parties": {
@@ -76,7 +76,7 @@ def common(study: Any, n: int, columns: int | str, auc: float | str, screen: Scr
 
 
 def _worst(screen: Screen, n: int, kept: int) -> float:
-    return person_auc(n, screen.sums, kept + screen.responses + screen.covariates, screen.exposure)
+    return person_auc(n, screen.sums, kept + screen.responses + screen.covariates, screen.exposure or 1.0)
 
 
 def in_one_sentence(card: Mapping[str, Any], unknown: str) -> str:

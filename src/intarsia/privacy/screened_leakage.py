@@ -139,7 +139,7 @@ def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
         )
         return [Finding("membership", REFUSE, text, alone, limit)]
     columns = most(facts, policy) + screen.responses + screen.covariates
-    worst = max(auc, person_auc(facts.n, screen.sums, columns, screen.exposure))
+    worst = max(auc, person_auc(facts.n, screen.sums, columns, screen.exposure or 1.0))
     text = (
         f"membership: AUC {auc:.3f} with {most(facts, policy)} features kept, {worst:.3f} for the person of this table who is "
         "easiest to tell"

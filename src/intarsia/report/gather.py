@@ -217,6 +217,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.screened import counted
 
     where = StudyFolder.open(folder)
     path = where.path / "posterior.nc"
@@ -227,6 +228,8 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     if where.collected:
         joined = where.joined()
         sizes: dict[str, Any] = {"n": joined.n, "columns": joined.columns, "key_fingerprint": joined.key_fingerprint}
+        if where.study.sketch.screened:
+            sizes["screen"] = counted(where)
         card = beside.card or study_card(where.study, **sizes, site_cards=read_cards(cards, where.study))
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():

@@ -23,6 +23,7 @@ from intarsia.wire.ring import Ring
 from intarsia.wire.screening import KeptList, Look, LookShares, ScreenBlock, check_signed, feature_cuts, sums_shape
 
 if TYPE_CHECKING:
+    from intarsia.privacy.facts import Screen
     from intarsia.server.study.folder import StudyFolder
 
 TABLE = "screened.json"  # what was looked at: the result of the screen, beside posterior.nc
@@ -190,6 +191,18 @@ def joined(folder: "StudyFolder") -> Joined:
 
     found = gram.joined(RoundFolder(folder, last_round(folder)))
     return replace(found, looked_at=sum(block.columns for block in stated(folder).values()))
+
+
+def counted(folder: "StudyFolder") -> "Screen":
+    """How much left in this study, for the server's card."""
+    from intarsia.privacy.facts import Screen  # with it come libraries that a process that only answers does not need
+
+    blocks = stated(folder).values()
+    return Screen(
+        features=sum(len(b.features) for b in blocks), responses=sum(len(b.responses) for b in blocks),
+        covariates=sum(len(b.covariates) for b in blocks), looks=folder.study.sketch.looks, keep=folder.study.sketch.keep,
+        largest=max(len(b.features) for b in blocks),
+    )  # fmt: skip
 
 
 def table(folder: "StudyFolder") -> list[dict[str, Any]]:
