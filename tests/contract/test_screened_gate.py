@@ -227,7 +227,7 @@ def test_study_new_writes_a_screened_study(tmp_path, capsys):
     assert main(["study", "new", str(path), "--id", "liver", "--screened", "--responses", "clinic=alt,ast", *public]) == 0
     study = Study.load(path)
     assert study.sketch.screened
-    assert (study.sketch.looks, study.holders) == (1, ("clinic", "lab", "mri"))
+    assert (study.sketch.looks, study.holders) == (2, ("clinic", "lab", "mri"))
     capsys.readouterr()
     assert main(["study", "check", str(path)]) == 0
     assert "The server gets the exact sums of products of all features with the responses" in capsys.readouterr().out

@@ -187,6 +187,8 @@ def study_for(
     sketch |= {} if kind is None else {"kind": kind}
     if exact and len(sites) != 3:
         sketch["holders"] = [*[site.name for site in sites[:3]], *([SERVER] if len(sites) == 2 else [])]
+    if kind == SCREENED:
+        sketch["again"] = 1  # a second look shows what neighbours of strong effects hide
     sketch |= options.pop("sketch", {})
     return Study.from_dict({"id": id, "run": new_run(), "sketch": sketch, "site": roster, **options})
 

@@ -362,8 +362,8 @@ SCREENED_SKETCH = """# No sketch: exact sums of all features with the responses,
 kind = "screened"
 # Features kept at most, of all sites together (the sites' gates may allow fewer).
 # keep = 70
-# How often to look again at what the kept ones leave unexplained; each look tells the server as many sums once more.
-again = 0
+# How often to look again at what the kept ones leave unexplained: 1 finds what they hide. Each tells as many sums once more.
+again = 1
 # Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
 holders = {holders}
 # Subjects per message between two sites; smaller takes less memory and more messages.

@@ -138,6 +138,8 @@ def _looked_at(
     else:
         # What a Gram matrix tells does not depend on the order of subjects: its content is taken in the table's own.
         among = np.sort(chosen) if gram and chosen is not None else chosen
+        if study.sketch.screened and among is not None and len(among) == table.n:
+            among = None  # everybody, as they stand: a wide table in another order is read once for every few thousand rows
         found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
         facts = _combined(facts, table, among, policy)
