@@ -104,6 +104,11 @@ class Facts:
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property
+    def exact(self) -> bool:
+        """Exact sums of products leave, and no sketch."""
+        return self.kind in ("gram", "screened")
+
+    @property
     def people(self) -> int:
         """Subjects of the smallest part whose second moments are shown by themselves."""
         return self.n // self.folds
@@ -113,7 +118,7 @@ class Facts:
         """Responses that other sites read from their results: by theory, or as the self-attack did where they get (half of) the
         sketch."""
         responses = [c for c in self.own_columns if c.name in self.responses]
-        sketch_told = self.kind not in ("gram", "screened") and 0 < self.m <= 2 * self.told
+        sketch_told = not self.exact and 0 < self.m <= 2 * self.told
         tried = [c.name for c in responses if sketch_told and c.attacked in ("exact", "partly")]
         return tuple(c.name for c in responses if c.name in tried or (c.told_more or 0.0) > TOLD_MORE)
 

@@ -15,13 +15,15 @@ from intarsia.wire.study import Study
 def screen_of(
     study: Study, site: str, table: Table, announced: Mapping[str, Mapping[str, int]], order: Any
 ) -> Screen | None:  # fmt: skip
-    """The counts of all sites; None before the other sites have announced theirs."""
+    """The counts of all sites, as announced or as study.toml lists them by name; None where neither says them."""
     responses = {name: len(study.site(name).responses) for name in study.names}
     counts: dict[str, tuple[int, int]] = {site: (len(table.labels), len(table.covariates))}
     for name in study.names:
-        told = announced.get(name)
+        told, entry = announced.get(name), study.site(name)
         if name != site and told is not None:
             counts[name] = (told["columns"], told["covariates"])
+        elif name != site and not any("*" in label for label in entry.labels):  # a dry run: nobody has announced anything yet
+            counts[name] = (len(entry.labels), len(entry.covariates))
     if set(counts) != set(study.names):
         return None
     features = sum(columns - covariates - responses[name] for name, (columns, covariates) in counts.items())
