@@ -14,8 +14,9 @@ from tests.federation import NAMES, fixed_identity, frames, gram_sites, screened
 
 from intarsia.errors import FederationError
 from intarsia.server.study import protocol, screened
-from intarsia.site.gram import encode
+from intarsia.site.gram import encode, gram_steps
 from intarsia.site.gram.desk import Columns
+from intarsia.site.screened import screen_steps
 from intarsia.wire.gram_messages import BLOCK, GramBlock
 from intarsia.wire.screening import LARGEST, ROUND, KeptList, Look, LookShares, ScreenBlock
 
@@ -196,6 +197,29 @@ def test_two_looks_with_different_weights_are_one_too_many(second):
     assert "Other weights were shown" in server.log("mri")[-1]["text"]
     once = server.ask("mri", "look", {"look": honest.to_bytes()})
     assert once.message == server.ask("mri", "look", {"look": honest.to_bytes()}).message
+
+
+def test_shares_under_different_weights_do_not_add_up(second):
+    """Were a holder made to look with other weights all the same: its masks are bound to them, so nothing cancels."""
+    server, honest = second
+    other = replace(honest, weights=np.where(honest.weights < 0, honest.weights // 2, honest.weights))
+
+    def total(*asked: Look) -> np.ndarray:
+        shares = [
+            screen_steps._looked(server.sites[name], server.study, one).sums["0"] for name, one in zip(NAMES, asked, strict=True)
+        ]
+        return np.asarray(sum(shares[1:], shares[0]))
+
+    macs = {screen_steps._looked(server.sites["mri"], server.study, one).order_mac for one in (honest, other)}
+    circles = [
+        gram_steps.circle_of(screen_steps._desk(server.sites[name], server.study, 0), mac)
+        for name, mac in zip(NAMES, (min(macs), min(macs), max(macs)), strict=True)
+    ]
+    assert np.asarray(sum(circle.zero(0, (5, 2)) for circle in circles)).all()  # what each adds would be zero in sum
+    size = np.abs(total(honest, honest, honest)[:6].view(np.int64).astype(float)).max()
+    mixed = np.abs(total(honest, honest, other)[:6].view(np.int64).astype(float))
+    assert size < 2.0**61
+    assert 0.3 < np.median(mixed) / 2.0**62 < 1.7  # uniform over the ring: half of the sizes are above 2⁶²
 
 
 @pytest.fixture(scope="module")
