@@ -1,4 +1,4 @@
-"""The other conditionals of a sweep: effects of all features that are in together, Σ, the background's ratio, the slab, π, ρ.
+"""The other conditionals of a sweep: effects of all features that are in together, the background's ratio and Σ, the slab, π, ρ.
 
 Σ   inverse Wishart(Q + 2, .3 I), on responses of unit mean square; independent noise: inverse gamma each
 w   one of a grid; half of the prior mass at none
@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from intarsia.server.sampler.sparse.scan import Coordinates, condition
+from intarsia.server.sampler.sparse.scan import Coordinates, condition, pick
 from intarsia.server.sampler.sparse.state import PI, RATIO, SPREAD, Problem, State
 
 Array = NDArray[np.float64]
@@ -39,39 +39,27 @@ def inverse_wishart(rng: Any, degrees: float, scatter: Array) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def draw_noise(rng: Any, problem: Problem, state: State, raw: Array, weight: Array) -> None:
-    """Σ given the residual rows (m, Q)."""
-    Q = raw.shape[1]
-    scatter = (problem.rest + raw.T @ (raw * weight.reshape(-1, 1))) * problem.power
+def draw_noise(rng: Any, problem: Problem, state: State, raw: Array) -> None:
+    """The background's ratio w given the residual rows, with Σ integrated out, then Σ given w."""
+    m, Q = raw.shape
+    scatters, logs = np.empty((problem.ratios.size, Q, Q)), problem.ratio_prior.copy()
+    for g in range(logs.size):
+        wide = 1.0 + problem.ratios[g] * problem.d
+        scatters[g] = (problem.rest + raw.T @ (raw / wide.reshape(m, 1))) * problem.power + NOISE_SCATTER * np.eye(Q)
+        logs[g] -= 0.5 * Q * problem.power * np.log(wide).sum()
+        if problem.independent:
+            for q in range(Q):
+                logs[g] -= 0.5 * (1.0 + NOISE_DEGREES + problem.rows) * np.log(scatters[g, q, q])
+        else:
+            logs[g] -= 0.5 * (Q + NOISE_DEGREES + problem.rows) * np.linalg.slogdet(scatters[g])[1]
+    g = pick(np.exp(logs - logs.max()), rng.random())
+    state.scalars[RATIO] = g
     if problem.independent:
         for q in range(Q):
-            gamma = rng.standard_gamma((1.0 + NOISE_DEGREES + problem.rows) / 2)
             state.Sigma[q, :] = 0.0
-            state.Sigma[q, q] = 0.5 * (scatter[q, q] + NOISE_SCATTER) / gamma
-        return
-    state.Sigma[:] = inverse_wishart(rng, Q + NOISE_DEGREES + problem.rows, scatter + NOISE_SCATTER * np.eye(Q))
-
-
-@njit(cache=True, nogil=True)
-def draw_ratio(rng: Any, problem: Problem, state: State, raw: Array) -> None:
-    """The background's ratio w given Σ and the residual rows."""
-    m, Q = raw.shape
-    far = (raw @ np.linalg.inv(state.Sigma) * raw).sum(axis=1)
-    logs = problem.ratio_prior.copy()
-    for g in range(logs.size):
-        total = 0.0
-        for i in range(m):
-            wide = 1.0 + problem.ratios[g] * problem.d[i]
-            total += Q * np.log(wide) + far[i] / wide
-        logs[g] -= 0.5 * problem.power * total
-    chances = np.exp(logs - logs.max())
-    left, place = rng.random() * chances.sum(), chances.size - 1
-    for g in range(chances.size):
-        left -= chances[g]
-        if left < 0:
-            place = g
-            break
-    state.scalars[RATIO] = place
+            state.Sigma[q, q] = 0.5 * scatters[g, q, q] / rng.standard_gamma((1.0 + NOISE_DEGREES + problem.rows) / 2)
+    else:
+        state.Sigma[:] = inverse_wishart(rng, Q + NOISE_DEGREES + problem.rows, scatters[g])
 
 
 @njit(cache=True, nogil=True)
@@ -151,7 +139,7 @@ def draw_shares(rng: Any, problem: Problem, state: State) -> None:
     state.scalars[PI] = rng.beta(1.0 + k, problem.looked_at / problem.expected + problem.looked_at - k)
     if Q == 1:
         return
-    # A feature that is in acts somewhere: its pattern is the first that does, of repeated tries. The tries before it are drawn too.
+    # A feature that is in acts somewhere: its pattern is the first of repeated tries that does. The tries before it are drawn.
     tries, nowhere = float(k), np.exp(np.log1p(-state.rho).sum())
     if nowhere > 0:
         for _ in range(k):

@@ -3,14 +3,14 @@
 1. scan      every feature in or out, with its pattern and effects (`scan`)
 2. place     where do some of the effects sit (`places`)
 3. effects   of all features that are in, together
-4. Σ, then the background's ratio w, the slab, π and the shares of patterns (`laws`)
+4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
 
 from typing import Any
 
 from numba import njit
 
-from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_ratio, draw_shares, draw_slab
+from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
 from intarsia.server.sampler.sparse.places import MOVES, place
 from intarsia.server.sampler.sparse.scan import coordinates, scan
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
@@ -38,10 +38,7 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     scan(rng, problem, state, at, R, weight, g, trace)
     place(rng, problem, state, at, R, weight, g, MOVES)
     draw_effects(rng, problem, state, at, R, weight)
-    raw = residual(problem, state)
-    draw_noise(rng, problem, state, raw, weight)
-    if problem.ratios.size > 1:
-        draw_ratio(rng, problem, state, raw)
+    draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
     draw_shares(rng, problem, state)
 
