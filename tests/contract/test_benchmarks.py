@@ -158,11 +158,9 @@ def test_kept_rows_name_sizes_device_and_time() -> None:
     """What is kept under benchmarks/results can be read by anybody: sizes, device and time in every row."""
     wanted = {"P", "m", "Q", "device", "ms_per_sweep"}
     folder = ROOT / "benchmarks" / "results"
-    rows = [row for name in ("cpu", "gpu") for row in json.loads((folder / f"{name}.json").read_text())]
-    if (folder / "growth.json").exists():
-        kept = json.loads((folder / "growth.json").read_text())
-        rows += [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
+    kept = json.loads((folder / "growth.json").read_text())
+    rows = [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
     assert rows
     assert all(wanted <= set(row) for row in rows)
 

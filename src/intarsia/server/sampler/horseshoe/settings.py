@@ -21,6 +21,7 @@ from intarsia.wire.defaults import CHAINS, ESS, MEMORY, NOISE_ESS, NOISE_RHAT, R
 Array = NDArray[np.float64]
 
 CHECKPOINT_SECONDS = 20.0
+BACKENDS = ("numpy",)  # that chains of this prior run on
 FIRST = 100  # draws per chain at the first look
 WITNESSES = 1_000, 5_000  # entries of C that are looked at before all are: most looks end with the first
 
@@ -138,7 +139,7 @@ class Settings:
 
 def check_backend(name: str) -> None:
     """Refuse what the chains of this prior cannot run on."""
-    if name != "numpy":
+    if name not in BACKENDS:
         raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
 
 
