@@ -17,9 +17,9 @@ from intarsia.server.prediction_weights import weigh
 from intarsia.server.results.diagnostics import diagnose
 from intarsia.server.results.selection import Selection, select
 from intarsia.server.results.stacking import Weighed
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ import numpy as np  # isort: skip
 
 from benchmarks.local_fit import local_fit
 from intarsia.errors import IntarsiaError
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "odd_data.json"
 RUN: dict[str, Any] = {"draws": 400, "warmup": 500, "chains": 2, "thin": 2}

@@ -38,8 +38,8 @@ from intarsia.server.prediction_weights import refit_settings  # noqa: E402
 from intarsia.server.results.selection import select  # noqa: E402
 from intarsia.server.results.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
 from intarsia.server.results.unshrunk import unshrunk  # noqa: E402
-from intarsia.server.sampler.sample import sample  # noqa: E402
-from intarsia.server.sampler.settings import Settings  # noqa: E402
+from intarsia.server.sampler.horseshoe.sample import sample  # noqa: E402
+from intarsia.server.sampler.horseshoe.settings import Settings  # noqa: E402
 from intarsia.site.data.kinds import Prepared, prepare  # noqa: E402
 from intarsia.site.own_language import Response  # noqa: E402
 from intarsia.site.probabilities import auc, brier, calibration, centred  # noqa: E402

@@ -24,7 +24,7 @@ from sklearn.model_selection import KFold
 
 from benchmarks.local_fit import LocalFit, local_fit, prepared
 from intarsia.server.results.stacking import FOLDS as PARTS
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "real.json"
 FOLDS, RUN = 5, {"draws": 300, "warmup": 400, "chains": 2, "thin": 4}

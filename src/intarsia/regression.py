@@ -35,8 +35,7 @@ from intarsia.server.results.selection import METHODS
 from intarsia.server.results.stacking import FOLDS, Weighed
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
-from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.stopping import Until
+from intarsia.server.sampler.horseshoe.settings import Settings, Until
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
@@ -67,7 +66,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         share their algebra; 2,000, 120 and 1 with many features (2,000 and more), whose sweeps cost more.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples; of a noise variance 1.05 and 100 are asked
-        (or what an `intarsia.server.sampler.stopping.Until` says); None: `draws` draws in any case.
+        (or what an `intarsia.server.sampler.horseshoe.settings.Until` says); None: `draws` draws in any case.
     selection : "bfdr" or "mixture", how `selected_` is found.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
@@ -305,7 +304,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
     def _sample(self, X: Array, Y: Array, seed: int, degrees: int | None = None) -> Draws:
-        from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.horseshoe.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws or DRAWS, X.shape[1], Y.shape[1]))
@@ -315,7 +314,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
         """Weigh the sparse fit with others by rows left out, for prediction."""
-        from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.horseshoe.sample import sample
 
         return weigh(fitted, sample, self._model(fitted.Y.shape[1]), self._settings(seed), self.folds)
 
@@ -343,7 +342,8 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
-        from intarsia.server.sampler.private import PrivacyNoise, sample
+        from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
+        from intarsia.server.sampler.horseshoe.sample import sample_noisy as sample
 
         noise = PrivacyNoise(joined.n, joined.feature_noise, joined.response_noise)
         with self._progress() as progress:
@@ -369,7 +369,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return shown(self.progress)
 
     def _model(self, Q: int) -> Any:
-        from intarsia.server.sampler.model import Model
+        from intarsia.server.sampler.horseshoe.model import Model
 
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)

@@ -421,7 +421,7 @@ def test_plain_lines_and_live_bar(capsys):
     import io
 
     from intarsia.progress import Bar, clock
-    from intarsia.server.sampler.settings import Progress
+    from intarsia.server.sampler.horseshoe.settings import Progress
 
     pipe = io.StringIO()
     with Bar(pipe) as bar:

@@ -92,8 +92,8 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
-    from intarsia.server.sampler.sample import sample
-    from intarsia.server.sampler.settings import Settings
+    from intarsia.server.sampler.horseshoe.sample import sample
+    from intarsia.server.sampler.horseshoe.settings import Settings
 
     Z, X, Y = data
     run = Settings(draws=30, warmup=20, chains=2, thin=1, seed=2, workers=1)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 
 def nuts(X, Y, local, noise, draws=4000, seed=0):

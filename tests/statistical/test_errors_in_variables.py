@@ -10,13 +10,12 @@ from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
-from intarsia.server.sampler import backends, private
-from intarsia.server.sampler import errors_in_variables as ev
-from intarsia.server.sampler.covariance import Correlated
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
-from intarsia.server.sampler.sample import sample as sample_without_noise
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe import errors_in_variables as ev
+from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
+from intarsia.server.sampler.horseshoe.sample import sample_noisy
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 
 def covariance(kind, P, rho=0.5):
@@ -55,7 +54,7 @@ BRIEF = Settings(draws=300, warmup=200, chains=1, thin=1, workers=1)
 
 def fit(Z, Y, d, model=None, settings=BRIEF, n=10**5):
     w = np.sqrt(d * n)
-    return private.sample(Z, Y, PrivacyNoise(n, np.full(Z.shape[1], w), np.full(Y.shape[1], w)), model, settings)
+    return sample_noisy(Z, Y, PrivacyNoise(n, np.full(Z.shape[1], w), np.full(Y.shape[1], w)), model, settings)
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -73,11 +72,10 @@ def test_latent_features_against_the_dense_gaussian():
     gain = S @ observe.T @ np.linalg.inv(observe @ S @ observe.T + noise)
     mean, cov = np.hstack([Z, Y]) @ gain.T, S - gain @ observe @ S
     precision = np.linalg.inv(S)
-    law = Correlated(np.ones(Q))
-    noise_of = law.rotation(backends.get("numpy"), Sigma)
-    found = ev.draw_latent(Z, Y, C, noise_of, d, precision, np.zeros((P, m)))
+    root = np.linalg.inv(np.linalg.cholesky(Sigma))
+    found = ev.draw_latent(Z, Y, C, root, d, precision, np.zeros((P, m)))
     np.testing.assert_allclose(found, mean, atol=1e-10)
-    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, noise_of, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
+    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, root, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
     np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
 
 
@@ -135,7 +133,7 @@ def _joint(noise_known, sweeps, rng):
     setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
     setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones(P), np.ones(Q), Sigma, float(k))
+    state = ev.State(X, A, B, np.ones((P, 1)), np.ones(Q), Sigma, float(k))
     chain = []
     for _ in range(sweeps):
         Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
@@ -261,6 +259,6 @@ def test_bad_input():
     ):
         given = {"noise": PrivacyNoise(100, np.ones(3))} | bad
         with pytest.raises(InputError, match=words):
-            private.sample(Z, Y, **given)
+            sample_noisy(Z, Y, **given)
     with pytest.raises(InputError, match="not finite"):
-        private.sample(Z * np.nan, Y, PrivacyNoise(10, np.ones(3)))
+        sample_noisy(Z * np.nan, Y, PrivacyNoise(10, np.ones(3)))

@@ -8,8 +8,8 @@ from benchmarks.findings import neighbours, twins
 
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -5,8 +5,8 @@ import pytest
 
 from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

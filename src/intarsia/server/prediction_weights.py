@@ -12,33 +12,27 @@ from numpy.typing import NDArray
 from intarsia.server.covariates import Fitted
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.settings import Settings
 
 Array = NDArray[np.float64]
 Run = Callable[[Array, Array, Model, Settings], Draws]
 
 # The length of a refit: it weighs predictions and is not reported itself.
 REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 1, 100, 250, 4
-# Where every sweep is a full one; among many features chains stay with different ones for long, and more than one tells more.
-WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN = 2, 25, 60, 1
 
 BEYOND_CHANCE = 2.0  # times the mean squared correlation of so many rows of independent noise, 1/m
 
 
-def refit_settings(settings: Settings, wide: bool = False) -> Settings:
-    """A short run, no longer than the fit itself; `wide`: are there so many features that every sweep is a full one?"""
-    chains, draws, warmup, thin = (
-        (WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN) if wide else (REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN)
-    )
+def refit_settings(settings: Settings) -> Settings:
+    """A short run, no longer than the fit itself."""
     return Settings(
-        draws=draws if settings.draws is None else max(4, min(settings.draws, draws)),
-        warmup=warmup if settings.warmup is None else min(settings.warmup, warmup),
-        chains=chains,
-        thin=thin,
+        draws=REFIT_DRAWS if settings.draws is None else max(4, min(settings.draws, REFIT_DRAWS)),
+        warmup=REFIT_WARMUP if settings.warmup is None else min(settings.warmup, REFIT_WARMUP),
+        chains=REFIT_CHAINS,
+        thin=REFIT_THIN,
         seed=settings.seed,
-        workers=settings.workers if wide else 1,
+        workers=1,
     )
 
 
@@ -58,7 +52,7 @@ def weigh(
     if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
         return None
 
-    short = refit_settings(settings, plan(model, X, np.nan_to_num(Y)).wide)
+    short = refit_settings(settings)
 
     def again(X: Array, Y: Array) -> Refit:
         draws = run(X, Y, model, short)

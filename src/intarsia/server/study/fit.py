@@ -25,12 +25,11 @@ from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.results.unshrunk import unshrunk_of
 from intarsia.server.results.verdict import Diagnosis
 from intarsia.server.results.worth import predict_worth, to_worth
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
-from intarsia.server.sampler.private import sample as run_private
-from intarsia.server.sampler.sample import sample as run_chains
-from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.stopping import Until
+from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample as run_chains
+from intarsia.server.sampler.horseshoe.sample import sample_noisy as run_private
+from intarsia.server.sampler.horseshoe.settings import Settings, Until
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.longer import compute_on
 from intarsia.wire.coefficients import Coefficients, OwnGroup, bind

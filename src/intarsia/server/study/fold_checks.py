@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from intarsia.errors import StudyError
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.results.refits import Replication, found_again
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.study import gram
 from intarsia.server.study.fit import posterior_of
 from intarsia.server.study.folder import StudyFolder

@@ -1,0 +1,190 @@
+"""What is asked of a run besides its data and its model: how long, to which target, from which seed, and who is told of it.
+
+A run with a target is looked at after fixed numbers of draws. Whether it stops there depends on its first draws alone, so the
+same seed stops at the same draw, whatever the workers.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError
+from intarsia.server.results.diagnostics import entries
+from intarsia.wire import defaults
+from intarsia.wire.defaults import CHAINS, ESS, MEMORY, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
+
+Array = NDArray[np.float64]
+
+CHECKPOINT_SECONDS = 20.0
+BACKENDS = ("numpy",)  # that chains of this prior run on
+FIRST = 100  # draws per chain at the first look
+WITNESSES = 1_000, 5_000  # entries of C that are looked at before all are: most looks end with the first
+
+
+@dataclass(frozen=True)
+class Until:
+    """The target: every coefficient has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess; every noise variance has R̂
+    five times as far from one and a quarter of the ESS.
+    """
+
+    rhat: float = RHAT
+    folded: float = RHAT_FOLDED
+    ess: float = ESS
+
+    def __post_init__(self) -> None:
+        if not (self.rhat > 1 and self.folded > 1 and self.ess > 0):
+            raise InputError(f"The target is {asdict(self)}; expected rhat and folded above 1 and ess above 0.")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is from its target, after so many draws per chain: the worst entries of those looked at."""
+
+    draws: int
+    rhat: float
+    folded: float
+    ess: float
+
+    def meets(self, until: Until) -> bool:
+        return self.rhat <= until.rhat and self.folded <= until.folded and self.ess >= until.ess
+
+    def factor(self, until: Until) -> float:
+        """So many times as many draws should meet the target: R̂ − 1 falls as one over them, the ESS grows with them."""
+        parts = (self.rhat - 1) / (until.rhat - 1), (self.folded - 1) / (until.folded - 1), until.ess / max(self.ess, 1e-9)
+        return max(1.0, *parts)
+
+    def beside(self, other: "Standing") -> "Standing":
+        return Standing(self.draws, max(self.rhat, other.rhat), max(self.folded, other.folded), min(self.ess, other.ess))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Handed to the progress callback a few times per second."""
+
+    sweeps: list[int]
+    total: int
+    warmup: int
+    seconds: float
+    seconds_left: float
+    rhat: float  # largest over a fixed sample of entries of C and the noise levels; NaN before there are draws
+    standing: Standing | None = None  # at the last look, where the run has a target
+    until: Until | None = None  # the target
+    at_most: float = math.nan  # seconds left should the whole budget be needed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How chains are run. Which draws are made depends on the settings down to `mixing`, not on those after it.
+
+    Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
+    before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
+    problem's size asks for (`intarsia.wire.defaults`).
+
+    `checkpoint` is a folder: an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one.
+    Ctrl-C and SIGTERM write a checkpoint first.
+    """
+
+    draws: int | None = None  # kept per chain, at most
+    warmup: int | None = None  # sweeps per chain
+    chains: int = CHAINS
+    thin: int | None = None  # sweeps per kept draw
+    seed: int = 0
+    until: Until | None = None
+    mixing: bool = True  # False: the plain Gibbs sampler, for comparison
+    memory: int = MEMORY  # bytes that the draws of C may take
+    backend: str = "numpy"
+    workers: int | None = None  # threads; None: as many as pay
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
+    progress: Callable[[Progress], None] | None = None
+
+    def filled(self, costly: bool = False, per_draw: int = 0) -> "Settings":
+        """The same with a length where none was given, checked. `per_draw` are the bytes of one draw of C; where sweeps are
+        `costly` the budget is no larger than what may be kept.
+        """
+        check_backend(self.backend)
+        draws, warmup, thin = defaults.DRAWS, defaults.WARMUP, defaults.THIN
+        if costly:
+            warmup, thin = defaults.SHARED_WARMUP, defaults.SHARED_THIN
+            if self.until is not None:
+                room = self.memory // max(1, self.chains * per_draw)
+                draws = max(draws, min(defaults.SHARED_DRAWS, room))
+        found = replace(
+            self,
+            draws=draws if self.draws is None else self.draws,
+            warmup=warmup if self.warmup is None else self.warmup,
+            thin=thin if self.thin is None else self.thin,
+        )
+        for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("thin", 1)):
+            value = getattr(found, name)
+            if int(value) != value or value < least:
+                raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+        if found.workers is not None and found.workers < 1:
+            raise InputError(f"workers is {found.workers}; expected at least 1.")
+        assert found.draws is not None
+        size = found.chains * found.draws * per_draw
+        if size > self.memory:
+            fit = max(4, self.memory // (found.chains * per_draw))
+            raise InputError(
+                f"The draws of all coefficients would take {size / 1e9:,.1f} GB, memory allows {self.memory / 1e9:,.1f} GB. Ask "
+                f"for {fit:,} draws or fewer, allow more memory, or use the sparse prior."
+            )
+        return found
+
+
+def check_backend(name: str) -> None:
+    """Refuse what the chains of this prior cannot run on."""
+    if name not in BACKENDS:
+        raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
+
+
+def looks(budget: int, until: Until | None) -> list[int]:
+    """Numbers of draws at which a run is looked at, the budget last: 100, 150, …, 400, 500, …, 800, 1000, …, 1600, 2000, …"""
+
+    def every() -> Iterator[int]:
+        draws = FIRST
+        while True:
+            yield draws
+            # A quarter more at most, in steps that double: halves of the first look's draws up to four times as many.
+            draws += max(FIRST // 2, 2 ** math.floor(math.log2(draws / FIRST)) * FIRST // 4)
+
+    out = []
+    if until is not None:
+        for draws in every():
+            if draws >= budget:
+                break
+            out.append(draws)
+    return [*out, budget]
+
+
+def standing(C: Array, Sigma: Array, until: Until) -> Standing:
+    """Where a run stands after its draws of C (chain, draw, P, Q) and Sigma; more entries are looked at where the first ones meet
+    the target, in the end all.
+    """
+    draws = C.shape[1]
+    noise = _worst(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
+    # In units of the coefficients' limits.
+    share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
+    found = Standing(draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
+    flat = C.reshape(*C.shape[:2], -1)
+    number = flat.shape[2]
+    for size in sorted({min(size, number) for size in (*WITNESSES, number)}):
+        some = flat if size == number else flat[:, :, np.linspace(0, number - 1, size).astype(int)]
+        found = found.beside(_worst(draws, entries(some, workers=2)))
+        if not found.meets(until):
+            break
+    return found
+
+
+def _worst(draws: int, found: dict[str, Any]) -> Standing:
+    """The worst of the diagnosed entries; those that never moved do not count, one that is not finite meets nothing."""
+    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
+    if np.isnan(ess).any():
+        return Standing(draws, np.inf, np.inf, 0.0)
+    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
+    return Standing(draws, float(rhat), float(folded), float(ess.min()))
