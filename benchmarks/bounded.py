@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.quoting import RESULTS
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 from intarsia.server.sampler.keeping import whole_draws
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings

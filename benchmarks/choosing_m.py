@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.privacy.precision import interval_ratio, power
-from intarsia.server.results.selection import select
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 

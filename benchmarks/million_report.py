@@ -22,9 +22,10 @@ CHAINS, DRAWS, KEPT, WHOLE, TRUE = 4, 400, 2_200, 8, 100  # the last: features t
 
 def made_up(P: int, Q: int, file: Path | None = None) -> Any:
     """Draws, those that are whole in a file where one is named, as a run leaves them."""
-    from intarsia.server.results.draws import Draws
-    from intarsia.server.results.mapped import let_go
-    from intarsia.server.results.summaries import Summaries
+    from intarsia.server.assess.summaries import Summaries
+
+    from intarsia.server.posterior.draws import Draws
+    from intarsia.server.sampler.mapped import let_go
 
     rng = np.random.default_rng(0)
     kept = np.sort(rng.choice(P, min(P, KEPT), replace=False))

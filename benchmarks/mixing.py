@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.one_chain import OneChain, period
 from benchmarks.sampler import SIM1, SIM2, sketched
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 from intarsia.server.sampler import compiled, schedule, sweep
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.schedule import Plan

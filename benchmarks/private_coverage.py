@@ -13,8 +13,8 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler import private
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.private import PrivacyNoise

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import child
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 
 EARLY = 1.05  # R̂ above which the effective sample size is not to be believed
 

@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from intarsia.errors import InputError
 from intarsia.progress import words
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.draws import Draws
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler import launch, run
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample
@@ -166,7 +166,7 @@ def test_until_goes_on_until_every_coefficient_is_settled():
 
 
 def _meets(draws, n):
-    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], draws.tau[:, :n]))
+    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], {"tau": draws.tau[:, :n]}))
     return all(
         f.rhat.max() <= 1.05 and f.rhat_folded.max() <= 1.1 and min(f.ess_bulk.min(), f.ess_tail.min()) >= 60
         for f in (found, found.noise)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from intarsia.server.results import diagnostics
 
 from intarsia.errors import InputError
-from intarsia.server.results import diagnostics
 from intarsia.server.sampler import device
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample

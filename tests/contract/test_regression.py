@@ -19,9 +19,9 @@ import intarsia
 from intarsia import ReducedRankHorseshoe
 from intarsia.errors import InputError
 from intarsia.regression import NotConvergedWarning
-from intarsia.server.results.criticism import compare
-from intarsia.server.results.leave_one_out import to_arviz
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.criticism import compare
+from intarsia.server.assess.leave_one_out import to_arviz
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table

@@ -15,7 +15,7 @@ from intarsia import ReducedRankHorseshoe, report
 from intarsia.carriers.in_process import carrier, fit
 from intarsia.errors import FederationError, PrivacyError
 from intarsia.privacy.card import verify
-from intarsia.server.results.selection import select
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.study import gram, protocol

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.assess.convergence import diagnose
 from intarsia.server.sampler import backends, compiled, exchange, look_alikes, without_b
 from intarsia.server.sampler import sweep as readable
 from intarsia.server.sampler.exchange import Alike

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from intarsia.server.results.posterior import Names, Posterior
+from intarsia.server.posterior.posterior import Names, Posterior
 from intarsia.server.sampler import backends, chain, device, start
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.sample import sample

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.results.diagnostics import rhat_from_moments
-from intarsia.server.results.draws import create
+from intarsia.server.assess.diagnostics import rhat_from_moments
 from intarsia.server.sampler.keeping import Keeping
+from intarsia.server.sampler.mapped import create
 from intarsia.server.sampler.run import NO_SPACE, STOP, Asked, Left, left, opened, running_after
 from intarsia.server.sampler.running import Running, together
 from intarsia.server.sampler.settings import Progress, Settings

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.errors_in_variables import check_signal, setting, without
 from intarsia.server.sampler.model import Model

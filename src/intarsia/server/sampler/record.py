@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server.results.mapped import let_go
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.keeping import Keeping
+from intarsia.server.sampler.mapped import let_go
 from intarsia.server.sampler.running import Mark, Running, add, as_first, blank, marks, of_chain
 
 WATCHED = 200  # entries of C whose running moments feed the live R̂

@@ -13,18 +13,16 @@ import numpy as np
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.mapped import first_draws, recentred
-from intarsia.server.results.summaries import Summaries
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler import backends
 from intarsia.server.sampler.chain import generator
 from intarsia.server.sampler.gaps import patterns
-from intarsia.server.sampler.keeping import Keeping, Size, choose
+from intarsia.server.sampler.keeping import Size
 from intarsia.server.sampler.launch import Launcher, Place, make_room, open_folder, run_folder
 from intarsia.server.sampler.look_alikes import look_alikes
+from intarsia.server.sampler.mapped import first_draws
 from intarsia.server.sampler.model import Model
 from intarsia.server.sampler.run import START
-from intarsia.server.sampler.running import convergence, moments
 from intarsia.server.sampler.schedule import Plan, expected_features, plan, starts_sparse
 from intarsia.server.sampler.settings import Length, Settings
 from intarsia.server.sampler.sparse_start import SparseStart, disperse, sparse_start
@@ -108,16 +106,9 @@ def carry_out(job: Job, settings: Settings) -> Draws:
             X, Y, rows = job.arrays["X"], np.nan_to_num(job.arrays["Y"]), asked.get("degrees")
             found = sparse_start(X, Y, rows)
             replace(found, alike=look_alikes(X, Y, found, rows)).save(where / START)
-        make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: _keeping(where, job, size, settings.memory))
+        make_room(where, (size.chains, size.draws, size.P, size.Q), lambda: None)
         launcher = Launcher(Place(where, checkpoint is None, job.arrays), asked, settings, job.sweep_seconds)
         return _collect(launcher, launcher.run(draws), asked, began)
-
-
-def _keeping(where: Path, job: Job, size: Size, memory: int) -> Keeping | None:
-    """What is kept of a run's draws of C; None: all of it."""
-    if size.bytes <= memory:
-        return None
-    return choose(job.arrays["X"], job.arrays["Y"], _start(where), size, memory)
 
 
 def _start(where: Path) -> SparseStart | None:
@@ -167,23 +158,4 @@ def _collect(launcher: Launcher, target: int, asked: dict[str, Any], began: floa
         kappa = np.mean([np.load(file, allow_pickle=False) for file in files], axis=0)
     else:  # a longer run stands in the folder: over all its draws
         kappa = np.concatenate([run.kappa for run in runs]).mean(axis=0)
-    return Draws(first_draws(where / "C.npy", target), Sigma, tau, kappa, info, _summaries(launcher, target))
-
-
-def _summaries(launcher: Launcher, target: int) -> Summaries | None:
-    """What is known of every coefficient, where the draws of some features alone were kept."""
-    keeping = Keeping.load(launcher.where)
-    if keeping is None:
-        return None
-    known = launcher.running(target)
-    if known is None:
-        made = min(run.Sigma.shape[1] for run in launcher.left())
-        raise InputError(
-            f"The checkpoint holds {made:,} draws per chain, more than the {target:,} asked for, and a run of this size knows "
-            f"most coefficients over all of them only. Ask for {made:,} draws, or use another folder."
-        )
-    at = keeping.until(target)
-    found = moments(known, target) | convergence(known, target)
-    # A common shift gives the whole draws the mean of all: what is linear in C then comes out right on average.
-    whole = recentred(launcher.where / "whole.npy", len(at), found["mean"], keep=not launcher.place.passing)
-    return Summaries(features=keeping.features, **found, whole=whole, at=at, total=launcher.chains * target)
+    return Draws(first_draws(where / "C.npy", target), Sigma, {"tau": tau}, kappa, info)

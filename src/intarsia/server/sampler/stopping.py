@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 from intarsia.server.sampler.running import Running, convergence
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 

@@ -25,6 +25,11 @@ def first_draws(file: Path, draws: int) -> NDArray[Any]:
     return out
 
 
+def create(folder: Path, chains: int, draws: int, P: int, Q: int) -> "np.memmap[Any, np.dtype[np.float64]]":
+    """A memory-mapped C to be filled by the sampler."""
+    return np.lib.format.open_memmap(folder / "C.npy", mode="w+", dtype="<f8", shape=(chains, draws, P, Q))
+
+
 def recentred(file: Path, draws: int, mean: NDArray[np.float64], *, keep: bool) -> NDArray[Any]:
     """The first draws of each chain, shifted together so that their mean is `mean`: in the file itself, or where it is to be
     kept as it is, in a copy. They stay there: pages of the map that nobody looks at take no memory.
