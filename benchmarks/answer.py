@@ -75,10 +75,10 @@ def lasso(X: np.ndarray, Y: np.ndarray, true: np.ndarray) -> dict[str, Any]:
 
 
 def answer(case: Case, seed: int, workers: int, budget: int | None) -> dict[str, Any]:
-    from intarsia.server.results.diagnostics import entries
-    from intarsia.server.results.selection import select
+    from intarsia.server.assess.convergence import diagnose
+    from intarsia.server.assess.findings import select
     from intarsia.server.sampler.horseshoe import sample as sampler
-    from intarsia.server.sampler.horseshoe.settings import Settings, Until
+    from intarsia.server.sampler.settings import Settings, Until
 
     X, Y, C = data(case, seed)
     before = high_mb()
@@ -93,16 +93,11 @@ def answer(case: Case, seed: int, workers: int, budget: int | None) -> dict[str,
     settings = Settings(budget, seed=seed, workers=workers, backend=case.backend, until=Until(), progress=follow)
     draws = sampler.sample(X, Y, settings=settings)
     sampled = time.perf_counter() - began
-    summed = draws.summaries
-    found = entries(draws.C.reshape(*draws.C.shape[:2], -1), workers=workers) if summed is None else vars(summed)
+    found = vars(diagnose(draws, workers=workers))
     chosen = select(draws, X=X)
     seconds = time.perf_counter() - began
     true = np.flatnonzero(C.any(axis=1))
-    if summed is not None and not np.isin(true, summed.features).all():
-        lower, upper = summed.quantiles(true, [0.025, 0.975])
-    else:
-        kept = true if summed is None else np.searchsorted(summed.features, true)
-        lower, upper = np.quantile(draws.C[:, :, kept].reshape(-1, len(true), case.Q), [0.025, 0.975], axis=0)
+    lower, upper = draws.quantile([0.025, 0.975], true)
     hit = {int(p) for finding in chosen.findings for p in finding}
     false = sum(not set(map(int, finding)) & set(map(int, true)) for finding in chosen.findings)
     ess = np.minimum(found["ess_bulk"], found["ess_tail"])

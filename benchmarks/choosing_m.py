@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from intarsia.privacy.precision import interval_ratio, power
-from intarsia.server.results.selection import select
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 TARGET = Path(__file__).parent / "results" / "choosing_m.json"
 EFFECTS = (0.15, 0.25, 0.35)

@@ -16,11 +16,11 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "correlated.json"
 N, P, SIGNALS, ROWS = 1000, 300, 15, 200

@@ -87,8 +87,8 @@ def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) 
     """Milliseconds per sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
     from intarsia.server.sampler.horseshoe.chain import GibbsChain
     from intarsia.server.sampler.horseshoe.model import Model
-    from intarsia.server.sampler.horseshoe.settings import Settings
     from intarsia.server.sampler.horseshoe.sweep import prepare
+    from intarsia.server.sampler.settings import Settings
 
     never = Settings(draws=1, warmup=10**9, thin=1, seed=1)  # nothing is kept
     # What is compiled is no part of the problem's memory.

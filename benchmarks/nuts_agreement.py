@@ -13,10 +13,10 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
+from intarsia.server.assess.convergence import diagnose
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "nuts_agreement.json"
 SIZES = {(30, 5, 2): 0.5, (40, 12, 3): 0.7}  # m, P, Q: correlation of the noise

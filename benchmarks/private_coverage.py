@@ -13,12 +13,12 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "private_coverage.json"
 P, Q, SIGNALS, ROWS, SUBJECTS = 60, 3, 8, 300, 10**5

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import child
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 
 EARLY = 1.05  # R̂ above which the effective sample size is not to be believed
 
@@ -39,7 +39,7 @@ def effective(C: np.ndarray, seconds_per_draw: float) -> dict[str, Any]:
 
 def ours(rows: int, P: int, Q: int, draws: int, warmup: int) -> Iterator[dict[str, Any]]:
     from intarsia.server.sampler.horseshoe.sample import sample
-    from intarsia.server.sampler.horseshoe.settings import Settings
+    from intarsia.server.sampler.settings import Settings
 
     run = Settings(draws=8, warmup=8, chains=2, thin=1, seed=1, workers=1)
     sample(*rows_of(20, 30, Q), settings=run)  # compiles

@@ -23,7 +23,7 @@ import numpy as np  # isort: skip
 
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings, Until
+from intarsia.server.sampler.settings import Settings, Until
 
 RESULT = Path(__file__).parent / "results" / "sim2_correlated.json"
 
@@ -53,8 +53,8 @@ def make(rho: float, s: int, seed: int, n: int, P: int, Q: int, m: int) -> dict[
 def judge(job: tuple[str, int, int, dict[str, Any]]) -> dict[str, Any]:
     """Errors, intervals, selection and diagnostics of one data set's draws."""
     from intarsia.lab import metrics
-    from intarsia.server.results.diagnostics import diagnose
-    from intarsia.server.results.selection import select
+    from intarsia.server.assess.convergence import diagnose
+    from intarsia.server.assess.findings import select
 
     path, first, last, made = job
     C = np.array(np.load(path, mmap_mode="r")[first:last])

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, TextIO
 
-from intarsia.server.sampler.horseshoe.settings import Progress
+from intarsia.server.sampler.settings import Progress
 
 EVERY_SECONDS = 5.0  # seconds between plain lines
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
@@ -21,25 +20,26 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
+from intarsia.server.assess.assessment import Seen, finish
+from intarsia.server.assess.convergence import Diagnosis
+from intarsia.server.assess.effects import effects_of
+from intarsia.server.assess.findings import METHODS
+from intarsia.server.assess.not_converged import NotConvergedWarning as NotConvergedWarning
+from intarsia.server.assess.not_converged import warn_unless
+from intarsia.server.assess.stacking import FOLDS, Weighed
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
+from intarsia.server.posterior.draws import Draws, diagonal
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior, ends
 from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
-from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import judge, keep
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.not_converged import NotConvergedWarning as NotConvergedWarning
-from intarsia.server.results.not_converged import warn_unless
-from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
-from intarsia.server.results.selection import METHODS
-from intarsia.server.results.stacking import FOLDS, Weighed
-from intarsia.server.results.unshrunk import unshrunk_of
-from intarsia.server.results.verdict import Diagnosis
-from intarsia.server.sampler.horseshoe.settings import Settings, Until
+from intarsia.server.sampler.settings import Settings, Until
 from intarsia.wire.defaults import CHAINS, DRAWS, MEMORY
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.result_table import frame, from_own_units, table_columns
 from intarsia.wire.study_parts import GRAM
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         share their algebra; 2,000, 120 and 1 with many features (2,000 and more), whose sweeps cost more.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples; of a noise variance 1.05 and 100 are asked
-        (or what an `intarsia.server.sampler.horseshoe.settings.Until` says); None: `draws` draws in any case.
+        (or what an `intarsia.server.sampler.settings.Until` says); None: `draws` draws in any case.
     selection : "bfdr" or "mixture", how `selected_` is found.
     n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
     progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
@@ -166,7 +166,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         fitted = sample_adjusted(
             lambda X, Y: self._sample(X, Y, seed, degrees), data.X, data.Y, Covariates(data.Z, labels), seed, self.power
         )
-        weighed = self._weigh(fitted, seed)
+        weighed = data.weighed(self._weigh(fitted, seed))
         draws, Gamma = data.all_columns(fitted.draws, fitted.Gamma)
         draws, Gamma = data.own_units(draws, Gamma)
         intercept = data.intercept(draws, Gamma, np.random.default_rng([seed, 1]))
@@ -178,9 +178,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if Gamma is None else CovariateEffects(Gamma, labels),
         )
         self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
-        seen = (data.x.put_back(fitted.X) * data.x.scale, data.y.put_back(fitted.Y) * data.y.scale)
-        self._finish(data.rows(), seen, flat=y.ndim == 1)
-        self._keep_weighed(weighed, data)
+        X_seen, Y_seen = data.x.put_back(fitted.X) * data.x.scale, data.y.put_back(fitted.Y) * data.y.scale
+        means = (data.x.mean, data.z.mean)
+        self._finish(Seen(X_seen, Y_seen, data.rows()), weighed, flat=y.ndim == 1, means=means)
         return self
 
     def fit_sketch(self, joined: Joined) -> "ReducedRankHorseshoe":
@@ -216,8 +216,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
-        self._finish(check_rows(joined), (fitted.X, None if noisy else fitted.Y), flat=False)
-        self._keep_weighed(weighed)
+        self._finish(Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined)), weighed, flat=False)
         return self
 
     @classmethod
@@ -241,7 +240,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         sd = self.posterior_.predict(features, Z)[1] * np.sqrt(self._prediction_spread)
         return mean, sd[:, 0] if mean.ndim == 1 else sd
 
-    def predict_draws(self, X: Any, noise: bool = True, random_state: int | None = None) -> xr.DataArray:
+    def predict_draws(self, X: Any, noise: bool = True, random_state: int | None = None) -> "xr.DataArray":
         """Posterior predictive draws (chain, draw, row, response), joint over the responses."""
         check_is_fitted(self)
         features, Z = self._split(validate_data(self, X, dtype=np.float64, reset=False))
@@ -250,9 +249,9 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def interval(self, probability: float) -> tuple[Array, Array]:
         """Lower and upper ends of every coefficient's equal-tailed credible interval, shaped as `coef_`."""
         check_is_fitted(self)
-        lower, upper = self.posterior_.interval(probability)
+        lower, upper = self.posterior_.draws.quantile(ends(probability))
         shape = self.coef_.shape
-        return lower.values.T.reshape(shape), upper.values.T.reshape(shape)
+        return lower.T.reshape(shape), upper.T.reshape(shape)
 
     def covariate_interval(self, probability: float) -> tuple[Array, Array]:
         """Lower and upper ends of every covariate effect's credible interval, shaped as `covariate_coef_`."""
@@ -267,7 +266,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         `intarsia.wire.result_table.COLUMNS` says what each column holds.
         """
         check_is_fitted(self)
-        parts = effects_of(self.posterior_, self._judgement, probability)
+        parts = effects_of(self.posterior_, self._assessment, probability)
         if self._scales is not None:
             x, y, z = self._scales
             responses = dict(zip(self.posterior_.responses, y.tolist(), strict=True))
@@ -281,7 +280,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return parameters
         fine = self.diagnosis_.converged
         count = f"{int(self.selected_.sum())} of {len(self.selected_):,} features selected"
-        count += f" and {len(self.selection_.groups)} sets of interchangeable ones" if self.selection_.groups else ""
+        count += f" and {len(self.selection_.sets)} sets of interchangeable ones" if self.selection_.sets else ""
         return f"{self.diagnosis_.headline}\n{count}{'' if fine else ' (provisional: the fit has not converged)'}\n{parameters}"
 
     def _check_parameters(self) -> None:
@@ -308,7 +307,7 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
             empty = np.zeros((self.chains, self.draws or DRAWS, X.shape[1], Y.shape[1]))
-            return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), np.zeros((*empty.shape[:2], 1)))
+            return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), {"tau": np.zeros((*empty.shape[:2], 1))})
         with self._progress() as progress:
             return sample(X, Y, self._model(Y.shape[1]), replace(self._settings(seed), progress=progress), degrees=degrees)
 
@@ -317,28 +316,6 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from intarsia.server.sampler.horseshoe.sample import sample
 
         return weigh(fitted, sample, self._model(fitted.Y.shape[1]), self._settings(seed), self.folds)
-
-    def _keep_weighed(self, weighed: Weighed | None, data: Prepared | None = None) -> None:
-        """Coefficients to predict with, in the data's units, under scikit-learn's names."""
-        flat = self.coef_.ndim == 1
-        coef, effects, level = np.atleast_2d(self.coef_).T, np.atleast_2d(self.covariate_coef_).T, np.atleast_1d(self.intercept_)
-        spread = np.ones(coef.shape[1])
-        self.stacking_weight_, self.stacking_weight_independent_ = 1.0, 0.0
-        if weighed is not None:
-            if data is not None:
-                change, follow = data.mean_units(weighed.coefficients, weighed.effects)
-                told: dict[str, Any] = {name: data.y.of_all(getattr(weighed, name)) for name in ("r2", "r2_se", "alike", "rows")}
-                spread = data.y.of_all(weighed.spread, 1.0)
-                weighed = replace(weighed, coefficients=change, effects=follow, spread=spread, **told)
-                level = level - data.x.mean @ change - data.z.mean @ follow
-            coef, effects, spread = coef + weighed.coefficients, effects + weighed.effects, weighed.spread
-            self.stacking_weight_, self.stacking_weight_independent_ = weighed.weight, weighed.weight_independent
-            self.r2_loo_ = weighed.r2
-            self.loo_ = keep(self.posterior_, self._judgement.with_weights(weighed)).loo
-        self.prediction_coef_ = coef[:, 0] if flat else coef.T
-        self._prediction_effects = effects[:, 0] if flat else effects.T
-        self._prediction_intercept = float(level[0]) if flat else level
-        self._prediction_spread = spread
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""
@@ -374,26 +351,34 @@ class ReducedRankHorseshoe(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rank = None if self.rank is None else min(self.rank, Q)
         return Model(self.local, rank, self.law, self.noise, self.power, self.expected_features)
 
-    def _finish(self, rows: Rows | None, seen: tuple[Array, Array | None], flat: bool) -> None:
-        """Judge the posterior given its rows, and X and Y as the sampler saw them (Y: None under privacy noise); say what was
-        found under scikit-learn's names."""
-        (X, Y), method = seen, cast(Any, self.selection)
-        judgement = judge(self.posterior_, rows, X=X, method=method, fdr=self.fdr)
-        if Y is not None:
-            judgement = replace(judgement, unshrunk=unshrunk_of(self.posterior_, X, Y))
-        judgement = keep(self.posterior_, judgement)
-        self._judgement = judgement
-        self.diagnosis_: Diagnosis = judgement.diagnosis
-        self.selection_ = judgement.selection
-        self.selected_ = judgement.selection.selected
-        self.groups_ = judgement.selection.findings
-        self.loo_ = judgement.loo
-        self.r2_loo_ = np.zeros(len(self.posterior_.responses)) if self.loo_ is None else self.loo_.r2
-        self.noise_covariance_ = self.posterior_.noise_covariance().values
-        coef = self.posterior_.mean().values.T
-        effects = self.posterior_.covariate_summary()["mean"].T
-        level = self.posterior_.intercept().mean(axis=(0, 1))
-        self.coef_ = coef[0] if flat else coef
-        self.covariate_coef_ = effects[0] if flat else effects
+    def _finish(self, seen: Seen, weighed: Weighed | None, flat: bool, means: tuple[Array, Array] | None = None) -> None:
+        """Assess the posterior; say what was found under scikit-learn's names. `means` are those of features and covariates."""
+        posterior = self.posterior_
+        made = finish(posterior, seen, (self.selection, self.fdr), weighed)
+        self._assessment = made
+        self.diagnosis_: Diagnosis = made.diagnosis
+        self.selection_ = made.findings
+        self.selected_ = made.findings.selected
+        self.groups_ = made.findings.findings
+        self.loo_ = made.loo
+        self.r2_loo_ = weighed.r2 if weighed is not None else np.zeros(posterior.draws.Q) if made.loo is None else made.loo.r2
+        self.noise_covariance_ = posterior.draws.Sigma.mean(axis=(0, 1))
+
+        def named(values: Array) -> Any:
+            """One row per response, or that of the only one."""
+            return values[..., 0].T if flat else values.T
+
+        coef, effects = posterior.draws.mean(), posterior.covariate_summary()["mean"]
+        level, sparse = posterior.intercept().mean(axis=(0, 1)), posterior.draws.prediction_mean()
+        self.coef_, self.covariate_coef_ = named(coef), named(effects)
         self.intercept_ = float(level[0]) if flat else level
+        self.stacking_weight_, self.stacking_weight_independent_, self._prediction_spread = 1.0, 0.0, np.ones(len(level))
+        if weighed is not None:
+            sparse, effects = sparse + weighed.coefficients, effects + weighed.effects
+            if means is not None:
+                level = level - means[0] @ weighed.coefficients - means[1] @ weighed.effects
+            self.stacking_weight_, self.stacking_weight_independent_ = weighed.weight, weighed.weight_independent
+            self._prediction_spread = weighed.spread
+        self.prediction_coef_, self._prediction_effects = named(sparse), named(effects)
+        self._prediction_intercept = float(level[0]) if flat else level
         warn_unless(self.diagnosis_.converged, self.diagnosis_.verdict, stacklevel=3)

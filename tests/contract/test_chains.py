@@ -15,12 +15,12 @@ from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError, InputError
 from intarsia.progress import words
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.draws import Draws
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler.horseshoe import sample as running
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Progress, Settings, Until, looks
+from intarsia.server.sampler.settings import Progress, Settings, Until, looks
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 20))
@@ -81,7 +81,7 @@ SCRIPT = """
 import sys, numpy as np
 from intarsia.server.sampler.horseshoe.sample import sample
 d = np.load(sys.argv[1])
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 sample(d["X"], d["Y"], settings=Settings(draws=60, warmup=50, chains=2, thin=5, seed=3, workers=int(sys.argv[3]),
                                          checkpoint=sys.argv[2], checkpoint_seconds=0.0))
 """
@@ -165,7 +165,7 @@ def test_until_goes_on_until_every_coefficient_is_settled():
 
 
 def _meets(draws, n):
-    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], draws.tau[:, :n]))
+    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], {"tau": draws.tau[:, :n]}))
     return all(
         f.rhat.max() <= 1.05 and f.rhat_folded.max() <= 1.1 and min(f.ess_bulk.min(), f.ess_tail.min()) >= 60
         for f in (found, found.noise)

@@ -17,7 +17,7 @@ from intarsia.cli.accepted import is_called
 from intarsia.cli.fit import found
 from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, StudyError, of_the_system
 from intarsia.report.gather import read_cards
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.alone import alone
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.align import report, tokenise

@@ -11,15 +11,15 @@ from intarsia.server import sampler as package
 from intarsia.server.sampler.horseshoe import collapsed, conditionals, model, noise, systems
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.sampler.precompile import precompile
+from intarsia.server.sampler.settings import Settings
 
 FIT = """
 import hashlib, sys
 import numpy as np
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.horseshoe.model import Model
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((12, 30)), rng.standard_normal((12, 2))
 for local in sys.argv[1:]:

@@ -12,13 +12,13 @@ from tests.federation import FIT, frames, sites, study
 import intarsia
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import with_own
 from intarsia.wire.study import Study
 
-pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.results.not_converged.NotConvergedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.assess.not_converged.NotConvergedWarning")
 
 
 @pytest.fixture(scope="module")

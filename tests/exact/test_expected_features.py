@@ -8,8 +8,8 @@ import pytest
 from intarsia.errors import InputError
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.sampler.horseshoe.sweep import prepare
+from intarsia.server.sampler.settings import Settings
 
 
 def test_at_its_scale_the_prior_keeps_as_many_features_as_expected() -> None:

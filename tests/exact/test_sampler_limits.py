@@ -8,8 +8,8 @@ import pytest
 from intarsia.server.sampler.horseshoe.chain import start, untuned
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.sampler.horseshoe.sweep import FULL, LIGHT, Sweep, prepare, sweep
+from intarsia.server.sampler.settings import Settings
 
 RUN = Settings(draws=60, warmup=60, chains=2, thin=1, seed=1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import intarsia.server.sampler.sparse as package
-from intarsia.server.results.diagnostics import ess
+from intarsia.server.assess.diagnostics import ess
 from intarsia.server.sampler.sparse import laws, problem, state
 
 MODULES = ("state", "scan", "places", "laws", "sweep")
@@ -26,7 +26,7 @@ def copy_with(*changes: tuple[str, str, str]) -> Any:
         texts[module] = texts[module].replace(old, new)
     made: dict[str, Any] = {}
     for name in MODULES:
-        text = texts[name].replace("from numba import njit", "njit = lambda **_: lambda f: f")
+        text = texts[name].replace("from intarsia.server.sampler import compiled", "compiled = lambda f: f")
         for other in MODULES:
             text = text.replace(f"intarsia.server.sampler.sparse.{other} ", f"intarsia_copy_{other} ")
         module = types.ModuleType(f"intarsia_copy_{name}")
@@ -102,7 +102,11 @@ def looks(made: Any, st: Any) -> np.ndarray:
     ]  # fmt: skip
     if B.shape[1] > 1:
         V, S = st.V, st.Sigma
-        values += [V[0, 1] / np.sqrt(V[0, 0] * V[1, 1]), S[0, 1] / np.sqrt(S[0, 0] * S[1, 1]), np.tanh(50 * (B[:, 0] * B[:, 1]).sum())]
+        values += [
+            V[0, 1] / np.sqrt(V[0, 0] * V[1, 1]),
+            S[0, 1] / np.sqrt(S[0, 0] * S[1, 1]),
+            np.tanh(50 * (B[:, 0] * B[:, 1]).sum()),
+        ]
     return np.array(values, dtype=float)
 
 

@@ -15,7 +15,7 @@ from test_joint import wrong_tau
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.horseshoe import conditionals
 from intarsia.server.sampler.horseshoe.chain import GibbsChain
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 FAILURE = 1e-4
 

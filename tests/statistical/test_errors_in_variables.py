@@ -15,7 +15,7 @@ from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 
 def covariance(kind, P, rho=0.5):

@@ -7,7 +7,7 @@ import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 m, P, Q, c, SETS = 160, 5, 2, 2, 40

@@ -14,7 +14,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
-from intarsia.server.results.not_converged import warn_unless
+from intarsia.server.assess.not_converged import warn_unless
 from intarsia.server.study import protocol
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
@@ -50,14 +50,21 @@ class StudyResult:
         return list(self.summary["selected"])
 
     @property
+    def sets(self) -> list[dict[str, Any]]:
+        """Sets of interchangeable features, one of each of which matters: members, coverage, purity and log Bayes factor;
+        provisional unless `converged`.
+        """
+        return [dict(one) for one in self.summary["sets"]]
+
+    @property
     def groups(self) -> list[list[str]]:
-        """Sets of interchangeable features, one of each of which matters; provisional unless `converged`."""
-        return [list(group) for group in self.summary["groups"]]
+        """The members of each set."""
+        return [list(one["members"]) for one in self.sets]
 
     @property
     def n(self) -> int:
         """How many subjects the study rests on: those all sites have."""
-        return int(self.posterior.tree.attrs["n"])
+        return int(self.posterior.attrs["n"])
 
     def __repr__(self) -> str:
         """What a person wants to know first, on one screen."""
@@ -68,7 +75,7 @@ class StudyResult:
             f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
             f"{len(self.selected)} features selected" + (f": {_some(self.selected)}" if self.selected else ""),
             *(f"one of a set matters: {_some(group)}" for group in self.groups[:MOST_SHOWN]),
-            "Effects with intervals, units and local false discovery rates: .table()",
+            "Effects with intervals, units, inclusion probabilities and sign rates: .table()",
         ]
         return "\n".join(shorten(line, 160, placeholder=" …") for line in lines)
 
@@ -123,7 +130,7 @@ class StudyResult:
 
 
 def _posterior(folder: StudyFolder) -> Any:
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
 
     return Posterior.load(folder.path / "posterior.nc")
 

@@ -24,7 +24,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from intarsia.errors import InputError
     from intarsia.progress import Bar
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
     from intarsia.server.study.alone import alone
     from intarsia.server.study.check import check, sentences
     from intarsia.server.study.folder import StudyFolder

@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> None:
     with Bar() as bar:
         made = refit(folder, changes, workers=args.workers, progress=bar)
     made.posterior.save(args.out)
-    summary = made.judgement.summary(list(made.posterior.features), list(made.posterior.responses))
+    summary = made.assessment.summary(list(made.posterior.features), list(made.posterior.responses))
     told = {"posterior": str(args.out), "changed": changes, **summary, "comparison": made.words()}
     emit(args, told, [*found(summary), *made.words(), f"posterior  {args.out}; a page: intarsia report {args.out}"])

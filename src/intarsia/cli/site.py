@@ -11,7 +11,7 @@ from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
-from intarsia.wire.plain import one_line, plural
+from intarsia.wire.plain import one_line, plural, probability, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
 EPILOG = """examples (a study by files; DIR is the site's own folder):
@@ -283,11 +283,12 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
         lines.append(f"{len(responses)} responses in {beside}: variance explained, residual sd, number of features selected")
     if not rows:
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
-    for group in model.coefficients.groups:
-        elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
-        here = ", ".join(group.members[:_MEMBERS_SHOWN])
-        more = f" and {len(group.members) - _MEMBERS_SHOWN} more" if len(group.members) > _MEMBERS_SHOWN else ""
-        lines.append(f"one of a set matters, which one the data do not say: {here}{more}{elsewhere}")
+    for own in model.coefficients.sets:
+        elsewhere = f" or {own.elsewhere} at other sites" if own.elsewhere else ""
+        sure = f"(coverage {probability(own.coverage)}, purity {own.purity:.2f})"
+        lines.append(
+            f"one of a set matters, which one the data do not say {sure}: {some(own.members, _MEMBERS_SHOWN)}{elsewhere}"
+        )
     lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     return told, lines
 

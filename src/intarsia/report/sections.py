@@ -182,7 +182,7 @@ def reproduce(m: Material, command: str | None) -> Html:
     if s is not None:
         f = s.fit
         rank = "as many as responses" if f.rank is None else str(f.rank)
-        drawn = f"{m.posterior.Sigma.shape[1]:,} draws" + (" (it stops when converged)" if f.until == "converged" else "")
+        drawn = f"{m.posterior.draws.draws:,} draws" + (" (it stops when converged)" if f.until == "converged" else "")
         warmup, thin = (m.attrs.get(name, default) for name, default in (("warmup", f.warmup), ("thin", f.thin)))
         rows += [
             ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.assess.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
 from intarsia.server.covariates import Fitted
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler.horseshoe.model import Model
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]
 Run = Callable[[Array, Array, Model, Settings], Draws]
@@ -55,14 +55,13 @@ def weigh(
     short = refit_settings(settings)
 
     def again(X: Array, Y: Array) -> Refit:
-        draws = run(X, Y, model, short)
-        return Refit(draws.whole.reshape(-1, *draws.whole.shape[2:]), draws.Sigma.mean(axis=(0, 1)))
+        return Refit(run(X, Y, model, short))
 
     def independent(X: Array, Y: Array) -> Array:
-        return run(X, Y, replace(model, noise="independent"), short).mean()
+        return run(X, Y, replace(model, noise="independent"), short).prediction_mean()
 
     other = independent if model.noise == "correlated" and shares_noise(fitted.draws, len(Y)) else None
-    stacked = stack(X, Y, fitted.draws.mean(), again, other, folds, stretched)
+    stacked = stack(X, Y, fitted.draws.prediction_mean(), again, other, folds, stretched)
     if stacked is None:
         return None
     left = fitted.share_left()

@@ -20,6 +20,16 @@ def some(names: Sequence[str], shown: int = 8) -> str:
     return (", ".join(names[:shown]) or "none") + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
 
 
+def probability(value: float, draws: float = 1000) -> str:
+    """A probability with three places, told from so many draws: never as nought or one, which no number of draws can show."""
+    least = max(0.001, 1.0 / max(2.0, draws))
+    if least > 0.001:
+        least = float(f"{least:.1g}")
+    if value < least:
+        return f"< {least:g}"
+    return f"> {1 - least:g}" if value > 1 - least else f"{value:.3f}"
+
+
 def printable(text: str) -> str:
     """The text with control, escape and direction-changing characters written out (`\\x1b`), so that it moves no cursor.
 

@@ -59,7 +59,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Fit:
-    """The model, the sampler (its share of `intarsia.server.sampler.horseshoe.settings.Settings`) and the selection rule.
+    """The model, the sampler (its share of `intarsia.server.sampler.settings.Settings`) and the selection rule.
 
     Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient
     has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples (a noise variance: five times as far from one,

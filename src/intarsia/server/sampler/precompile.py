@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
-from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.settings import Settings
 
 
 def precompile() -> float:
@@ -23,7 +23,7 @@ def precompile() -> float:
         X[:, 1] += 40.0 * X[:, 0]
         Y += 9.0 * X[:, :1]
         run = sample(X, Y, Model(local=local), Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
-    entries(run.C)
+    entries(run.effects.dense())
     return time.perf_counter() - begin
 
 

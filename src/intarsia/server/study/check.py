@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
+from intarsia.server.assess.assessment import kept
+from intarsia.server.assess.replication import k_fold, split_half
+from intarsia.server.assess.rows import Rows
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.pseudo_rows import check_rows
-from intarsia.server.results.judgement import kept
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.fold_checks import check_folds, replicate
 from intarsia.server.study.folder import CHECKS, StudyFolder, write_atomic
@@ -35,8 +35,8 @@ def check(
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     study, joined = folder.study, folder.joined()
     posterior = Posterior.load(target)
-    judgement = kept(posterior)
-    if judgement is None:
+    assessment = kept(posterior)
+    if assessment is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
     settings = replace(on_own_backend(folder, settings_of(study)), workers=workers, progress=progress)
     found = read(folder)
@@ -47,7 +47,7 @@ def check(
                 "folds": folds, "elpd": float(parts.elpd.sum()), "r2": parts.r2.tolist(), "r2_se": parts.r2_se.tolist(),
             }  # fmt: skip
         if halves:
-            found["replication"] = replicate(folder, settings, posterior, judgement.selection.findings).to_dict(
+            found["replication"] = replicate(folder, settings, posterior, assessment.findings.findings).to_dict(
                 posterior.features
             )
         return _kept(folder, found)
@@ -72,7 +72,7 @@ def check(
             "folds": folds, "elpd": result.total, "r2": result.r2.tolist(), "r2_se": result.r2_se.tolist(),
         }  # fmt: skip
     if halves:
-        replication = split_half(refit, rows, posterior, judgement.selection.findings, study.fit.seed)
+        replication = split_half(refit, rows, posterior, assessment.findings.findings, study.fit.seed)
         found["replication"] = replication.to_dict(posterior.features)
     return _kept(folder, found)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import StudyError
-from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import judge, kept
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.assessment import assess, kept
+from intarsia.server.assess.effects import effects_of
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.wire.changes import Changes, compare
 from intarsia.wire.result_table import table_columns, table_rows
@@ -23,7 +23,7 @@ def results(folder: StudyFolder) -> list[dict[str, Any]]:
     if not path.is_file() or not (folder.path / "fit.json").is_file():
         raise StudyError(f"{folder.path} is not fitted yet: there is nothing to compare.")
     posterior = Posterior.load(path)
-    found = effects_of(posterior, kept(posterior) or judge(posterior), folder.study.deliver.interval, folder.study.kinds)
+    found = effects_of(posterior, kept(posterior) or assess(posterior), folder.study.deliver.interval, folder.study.kinds)
     return table_rows(table_columns(found))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from intarsia.errors import FederationError, InputError
-from intarsia.server.sampler.horseshoe.settings import Settings, check_backend
+from intarsia.server.sampler.settings import Settings, check_backend
 from intarsia.server.study.folder import CHECKS, StudyFolder
 
 FILE = "own_settings.json"  # what was asked for here, in the place of study.toml's

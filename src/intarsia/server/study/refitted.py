@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
-from intarsia.server.results.criticism import Comparison, compare
-from intarsia.server.results.judgement import Judgement, kept
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.assessment import Assessment, kept
+from intarsia.server.assess.criticism import Comparison, compare
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import on_own_backend
@@ -24,7 +24,7 @@ class Refitted:
     """The new fit, what is to be thought of it, and how it compares with the study's own (None where rows cannot be left out)."""
 
     posterior: Posterior
-    judgement: Judgement
+    assessment: Assessment
     comparison: Comparison | None
     before: frozenset[str]  # features that the study's own fit selected
     after: frozenset[str]
@@ -64,13 +64,13 @@ def refit(
     content = folder.study.to_dict()
     plan = Study.from_dict(content | {"fit": content.get("fit", {}) | dict(changes)})
     settings = replace(on_own_backend(folder, settings_of(plan)), workers=workers, progress=progress)
-    posterior, judgement = sample(plan, folder.joined(), settings)
-    both = judgement.loo is not None and before.loo is not None
+    posterior, assessment = sample(plan, folder.joined(), settings)
+    both = assessment.loo is not None and before.loo is not None
     return Refitted(
-        posterior, judgement, compare(judgement.loo, before.loo) if both else None,  # type: ignore[arg-type]
-        _selected(own, before), _selected(posterior, judgement),
+        posterior, assessment, compare(assessment.loo, before.loo) if both else None,  # type: ignore[arg-type]
+        _selected(own, before), _selected(posterior, assessment),
     )  # fmt: skip
 
 
-def _selected(posterior: Posterior, judgement: Judgement) -> frozenset[str]:
-    return frozenset(posterior.features[p] for p in np.flatnonzero(judgement.selection.selected))
+def _selected(posterior: Posterior, assessment: Assessment) -> frozenset[str]:
+    return frozenset(posterior.features[p] for p in np.flatnonzero(assessment.findings.selected))

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.horseshoe import noise
 from intarsia.server.sampler.horseshoe.missing import Missing
-from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.sampler.horseshoe.sweep import Accepted, Problem, State, Sweep, Tuning, shrinkage, sweep
 from intarsia.server.sampler.horseshoe.systems import System
+from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[Any]
 
 SITES, STEPS = 0.4, 0.44  # acceptance rates that single-site proposals, and proposals of one number at a time, are tuned to
 LEAST = 1e-3  # added to the variance of a feature's strength, so that every feature has its chance
+WATCHED = 200  # entries of C that feed the live R̂
 DUE = 20  # sweeps after which the weights of borderline features are renewed
 
 
@@ -42,6 +43,16 @@ class Chain:
     def _draw(self) -> tuple[Array, Array, Array, Array | float]:
         """The present C, Sigma, tau and shrinkage factors."""
         raise NotImplementedError
+
+    device = "cpu"
+
+    def watched(self) -> Array:
+        """(1, draw, number): some entries of C and the log noise levels."""
+        kept = self.kept
+        flat = self.C.reshape(len(self.C), -1)[:kept]
+        some = flat[:, np.unique(np.linspace(0, self.C[0].size - 1, min(WATCHED, self.C[0].size)).astype(int))]
+        with np.errstate(all="ignore"):
+            return np.concatenate([some, np.log(np.diagonal(self.Sigma[:kept], axis1=1, axis2=2))], axis=1)[None]
 
     @property
     def kept(self) -> int:

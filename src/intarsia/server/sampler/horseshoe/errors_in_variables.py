@@ -30,8 +30,8 @@ from intarsia.server.sampler.horseshoe.chain import Chain
 from intarsia.server.sampler.horseshoe.conditionals import Given
 from intarsia.server.sampler.horseshoe.model import Law, Model, global_scale, local_law
 from intarsia.server.sampler.horseshoe.noise import NoisePrior
-from intarsia.server.sampler.horseshoe.settings import Settings
 from intarsia.server.sampler.horseshoe.sweep import scale_numbers, uniform
+from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]
 MOST_FACTORS = 10

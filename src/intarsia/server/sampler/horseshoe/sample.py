@@ -1,48 +1,31 @@
-"""Draws from the posterior given sketches: chains run by threads, to a budget or to a target, with checkpoints.
+"""Draws from the posterior under the paper's prior."""
 
-A checkpoint is a folder with one file per chain, `chain-k.npz`, written whole or not at all: everything a continuation needs, the
-generator's state included, and a digest of what was asked. A continued chain gives the same bits as one that was never stopped.
-"""
-
-import contextlib
-import hashlib
-import json
-import math
-import os
-import platform
-import signal
-import threading
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-import intarsia
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import rhat_from_moments
-from intarsia.server.results.draws import Draws
+from intarsia.server.assess.diagnostics import entries
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler.horseshoe import errors_in_variables as noisy
 from intarsia.server.sampler.horseshoe.chain import Chain, GibbsChain
 from intarsia.server.sampler.horseshoe.errors_in_variables import LatentChain, PrivacyNoise
 from intarsia.server.sampler.horseshoe.missing import Missing
 from intarsia.server.sampler.horseshoe.model import Model
-from intarsia.server.sampler.horseshoe.settings import Progress, Settings, Standing, check_backend, looks, standing
 from intarsia.server.sampler.horseshoe.sweep import check, prepare
+from intarsia.server.sampler.run import Runner, asked_of
+from intarsia.server.sampler.settings import Length, Settings, Standing, Until
+from intarsia.wire import defaults
+from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
 Array = NDArray[Any]
 
-SLICE = 0.1  # seconds of sweeps after which a chain looks whether it is to stop
-REPORT = 0.5  # seconds between two reports
-SAVING = 30  # times as long as writing a checkpoint took passes before the next one
-WATCHED = 200  # entries of C that feed the live R̂
-EXPECTED = 700  # draws per chain after which most runs have met the default target, as said before the first look
+WITNESSES = 1_000, 5_000  # entries of C that are looked at before all are: most looks end with the first
+USUAL = 700  # draws per chain after which most runs have met the default target
 
 
 def sample(
@@ -76,10 +59,10 @@ def sample(
             "noise levels can drift to zero. Use noise='correlated'.",
             stacklevel=2,
         )
-    filled = settings.filled(problem.costly, 8 * X.shape[1] * Y.shape[1])
-    asked = _asked("horseshoe", model, filled, (X, Y), degrees)
+    filled = _filled(settings, problem.costly, 8 * X.shape[1] * Y.shape[1])
+    asked = asked_of("horseshoe", asdict(model), filled, (X, Y), degrees=degrees)
     chains = [GibbsChain(problem, filled, k, missing) for k in range(filled.chains)]
-    return _draws(chains, Runner(chains, filled, asked).run(), asked, problem.rows)
+    return _draws(chains, _run(chains, filled, asked), problem.rows)
 
 
 def sample_noisy(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None, settings: Settings | None = None) -> Draws:
@@ -91,231 +74,84 @@ def sample_noisy(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None
     check_backend(settings.backend)
     s = noisy.setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)
     seen = noisy.check_signal(s.Z, s.d, noise.n)
-    filled = settings.filled(per_draw=8 * s.Z.shape[1] * s.Y.shape[1])
-    asked = _asked("noisy", model, filled, (s.Z, s.Y, s.d), None)
+    filled = _filled(settings, False, 8 * s.Z.shape[1] * s.Y.shape[1])
+    asked = asked_of("noisy", asdict(model), filled, (s.Z, s.Y, s.d))
     chains = [LatentChain(s, filled, k) for k in range(filled.chains)]
-    found = _draws(chains, Runner(chains, filled, asked).run(), asked, float(len(s.Z)))
+    found = _draws(chains, _run(chains, filled, asked), float(len(s.Z)))
     dy = np.zeros(s.Y.shape[1]) if noise.responses is None else np.square(np.asarray(noise.responses, float)) / noise.n
     found.Sigma, found.shrinkage = noisy.without(found.Sigma, dy), None
     found.info |= {"errors_in_variables": True, "noise_ratio": seen.ratio, "noise_variance": seen.noise}
     return found
 
 
-def _asked(kind: str, model: Model, settings: Settings, arrays: Sequence[Array], degrees: int | None) -> dict[str, Any]:
-    """What decides which draws are made; a folder holds one run of it."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    numbers = {name: int(getattr(settings, name)) for name in ("warmup", "thin", "chains", "seed")}
-    shape = [list(array.shape) for array in arrays]
-    return {
-        "kind": kind, "model": asdict(model), **numbers, "mixing": settings.mixing, "degrees": degrees, "shape": shape,
-        "digest": digest.hexdigest(),
-    }  # fmt: skip
-
-
-def _draws(chains: Sequence[Chain], run: "Runner", asked: dict[str, Any], rows: float) -> Draws:
+def _draws(chains: Sequence[Chain], run: Runner, rows: float) -> Draws:
     """What a finished run hands back."""
-    made, sweeps = run.made, asked["warmup"] + run.made * asked["thin"]
-    info = {
-        **{name: asked[name] for name in ("model", "warmup", "thin", "seed", "mixing")},
-        "backend": "numpy",
-        "device": "cpu",
-        "seconds": max(run.wall, *run.seconds),  # of a run that was gone on with, what its chains took before counts too
-        "chain_seconds": run.seconds,
-        "ms_per_sweep": [1e3 * seconds / max(1, chain.sweeps) for seconds, chain in zip(run.seconds, chains, strict=True)],
-        "sweeps": sweeps,
-        "m": int(rows),
-        "expected_features": asked["model"]["expected_features"],
-        "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
-    }
-    C, Sigma, tau = (np.stack([getattr(chain, name)[:made] for chain in chains]) for name in ("C", "Sigma", "tau"))
-    kappa = np.mean([chain.kappa[:made].mean(axis=0) for chain in chains], axis=0)
-    return Draws(C, Sigma, tau, kappa, info)
+    C, Sigma, tau = (np.stack([getattr(chain, name)[: run.made] for chain in chains]) for name in ("C", "Sigma", "tau"))
+    kappa = np.mean([chain.kappa[: run.made].mean(axis=0) for chain in chains], axis=0)
+    return Draws(C, Sigma, {"tau": tau}, kappa, run.info(rows))
 
 
-class Runner:
-    """Runs chains to the end of their budget, or to the first look at which the target is met."""
+def _run(chains: Sequence[Chain], settings: Settings, asked: dict[str, Any]) -> Runner:
+    def standing_after(draws: int) -> Standing:
+        C, Sigma = (np.stack([getattr(chain, name)[:draws] for chain in chains]) for name in ("C", "Sigma"))
+        assert settings.until is not None
+        return standing(C, Sigma, settings.until)
 
-    def __init__(self, chains: Sequence[Chain], settings: Settings, asked: dict[str, Any]) -> None:
-        self.chains, self.settings, self.asked = chains, settings, json.dumps(asked, sort_keys=True)
-        self.folder = None if settings.checkpoint is None else Path(settings.checkpoint)
-        self.warmup, self.thin = asked["warmup"], asked["thin"]
-        self.made, self.wall, self.seconds = 0, 0.0, [0.0] * len(chains)
-        self.standing: Standing | None = None
-        self._stop = threading.Event()
-        # Of each chain: when its checkpoint was written last, how long that took, and after how many sweeps.
-        self._saved, self._writing, self._at = [time.perf_counter()] * len(chains), [0.0] * len(chains), [0] * len(chains)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = min(len(chains), settings.workers or cores)
-
-    def run(self) -> "Runner":
-        began, until, budget = time.perf_counter(), self.settings.until, self.settings.draws
-        assert budget is not None
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._load()
-        total = self.warmup + budget * self.thin
-        self._tell(total)
-        with threadpool_limits(1), _stopping(self._stop) as stopped, ThreadPoolExecutor(self.workers) as pool:
-            for draws in looks(budget, until):
-                self._advance(pool, draws, total)
-                if self._stop.is_set():
-                    break
-                if until is not None and draws < budget:
-                    C, Sigma = (np.stack([getattr(chain, name)[:draws] for chain in self.chains]) for name in ("C", "Sigma"))
-                    self.standing = standing(C, Sigma, until)
-                    if self.standing.meets(until):
-                        break
-            for k in range(len(self.chains)):
-                self._save(k)
-        if stopped:
-            if self.folder is not None:
-                raise KeyboardInterrupt(f"Stopped; what was sampled is kept in {self.folder}. The same call goes on from there.")
-            raise KeyboardInterrupt
-        self.made, self.wall = draws, time.perf_counter() - began
-        self._tell(self.warmup + draws * self.thin, final=True)
-        return self
-
-    def _advance(self, pool: ThreadPoolExecutor, draws: int, total: int) -> None:
-        """All chains to so many draws; their errors end all."""
-        end = self.warmup + draws * self.thin
-        waiting = {pool.submit(self._go, k, end) for k in range(len(self.chains))}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, REPORT, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                self._tell(total)
-        except BaseException:
-            self._stop.set()
-            raise
-
-    def _go(self, k: int, end: int) -> None:
-        chain, number = self.chains[k], 1
-        while chain.sweeps < end and not self._stop.is_set():
-            began = time.perf_counter()
-            chain.advance(min(number, end - chain.sweeps))
-            took = time.perf_counter() - began
-            self.seconds[k] += took
-            number = max(1, int(number * min(2.0, SLICE / max(took, 1e-6))))
-            if time.perf_counter() - self._saved[k] > max(self.settings.checkpoint_seconds, SAVING * self._writing[k]):
-                self._save(k)
-
-    def _save(self, k: int) -> None:
-        """Write the chain's file whole or not at all."""
-        chain = self.chains[k]
-        if self.folder is None or chain.sweeps == self._at[k]:
-            return
-        began, file = time.perf_counter(), self.folder / f"chain-{k}.npz"
-        part = file.with_suffix(".part")
-        try:
-            with open(part, "wb") as out:
-                np.savez(out, asked=np.array(self.asked), seconds=np.array(self.seconds[k]), **chain.arrays())
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(part, file)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise InputError(
-                f"The checkpoint of chain {k + 1} cannot be written to {self.folder}: {error.strerror or error}. Free some space "
-                "or name another folder, and give the same command again: what was written before is kept."
-            ) from error
-        self._saved[k] = time.perf_counter()
-        self._writing[k], self._at[k] = self._saved[k] - began, chain.sweeps
-
-    def _load(self) -> None:
-        assert self.folder is not None
-        for k, chain in enumerate(self.chains):
-            file = self.folder / f"chain-{k}.npz"
-            if not file.exists():
-                continue
-            with np.load(file, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            found, asked = json.loads(str(arrays["asked"])), json.loads(self.asked)
-            if found != asked:
-                changed = ", ".join(sorted(name for name in asked if found.get(name) != asked[name]))
-                raise InputError(
-                    f"The checkpoint holds another run ({changed} differ). Use another folder, or remove it to start anew."
-                )
-            chain.restore(arrays)
-            self.seconds[k], self._at[k] = float(arrays["seconds"]), chain.sweeps
-
-    def _tell(self, total: int, final: bool = False) -> None:
-        """Report to the callback, and to the monitor by files beside the checkpoint."""
-        if self.settings.progress is None and self.folder is None:
-            return
-        sweeps, until = [chain.sweeps for chain in self.chains], self.settings.until
-        seen = [_watched(chain) for chain in self.chains]
-        whole = likely = total
-        if until is not None and not final:
-            if self.standing is None:
-                likely = min(total, self.warmup + EXPECTED * self.thin)
-            else:  # no more than the target asks for, as far as one can tell
-                enough = math.ceil(self.standing.draws * self.standing.factor(until))
-                total = likely = max(min(total, self.warmup + enough * self.thin), *sweeps)
-        if self.folder is not None:
-            for k, (count, mean, square) in enumerate(seen):
-                told = {
-                    "chain": k, "sweeps": sweeps[k], "total": total, "warmup": self.warmup, "kept": count,
-                    "seconds": self.seconds[k], "mean": mean.tolist(), "square": square.tolist(),
-                }  # fmt: skip
-                part = self.folder / f"progress-{k}.part"
-                part.write_text(json.dumps(told), encoding="utf-8")
-                os.replace(part, self.folder / f"progress-{k}.json")
-        if self.settings.progress is None:
-            return
-        swept = [seconds / n for seconds, n in zip(self.seconds, sweeps, strict=True) if n >= 10]
-        per_sweep = float(np.median(swept)) / self.workers if swept else math.nan
-        left, at_most = (per_sweep * sum(max(0, end - n) for n in sweeps) for end in (likely, whole))
-        self.settings.progress(Progress(
-            [min(n, total) for n in sweeps], total, self.warmup, max(self.seconds), left, _rhat(seen),
-            standing=self.standing, until=until, at_most=at_most,
-        ))  # fmt: skip
+    return Runner(chains, settings, asked, standing_after).run()
 
 
-def _watched(chain: Chain) -> tuple[int, Array, Array]:
-    """Of some entries of C and the log noise levels: how many draws, their mean and sum of squared deviations."""
-    kept = chain.kept
-    flat = chain.C.reshape(len(chain.C), -1)[:kept]
-    some = flat[:, np.unique(np.linspace(0, chain.C[0].size - 1, min(WATCHED, chain.C[0].size)).astype(int))]
-    with np.errstate(all="ignore"):
-        x = np.concatenate([some, np.log(np.diagonal(chain.Sigma[:kept], axis1=1, axis2=2))], axis=1)
-    mean = x.mean(axis=0) if kept else np.zeros(x.shape[1])
-    return kept, mean, np.square(x - mean).sum(axis=0)
-
-
-def _rhat(seen: Sequence[tuple[int, Array, Array]]) -> float:
-    """Largest R̂ over the watched entries."""
-    started = [one for one in seen if one[0] >= 10]
-    if len(started) < 2:
-        return math.nan
-    found = rhat_from_moments(*(np.array(values, dtype=float) for values in zip(*started, strict=True)))
-    return float(np.nanmax(found)) if np.isfinite(found).any() else math.nan
-
-
-@contextlib.contextmanager
-def _stopping(stop: threading.Event) -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM asks the chains to end at their next sweeps; the numbers of the signals that came. A second one is left
-    to whoever was there before.
+def _filled(settings: Settings, costly: bool, per_draw: int) -> Settings:
+    """Settings with a length. `per_draw` are the bytes of one draw of C; where sweeps are `costly` the budget is no larger than
+    what may be kept.
     """
-    got: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield got
-        return
-    before: dict[signal.Signals, Any] = {}
+    check_backend(settings.backend)
+    draws, warmup, thin = defaults.DRAWS, defaults.WARMUP, defaults.THIN
+    if costly:
+        warmup, thin = defaults.SHARED_WARMUP, defaults.SHARED_THIN
+        if settings.until is not None:
+            room = settings.memory // max(1, settings.chains * per_draw)
+            draws = max(draws, min(defaults.SHARED_DRAWS, room))
+    found = settings.filled(Length(draws, warmup, thin, USUAL))
+    assert found.draws is not None
+    size = found.chains * found.draws * per_draw
+    if size > found.memory:
+        fit = max(4, found.memory // (found.chains * per_draw))
+        raise InputError(
+            f"The draws of all coefficients would take {size / 1e9:,.1f} GB, memory allows {found.memory / 1e9:,.1f} GB. Ask "
+            f"for {fit:,} draws or fewer, allow more memory, or use the sparse prior."
+        )
+    return found
 
-    def handler(number: int, frame: Any) -> None:
-        del frame
-        got.append(number)
-        stop.set()
-        for s, old in before.items():
-            signal.signal(s, old)
 
-    for s in (signal.SIGINT, signal.SIGTERM):
-        before[s] = signal.signal(s, handler)
-    try:
-        yield got
-    finally:
-        for s, old in before.items():
-            signal.signal(s, old)
+def check_backend(name: str) -> None:
+    """Refuse what the chains of this prior cannot run on."""
+    if name != "numpy":
+        raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
+
+
+def standing(C: Array, Sigma: Array, until: Until) -> Standing:
+    """Where a run stands after its draws of C (chain, draw, P, Q) and Sigma; more entries are looked at where the first ones meet
+    the target, in the end all.
+    """
+    draws = C.shape[1]
+    noise = _worst(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
+    # In units of the coefficients' limits.
+    share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
+    found = Standing(draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
+    flat = C.reshape(*C.shape[:2], -1)
+    number = flat.shape[2]
+    for size in sorted({min(size, number) for size in (*WITNESSES, number)}):
+        some = flat if size == number else flat[:, :, np.linspace(0, number - 1, size).astype(int)]
+        found = found.beside(_worst(draws, entries(some, workers=2)))
+        if not found.meets(until):
+            break
+    return found
+
+
+def _worst(draws: int, found: dict[str, Any]) -> Standing:
+    """The worst of the diagnosed entries; those that never moved do not count, one that is not finite meets nothing."""
+    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
+    if np.isnan(ess).any():
+        return Standing(draws, np.inf, np.inf, 0.0)
+    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
+    return Standing(draws, float(rhat), float(folded), float(ess.min()))

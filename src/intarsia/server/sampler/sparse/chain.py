@@ -38,7 +38,9 @@ class Draw(NamedTuple):
 
 
 class SparseChain:
-    """Chain number `k` of a run with this seed."""
+    """Chain number `k` of a run with this seed (a `run.Chain`)."""
+
+    device = "cpu"
 
     def __init__(self, problem: Problem, k: int, seed: int, warmup: int, *, thin: int = 1, rank: int = 0) -> None:
         self.problem, self.k, self.warmup, self.thin, self.sweeps = problem, k, warmup, thin, 0
@@ -51,7 +53,7 @@ class SparseChain:
         self._trace = Trace(np.zeros(P, np.float32), np.zeros(L, np.int32), wide, wide.copy(), np.zeros(1, np.int64))
         self.draws: list[Draw] = []
         self.pip = np.zeros(P)  # sum over kept draws
-        self.pull = np.zeros_like(problem.Y)  # sum over kept draws of w (I + w K)⁻¹ (Y − XB): what the background's mean is made of
+        self.pull = np.zeros_like(problem.Y)  # sum of w (I + w K)⁻¹ (Y − XB): the background's mean is made of it
 
     @property
     def kept(self) -> int:
@@ -89,9 +91,9 @@ class SparseChain:
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
 
     def watched(self) -> Array:
-        """(draw, 1 + Q): the number of features that are in and the log noise levels, for a live R̂."""
-        rows = [np.concatenate([d.scalars[:1], np.log(np.diagonal(d.Sigma))]) for d in self.draws]
-        return np.array(rows) if rows else np.zeros((0, 1 + self.problem.Y.shape[1]))
+        """(1, draw, 1 + Q): the number of features that are in and the log noise levels, for a live R̂."""
+        rows = [np.concatenate([d.scalars[:1], np.log(np.diagonal(d.Sigma))]) for d in self.draws[: self.kept]]
+        return np.array(rows).reshape(1, len(rows), 1 + self.problem.Y.shape[1])
 
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""

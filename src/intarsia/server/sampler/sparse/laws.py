@@ -10,9 +10,9 @@ V   inverse Wishart(2Q + 10, (Q + 9) s I) around a multiple s of I, s ~ Gamma(1,
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.scan import Coordinates, condition, pick
 from intarsia.server.sampler.sparse.state import PI, RATIO, SPREAD, Problem, State
 
@@ -24,7 +24,7 @@ EVERYWHERE, MOSTLY = 0.3, 20.0
 MOST_TOGETHER = 400  # effects, where features have different patterns, that are drawn in one go
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def inverse_wishart(rng: Any, degrees: float, scatter: Array) -> Array:
     """By Bartlett's factor of the Wishart matrix it is the inverse of."""
     Q = len(scatter)
@@ -38,7 +38,7 @@ def inverse_wishart(rng: Any, degrees: float, scatter: Array) -> Array:
     return half @ half.T
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_noise(rng: Any, problem: Problem, state: State, raw: Array) -> None:
     """The background's ratio w given the residual rows, with Σ integrated out, then Σ given w."""
     m, Q = raw.shape
@@ -62,7 +62,7 @@ def draw_noise(rng: Any, problem: Problem, state: State, raw: Array) -> None:
         state.Sigma[:] = inverse_wishart(rng, Q + NOISE_DEGREES + problem.rows, scatters[g])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def completed(rng: Any, state: State) -> Array:
     """Effects (count, Q) with what the slab would have put where a feature does not act, given where it does."""
     k, Q = state.count[0], state.rho.size
@@ -92,7 +92,7 @@ def completed(rng: Any, state: State) -> Array:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_slab(rng: Any, state: State) -> None:
     """V and its scale given the effects, completed to all responses."""
     k, Q = state.count[0], state.rho.size
@@ -106,7 +106,7 @@ def draw_slab(rng: Any, state: State) -> None:
     state.scalars[SPREAD] = rng.standard_gamma(1.0 + 0.5 * degrees * Q) / rate
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_loadings(rng: Any, state: State, effects: Array) -> None:
     """V = ΛΛᵀ + ψI by its factors: Λ_qr ~ N(0, .1/R), ψ ~ inverse gamma(2, .02)."""
     k, Q = effects.shape
@@ -132,7 +132,7 @@ def draw_loadings(rng: Any, state: State, effects: Array) -> None:
     state.V[:] = state.loadings @ np.ascontiguousarray(state.loadings.T) + psi * np.eye(Q)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_shares(rng: Any, problem: Problem, state: State) -> None:
     """π, and how often features act on each response."""
     k, Q = state.count[0], state.rho.size
@@ -153,7 +153,7 @@ def draw_shares(rng: Any, problem: Problem, state: State) -> None:
         state.rho[q] = min(max(rng.beta(a + on, 1.0 + tries - on), 1e-6), 1 - 1e-6)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def columns_of(problem: Problem, state: State, slots: Any) -> Array:
     """The features in some slots as columns (m, n)."""
     m = problem.X.shape[1]
@@ -164,7 +164,7 @@ def columns_of(problem: Problem, state: State, slots: Any) -> Array:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_effects(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
     """The effects of the features that are in, together, given where they act; R is kept current.
 
@@ -183,7 +183,7 @@ def draw_effects(rng: Any, problem: Problem, state: State, at: Coordinates, R: A
         draw_somewhere(rng, problem, state, at, R, weight, np.flatnonzero(~everywhere))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_everywhere(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, slots: Any) -> None:
     """Of features that act on all responses."""
     n, Q = slots.size, R.shape[1]
@@ -204,7 +204,7 @@ def draw_everywhere(rng: Any, problem: Problem, state: State, at: Coordinates, R
         state.effect[slots[j]] = raw[j]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_somewhere(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, slots: Any) -> None:
     """Of features that act on some responses."""
     n, Q = slots.size, R.shape[1]

@@ -1,16 +1,16 @@
 """Where does this effect sit: a feature that is in is taken out, and its pattern is placed anew among all that are out.
 
-The pattern (on which responses it acts) stays, its effects are integrated out; a place has the log Bayes factor of `scan` for that
-pattern. The place is drawn from these, normalised, and the effects given the place. Exact, and what makes copies and close
-neighbours take turns.
+The pattern (on which responses it acts) stays, its effects are integrated out. A place has the log Bayes factor that `scan` has
+for that pattern. The place is drawn from these, normalised, and the effects given the place. Exact, and what makes copies and
+close neighbours take turns.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, put, take_out
 from intarsia.server.sampler.sparse.state import Problem, State
 
@@ -26,7 +26,7 @@ class Axes(NamedTuple):
     to_effect: Array  # (k, Q)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pattern_axes(acts: Any, at: Coordinates) -> Axes:
     """Axes of the effects on some responses, given scores in the coordinates `at`."""
     Q = at.v.size
@@ -49,7 +49,7 @@ def pattern_axes(acts: Any, at: Coordinates) -> Axes:
     return Axes(of_score, v, to_effect)
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled
 def log_factors(pulls: Any, x: Any, axes: Axes, out: Array) -> None:
     """Log Bayes factor of the pattern at every feature, given the pulls (P, k) of its score along the axes."""
     for p in range(pulls.shape[0]):
@@ -64,7 +64,7 @@ def log_factors(pulls: Any, x: Any, axes: Axes, out: Array) -> None:
         out[p] = 0.5 * (fit - volume - np.log(product))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, g: int, moves: int) -> int:
     """Place some of the effects anew, R kept current; returns how many went elsewhere."""
     P, m = problem.X.shape
@@ -127,7 +127,7 @@ def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, w
     return moved
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_log(rng: Any, logs: Array) -> int:
     """Which feature, with log chances `logs`."""
     top = logs.max()

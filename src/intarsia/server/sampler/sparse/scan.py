@@ -17,9 +17,9 @@ The order of the features never depends on the state.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.state import PI, WORTH_LISTING, Problem, State, Trace
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Coordinates(NamedTuple):
     log_odds: Array  # (Q,): log ρ_q / (1 − ρ_q)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def coordinates(problem: Problem, state: State) -> Coordinates:
     """Those of the present Σ, V, π and ρ."""
     Omega = np.linalg.inv(state.Sigma) * problem.power
@@ -52,7 +52,7 @@ def coordinates(problem: Problem, state: State) -> Coordinates:
     return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_in + nowhere + odds, odds)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def common_axes(L: Array, V: Array) -> tuple[Array, Array, Array]:
     """T, T⁻¹ and v with L Lᵀ = T Tᵀ and V⁻¹ = T diag(v) Tᵀ."""
     inverse = np.linalg.inv(L)
@@ -62,7 +62,7 @@ def common_axes(L: Array, V: Array) -> tuple[Array, Array, Array]:
     return L @ E, np.ascontiguousarray(E.T) @ inverse, np.maximum(v, 1e-12)
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled
 def pattern_chances(h: Array, u: Array, x: float, at: Coordinates, out: Array) -> float:
     """Relative chances of out, on all responses, and on each response alone, into `out` (Q + 2); returns P(in)."""
     Q = h.size
@@ -94,7 +94,7 @@ def pattern_chances(h: Array, u: Array, x: float, at: Coordinates, out: Array) -
     return inside / (out[0] + inside)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pick(chances: Array, uniform: float) -> int:
     """Which of some outcomes with these relative chances, by one uniform number."""
     left = uniform * chances.sum()
@@ -105,7 +105,7 @@ def pick(chances: Array, uniform: float) -> int:
     return int(np.argmax(chances))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_effect(rng: Any, choice: int, h: Array, u: Array, x: float, at: Coordinates, effect: Array, acts: Any) -> None:
     """The effect of a feature on all responses (choice 0) or on response choice − 1 alone."""
     Q = h.size
@@ -123,7 +123,7 @@ def draw_effect(rng: Any, choice: int, h: Array, u: Array, x: float, at: Coordin
     effect[q] = u[q] / precision + rng.standard_normal() / np.sqrt(precision)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_entries(rng: Any, u: Array, x: float, at: Coordinates, effect: Array, acts: Any, surely: Array) -> None:
     """Each response's spike and effect given the feature's others; one response at least stays.
 
@@ -159,13 +159,13 @@ def draw_entries(rng: Any, u: Array, x: float, at: Coordinates, effect: Array, a
             condition(given, q)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def logistic(odds: float) -> float:
     """The probability with these log odds."""
     return 1.0 / (1.0 + np.exp(-odds)) if odds > -700 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def condition(M: Array, k: int) -> None:
     """Sweep a covariance on variable k. Then M[i, k] is the regression of i on k given those swept, M[i, i] what is left."""
     pivot = M[k, k]
@@ -183,7 +183,7 @@ def condition(M: Array, k: int) -> None:
     M[k, k] = -1.0 / pivot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def release(M: Array, k: int) -> None:
     """Undo `condition`."""
     pivot = -1.0 / M[k, k]
@@ -201,7 +201,7 @@ def release(M: Array, k: int) -> None:
     M[k, k] = pivot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def put(state: State, p: int, acts: Any, effect: Array) -> None:
     """Feature p comes in, or changes where it is."""
     k = state.slot[p]
@@ -214,7 +214,7 @@ def put(state: State, p: int, acts: Any, effect: Array) -> None:
     state.effect[k] = effect
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take_out(state: State, p: int) -> None:
     """Feature p goes out; the last slot takes its place."""
     k, last = state.slot[p], state.count[0] - 1
@@ -227,7 +227,7 @@ def take_out(state: State, p: int) -> None:
     state.count[0] = last
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def into(M: Array, row: Array, out: Array) -> None:
     """out = row M."""
     for q in range(out.size):
@@ -236,7 +236,7 @@ def into(M: Array, row: Array, out: Array) -> None:
             out[q] += row[r] * M[r, q]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, g: int, trace: Trace) -> None:
     """One systematic pass over all features. R (m, Q) is the residual in the coordinates `at` and is kept current; `g` is the
     place of the background's ratio in its grid. `trace` is filled.
@@ -305,13 +305,13 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
                         scores[p + 1 - first + j, q] -= along[j] * step[q]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def block_size(P: int, Q: int, count: int) -> int:
     """Features per block: few where many are in, each of which costs a product with the rest of its block."""
     return int(min(P, max(64, min(2048, 2 * P * Q // max(1, count)))))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def expect(out: Array, h: Array, u: Array, x: float, at: Coordinates, chances: Array, effect: Array, other: bool) -> None:
     """The mean of a feature's effect given the rest; of another pattern, which has no closed form, the effect itself."""
     if other:
@@ -326,7 +326,7 @@ def expect(out: Array, h: Array, u: Array, x: float, at: Coordinates, chances: A
         out[q] = (chances[1] * mean + chances[2 + q] * alone) / total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def list_feature(trace: Trace, p: int, expected: Array, surely: Array) -> None:
     """Note a feature that is in or may well be."""
     i = trace.number[0]

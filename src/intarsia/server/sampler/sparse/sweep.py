@@ -8,15 +8,14 @@
 
 from typing import Any
 
-from numba import njit
-
+from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
 from intarsia.server.sampler.sparse.places import MOVES, place
 from intarsia.server.sampler.sparse.scan import coordinates, scan
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def residual(problem: Problem, state: State) -> Any:
     """Y − XB (m, Q)."""
     out = problem.Y.copy()
@@ -28,7 +27,7 @@ def residual(problem: Problem, state: State) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     """Everything once; `trace` tells of the scan."""
     g = int(state.scalars[RATIO])
@@ -43,7 +42,7 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     draw_shares(rng, problem, state)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sweeps(rng: Any, problem: Problem, state: State, trace: Trace, number: int) -> None:
     """Several, of which nothing is kept."""
     for _ in range(number):

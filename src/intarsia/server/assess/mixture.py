@@ -130,6 +130,11 @@ def fit_mixture(estimate: Array, model: str = "mclust", absolute: bool = True) -
     return best or Mixture(model, np.ones(len(rows)), float("nan"))
 
 
+def low_component(rows: Array, model: str = "mclust") -> Array:
+    """Each row's probability of the component with the lower mean (paper, Algorithm 3, steps 3 and 4)."""
+    return fit_mixture(rows, model).low
+
+
 def algorithm3(estimate: Array, model: str = "mclust", alpha: float = 0.05, absolute: bool = True) -> NDArray[np.bool_]:
     """Features whose probability of the low component is below alpha."""
     return np.asarray(fit_mixture(estimate, model, absolute).low < alpha)

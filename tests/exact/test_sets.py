@@ -1,11 +1,13 @@
 """Sets of interchangeable features, on posteriors whose truth is known."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from intarsia.server.results import groups as module
-from intarsia.server.results.groups import Group
-from intarsia.server.results.selection import select
+from intarsia.server.assess import sets as module
+from intarsia.server.assess.distance_from_zero import calibrate
+from intarsia.server.assess.findings import select
+from intarsia.server.assess.sets import FeatureSet
 
 m, P, Q = 200, 12, 2
 
@@ -31,13 +33,16 @@ def test_undecided_twins_are_found_as_a_set():
     found = select(C, X=X)
     np.testing.assert_array_equal(found.selected, alone.selected)
     assert [f.tolist() for f in found.findings] == [[5], [0, 1]]
-    (pair,) = found.groups
+    (pair,) = found.sets
     assert pair.local_fdr < 0.01
     np.testing.assert_allclose(pair.mean, [1.3, -0.8], atol=0.15)
-    assert 0.95 < pair.correlation < 1
+    assert 0.95 < pair.purity < 1
     assert pair.strongest == 0
     assert found.expected_fdr <= 0.05
-    assert found.to_dict()["groups"] == [[0, 1]]
+    (told,) = found.to_dict()["sets"]
+    assert told["members"] == [0, 1]
+    assert told["coverage"] > 0.99
+    assert told["log_bayes_factor"] is None  # the horseshoe gives no set prior odds
 
 
 def test_twins_of_opposite_sign_are_one_set_too():
@@ -82,14 +87,14 @@ def test_a_feature_and_its_neighbours_are_one_set_wherever_they_stand(monkeypatc
 def test_null_twins_are_nothing():
     C, X = undecided()
     C[:, :, :2] = 0.02 * np.random.default_rng(3).standard_t(3, (2, 500, 2, Q))
-    assert select(C, X=X).groups == ()
+    assert select(C, X=X).sets == ()
 
 
 def test_the_smallest_set_is_taken():
     """A third feature, correlated less, stays outside when the pair alone passes."""
     C, X = undecided()
     X[:, 2] = 0.8 * X[:, 0] + 0.6 * X[:, 2]
-    (pair,) = select(C, X=X).groups
+    (pair,) = select(C, X=X).sets
     assert pair.members.tolist() == [0, 1]
 
 
@@ -109,7 +114,7 @@ def test_a_doubtful_feature_gives_way_to_its_set():
     assert alone.selected[0]
     found = select(C, X=X, max_local_fdr=0.2)
     assert not found.selected[0]
-    assert [g.members.tolist() for g in found.groups] == [[0, 1]]
+    assert [g.members.tolist() for g in found.sets] == [[0, 1]]
     assert found.expected_fdr < alone.expected_fdr
 
 
@@ -127,7 +132,7 @@ def doubtful(share: float = 0.055, sure: int = 5) -> tuple[np.ndarray, np.ndarra
 def test_sure_findings_leave_room_for_a_doubtful_set():
     C, X = doubtful()
     found = select(C, X=X)
-    (pair,) = found.groups
+    (pair,) = found.sets
     assert pair.members.tolist() == [0, 1]
     assert 0.05 < pair.local_fdr < 0.1
     assert len(found.findings) == 6
@@ -149,22 +154,25 @@ def test_units_do_not_matter():
     C, X = undecided()
     scale = np.ones(P)
     scale[1] = 1000.0
-    (pair,) = select(C, X=X).groups
-    (scaled,) = select(C / scale[:, None], X=X * scale).groups
+    (pair,) = select(C, X=X).sets
+    (scaled,) = select(C / scale[:, None], X=X * scale).sets
     np.testing.assert_allclose(scaled.mean, pair.mean, rtol=1e-10)
 
 
-def test_of_very_many_features_the_largest_are_clustered(monkeypatch):
-    monkeypatch.setattr(module, "MOST_FEATURES", 4)
+def test_of_very_many_features_the_largest_are_looked_at(monkeypatch):
+    monkeypatch.setattr(module, "MOST_CENTRES", 1)
+    monkeypatch.setattr(module, "LARGEST", 4)
     C, X = undecided()
     assert [f.tolist() for f in select(C, X=X).findings] == [[5], [0, 1]]
 
 
 def test_a_set_acts_where_it_shows_most_and_where_it_is_sure_by_itself() -> None:
-    group = Group(np.array([1, 2]), 0.001, np.array([0.9, 0.2, -0.4, 0.01]), np.array([0.1, 0.1, 0.1, 0.1]), 0.9)
-    tail = 2 * stats.norm.sf([9.0, 2.0, 4.0])
-    bound = -np.e * tail * np.log(tail)
-    np.testing.assert_allclose(group.local_fdr_by_response[:3], bound / (1 + bound))
-    assert group.local_fdr_by_response[3] > 0.9
-    assert group.acts_on(0.05) == [0, 2]  # two standard deviations are an interval without zero, and no finding
-    assert Group(group.members, 0.04, np.array([0.01, 0.2]), np.array([0.1, 0.1]), 0.9).acts_on(0.05) == [1]
+    def made(mean: list[float]) -> FeatureSet:
+        sd = np.full(len(mean), 0.1)
+        local = calibrate(2 * stats.norm.sf(np.abs(mean) / sd))
+        return FeatureSet(np.array([1, 2]), 0.999, 0.9, np.array(mean), sd, local)
+
+    one = made([0.9, 0.2, -0.4, 0.01])
+    assert one.acts_on(0.05) == [0, 2]  # two standard deviations are an interval without zero, and no finding
+    assert one.local_fdr == pytest.approx(0.001)
+    assert made([0.01, 0.2]).acts_on(0.05) == [1]

@@ -1,7 +1,6 @@
-"""`diagnostics._chunk` compiled (Numba): all diagnostics of an entry while its draws lie in the cache.
+"""The loops of `diagnostics` compiled (Numba): all diagnostics of an entry while its draws lie in the cache.
 
-Autocovariances are summed lag by lag instead of by a Fourier transform: Geyer's sequence mostly ends after a few. Entries whose
-sequence is longer than PAIRS pairs of lags are left to the transform. One file, as `compiled` is.
+Autocovariances are summed lag by lag instead of by a Fourier transform: Geyer's sequence mostly ends after a few.
 """
 
 import math
@@ -12,7 +11,6 @@ from numba import njit
 
 Array = Any
 
-PAIRS = 24  # of lags whose autocorrelations are summed here; a chain that needs more is left to the Fourier transform
 SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
 
 
@@ -58,12 +56,12 @@ def _means(x: Array, means: Array) -> float:
     centre, spread = means.sum() / chains, 0.0
     for c in range(chains):
         spread += (means[c] - centre) ** 2
-    return spread / (chains - 1)
+    return spread / (chains - 1) if chains > 1 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
 def _rhat(x: Array, means: Array) -> float:
-    """`diagnostics.rhat` of x (chain, draw); `means` is room for its chains' means."""
+    """R̂ of x (chain, draw), √((B/W + n − 1)/n); `means` is room for its chains' means."""
     chains, n = x.shape
     between, within = n * _means(x, means), 0.0
     for c in range(chains):
@@ -89,7 +87,11 @@ def _covariance(x: Array, lag: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
 def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
-    """`diagnostics.ess` of x (chain, draw); -1 where the sequence is too long for it. `means` and `work` are room to work in."""
+    """Effective sample size of x (chain, draw): Geyer's initial monotone sequence, autocorrelation pooled over chains.
+
+    The first lag of the pair that ends the sequence counts once: when it, or its pair, is not negative. `means` and `work` are
+    room to work in.
+    """
     chains, n = x.shape
     total = chains * n
     low, high, spread = np.inf, -np.inf, _means(x, means)
@@ -100,12 +102,10 @@ def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
     if high - low < flat:
         return float(total)
     first = _covariance(work, 0)
-    within, plus = first * n / (n - 1.0), first + spread  # the halves of a chain are at least two
+    within, plus = first * n / (n - 1.0), first + spread
     last = max(0, -(-(n - 2) // 2) - 1)
     monotone, smallest = 0.0, np.inf
     for k in range(last + 1):
-        if k == PAIRS:
-            return -1.0
         even = 1.0 if k == 0 else 1.0 - (within - _covariance(work, 2 * k)) / plus
         pair = even + 1.0 - (within - _covariance(work, 2 * k + 1)) / plus
         if k == 0 and np.isnan(pair):
@@ -116,6 +116,14 @@ def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
         smallest = min(smallest, pair)
         monotone += smallest
     return np.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def effective(x: Array, flat: float, out: Array) -> None:
+    """Effective sample size of each entry of x (entry, chain, draw)."""
+    means, work = np.empty(x.shape[1]), np.empty(x.shape[1:])
+    for e in range(len(x)):
+        out[e] = _ess(x[e], means, work, flat)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -8,22 +8,14 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import entries
-from intarsia.wire import defaults
-from intarsia.wire.defaults import CHAINS, ESS, MEMORY, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
-
-Array = NDArray[np.float64]
+from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
 
 CHECKPOINT_SECONDS = 20.0
 BACKENDS = ("numpy",)  # that chains of this prior run on
-FIRST = 100  # draws per chain at the first look
-WITNESSES = 1_000, 5_000  # entries of C that are looked at before all are: most looks end with the first
+FIRST = 50  # draws per chain at the first look
 
 
 @dataclass(frozen=True)
@@ -77,12 +69,21 @@ class Progress:
     at_most: float = math.nan  # seconds left should the whole budget be needed
 
 
+class Length(NamedTuple):
+    """How long a run is unless told otherwise."""
+
+    draws: int  # kept per chain, at most
+    warmup: int  # sweeps per chain
+    thin: int  # sweeps per kept draw
+    usual: int  # draws after which most runs have met the default target, as said before the first look
+
+
 @dataclass(frozen=True)
 class Settings:
     """How chains are run. Which draws are made depends on the settings down to `mixing`, not on those after it.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
-    before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
+    before that, at the first look (50, 100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
     problem's size asks for (`intarsia.wire.defaults`).
 
     `checkpoint` is a folder: an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one.
@@ -102,23 +103,16 @@ class Settings:
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
+    usual: int = 700  # see `Length`
 
-    def filled(self, costly: bool = False, per_draw: int = 0) -> "Settings":
-        """The same with a length where none was given, checked. `per_draw` are the bytes of one draw of C; where sweeps are
-        `costly` the budget is no larger than what may be kept.
-        """
-        check_backend(self.backend)
-        draws, warmup, thin = defaults.DRAWS, defaults.WARMUP, defaults.THIN
-        if costly:
-            warmup, thin = defaults.SHARED_WARMUP, defaults.SHARED_THIN
-            if self.until is not None:
-                room = self.memory // max(1, self.chains * per_draw)
-                draws = max(draws, min(defaults.SHARED_DRAWS, room))
+    def filled(self, length: Length) -> "Settings":
+        """The same with a length where none was given, checked."""
         found = replace(
             self,
-            draws=draws if self.draws is None else self.draws,
-            warmup=warmup if self.warmup is None else self.warmup,
-            thin=thin if self.thin is None else self.thin,
+            draws=length.draws if self.draws is None else self.draws,
+            warmup=length.warmup if self.warmup is None else self.warmup,
+            thin=length.thin if self.thin is None else self.thin,
+            usual=length.usual,
         )
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("thin", 1)):
             value = getattr(found, name)
@@ -126,25 +120,11 @@ class Settings:
                 raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
         if found.workers is not None and found.workers < 1:
             raise InputError(f"workers is {found.workers}; expected at least 1.")
-        assert found.draws is not None
-        size = found.chains * found.draws * per_draw
-        if size > self.memory:
-            fit = max(4, self.memory // (found.chains * per_draw))
-            raise InputError(
-                f"The draws of all coefficients would take {size / 1e9:,.1f} GB, memory allows {self.memory / 1e9:,.1f} GB. Ask "
-                f"for {fit:,} draws or fewer, allow more memory, or use the sparse prior."
-            )
         return found
 
 
-def check_backend(name: str) -> None:
-    """Refuse what the chains of this prior cannot run on."""
-    if name not in BACKENDS:
-        raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
-
-
 def looks(budget: int, until: Until | None) -> list[int]:
-    """Numbers of draws at which a run is looked at, the budget last: 100, 150, …, 400, 500, …, 800, 1000, …, 1600, 2000, …"""
+    """Numbers of draws at which a run is looked at, the budget last: 50, 75, …, 200, 250, …, 400, 500, …, 800, 1000, …"""
 
     def every() -> Iterator[int]:
         draws = FIRST
@@ -160,31 +140,3 @@ def looks(budget: int, until: Until | None) -> list[int]:
                 break
             out.append(draws)
     return [*out, budget]
-
-
-def standing(C: Array, Sigma: Array, until: Until) -> Standing:
-    """Where a run stands after its draws of C (chain, draw, P, Q) and Sigma; more entries are looked at where the first ones meet
-    the target, in the end all.
-    """
-    draws = C.shape[1]
-    noise = _worst(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
-    # In units of the coefficients' limits.
-    share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
-    found = Standing(draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
-    flat = C.reshape(*C.shape[:2], -1)
-    number = flat.shape[2]
-    for size in sorted({min(size, number) for size in (*WITNESSES, number)}):
-        some = flat if size == number else flat[:, :, np.linspace(0, number - 1, size).astype(int)]
-        found = found.beside(_worst(draws, entries(some, workers=2)))
-        if not found.meets(until):
-            break
-    return found
-
-
-def _worst(draws: int, found: dict[str, Any]) -> Standing:
-    """The worst of the diagnosed entries; those that never moved do not count, one that is not finite meets nothing."""
-    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
-    if np.isnan(ess).any():
-        return Standing(draws, np.inf, np.inf, 0.0)
-    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
-    return Standing(draws, float(rhat), float(folded), float(ess.min()))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from intarsia.server.results.rows import CLEARLY, standard_errors_better
+from intarsia.server.assess.rows import CLEARLY, standard_errors_better
 
 Array = NDArray[np.float64]
 

@@ -6,9 +6,10 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from intarsia.server.results.judgement import Judgement
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.assessment import Assessment
+from intarsia.server.posterior.posterior import Posterior, ends
 from intarsia.wire.kinds import Back, planned
 from intarsia.wire.log_odds import effect_caution, response_caution
 from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval, table_columns, table_rows
@@ -16,63 +17,70 @@ from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_int
 Kinds = Mapping[str, Mapping[str, Any]]
 
 
-def effects_of(posterior: Posterior, judgement: Judgement, interval: float = 0.95, kinds: Kinds | None = None) -> list[Effects]:
+def effects_of(posterior: Posterior, assessment: Assessment, interval: float = 0.95, kinds: Kinds | None = None) -> list[Effects]:
     """Of the features, then of the covariates; a posterior of sketches is in standard deviations, as the table wants it.
 
     Responses whose scales were shared come out in their units, and those of other `kinds` (study.toml) in their own language.
     """
-    lower, upper = posterior.interval(interval)
+    draws = posterior.draws
+    lower, upper = draws.quantile(ends(interval))
     ways = {response: planned(said) for response, said in (kinds or {}).items()}
     scales = Scales(posterior.response_scales)
     common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": scales}
     features = Effects(
         posterior.features,
-        _sites(posterior.columns, "site", len(posterior.features)),
-        mean=posterior.mean().values,
-        sd=posterior.sd().values,
-        lower=lower.values,
-        upper=upper.values,
-        evidence=evidence_of(posterior, judgement),
-        unshrunk=judgement.unshrunk,
+        _sites(posterior.feature_sites, draws.P),
+        mean=draws.mean(),
+        sd=draws.sd(),
+        lower=lower,
+        upper=upper,
+        evidence=evidence_of(posterior, assessment),
+        unshrunk=assessment.unshrunk,
         **common,
     )
     features = replace(features, told=_told(features, ways, posterior))
     covariates = posterior.covariates
-    sites = _sites({} if posterior.Gamma is None else posterior.Gamma.coords, "covariate_site", len(covariates))
+    sites = _sites(posterior.covariate_sites, len(covariates))
     adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
     of_covariates = Effects(covariates, sites, **adjusted, **common)
     return [features, replace(of_covariates, told=_told(of_covariates, ways, posterior))]
 
 
 def sets_of(
-    posterior: Posterior, judgement: Judgement, interval: float = 0.95, kinds: Kinds | None = None
+    posterior: Posterior, assessment: Assessment, interval: float = 0.95, kinds: Kinds | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the table for sets of interchangeable features, of each of which one matters though none is selected by itself: the
     common effect for one standard deviation of the members, on the responses that the set is found to act on.
     """
-    sets = judgement.selection.groups
+    sets, fdr = assessment.findings.sets, assessment.findings.fdr
     if not sets:
         return []
-    names, held = posterior.features, _sites(posterior.columns, "site", len(posterior.features))
+    names, held = posterior.features, _sites(posterior.feature_sites, posterior.draws.P)
     mean, sd = np.array([one.mean for one in sets]), np.array([one.sd for one in sets])
     reach = NormalDist().inv_cdf((1 + interval) / 2) * sd
     local, every = np.array([one.local_fdr_by_response for one in sets]), np.ones(len(sets), dtype=bool)
+    common: dict[str, Any] = {
+        "pip": np.array([one.coverage for one in sets]), "coverage": {k: one.coverage for k, one in enumerate(sets, 1)},
+        "purity": {k: one.purity for k, one in enumerate(sets, 1)},
+        "lfsr": stats.norm.sf(np.abs(mean) / np.where(sd > 0, sd, np.inf)),
+    }  # fmt: skip
+    labels = ["one of " + ", ".join(names[p] for p in one.members) for one in sets]
     part = Effects(
-        ["one of " + ", ".join(names[p] for p in one.members) for one in sets],
+        labels,
         [", ".join(dict.fromkeys(held[p] for p in one.members)) for one in sets],
         posterior.responses, mean, sd, mean - reach, mean + reach, interval,
-        evidence=Evidence(local, local <= judgement.selection.fdr, np.array([one.local_fdr for one in sets]), every),
+        evidence=Evidence(local, local <= fdr, every, sets={one: k for k, one in enumerate(labels, 1)}, **common),
         scales=Scales(posterior.response_scales),
     )  # fmt: skip
     ways = {response: planned(said) for response, said in (kinds or {}).items()}
     rows = table_rows(table_columns([replace(part, told=_told(part, ways, posterior))]))
-    Q, fdr = len(posterior.responses), judgement.selection.fdr
-    return [{**rows[k * Q + q], "role": "set", "group": k + 1} for k, one in enumerate(sets) for q in one.acts_on(fdr)]
+    Q = len(posterior.responses)
+    return [{**rows[k * Q + q], "role": "set"} for k, one in enumerate(sets) for q in one.acts_on(fdr)]
 
 
 def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict[str, Told]:
     """The effects on responses that are no plain measurements, where their scales are shared; the noise variance at its mean."""
-    noise = np.diagonal(posterior.noise_covariance().values)
+    noise = posterior.draws.sigma2.mean(axis=(0, 1))
     flat = flat_interval(part.unshrunk, part.interval)
     out = {}
     for q, response in enumerate(part.responses):
@@ -84,19 +92,26 @@ def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict
         free = {name: back.effect(one[:, q], s_y=scale, sigma2=float(noise[q])) for name, one in flat.items()}
         cautions: list[str | None] = []
         if back.kind == "binary":
-            limit = response_caution(scale, posterior.Sigma.values[..., q, q])
+            limit = response_caution(scale, posterior.draws.sigma2[..., q])
             cautions = [effect_caution(float(effect)) or limit or None for effect in read["mean"]]
         out[response] = Told(**read, unit=back.effect_unit, ratio=back.language.ratio, cautions=cautions, unshrunk=free)
     return out
 
 
-def evidence_of(posterior: Posterior, judgement: Judgement) -> Evidence:
-    chosen, names = judgement.selection, posterior.features
-    groups = {names[p]: number for number, group in enumerate(chosen.groups, 1) for p in group.members}
-    by_response = np.asarray(chosen.by_response, dtype=bool)
-    selected = np.asarray(chosen.selected, dtype=bool)
-    return Evidence(chosen.local_fdr_by_response, by_response, chosen.local_fdr, selected, groups)
+def evidence_of(posterior: Posterior, assessment: Assessment) -> Evidence:
+    f, names = assessment.findings, posterior.features
+    return Evidence(
+        f.local_fdr_by_response,
+        np.asarray(f.by_response, dtype=bool),
+        np.asarray(f.selected, dtype=bool),
+        pip=f.pip,
+        lfsr=f.lfsr,
+        sets={names[p]: number for number, one in enumerate(f.sets, 1) for p in one.members},
+        coverage={number: one.coverage for number, one in enumerate(f.sets, 1)},
+        purity={number: one.purity for number, one in enumerate(f.sets, 1)},
+        stands=None if f.without is None else [f.stands(p) or None for p in range(len(names))],
+    )
 
 
-def _sites(coords: Mapping[Any, Any], name: str, count: int) -> list[str]:
-    return [str(site) for site in coords[name].values] if name in coords else [""] * count
+def _sites(sites: list[str], count: int) -> list[str]:
+    return sites or [""] * count

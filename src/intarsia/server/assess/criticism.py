@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from intarsia.errors import InputError
-from intarsia.server.results.judgement import Judgement
-from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.assessment import Assessment, kept
+from intarsia.server.assess.leave_one_out import LeaveOneOut
+from intarsia.server.assess.rows import Rows
+from intarsia.server.posterior.posterior import Posterior
 
 Array = NDArray[np.float64]
 
@@ -57,12 +58,12 @@ def residuals(posterior: Posterior, rows: Rows, loo: LeaveOneOut) -> Residuals:
     """Check the residuals of rows predicted from the others."""
     left = rows.Y - loo.mean
     m, Q = left.shape
-    Sigma = posterior.noise_covariance().values
+    every = posterior.draws.Sigma
+    Sigma = every.mean(axis=(0, 1))
     sd = np.sqrt(np.diag(Sigma))
     scale = np.where(sd > 0, sd, 1.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.asarray(np.nan_to_num(np.corrcoef(left.T)) if Q > 1 else np.ones((1, 1)))
-    every = posterior.Sigma.values
     independent = Q > 1 and not np.any(every[..., ~np.eye(Q, dtype=bool)])
     normality = np.ones(Q)
     for q in np.flatnonzero(sd > 0):
@@ -73,19 +74,19 @@ def residuals(posterior: Posterior, rows: Rows, loo: LeaveOneOut) -> Residuals:
     return Residuals(correlation, Sigma / np.outer(scale, scale), chance, normality, independent)
 
 
-def objections(judgement: Judgement, responses: list[str], found: Residuals | None = None) -> list[str]:
+def objections(assessment: Assessment, responses: list[str], found: Residuals | None = None) -> list[str]:
     """What a reader must know before believing the fit, the gravest first; empty when nothing speaks against it."""
     said = []
-    if not judgement.diagnosis.converged:
-        said.append(f"The fit has not converged, so everything it found is provisional: {judgement.diagnosis.verdict}.")
-    loo = judgement.loo
+    if not assessment.diagnosis.converged:
+        said.append(f"The fit has not converged, so everything it found is provisional: {assessment.diagnosis.verdict}.")
+    loo = assessment.loo
     if loo is not None:
         for q in np.flatnonzero(loo.unpredicted):
             said.append(
                 f"{responses[q]} is not predicted beyond chance: out-of-sample R² {_signed(loo.r2[q])} ± {loo.r2_se[q]:.2f}. "
                 "What the features explain of it is little or nothing."
             )
-        if loo.warning() and judgement.weighed is None:  # else R² comes from refits
+        if loo.warning() and assessment.weighed is None:  # else R² comes from refits
             said.append(loo.warning())
     if found is not None:
         if found.correlated:
@@ -146,14 +147,12 @@ def compare(a: Posterior | LeaveOneOut, b: Posterior | LeaveOneOut) -> Compariso
 def _loo(fit: Posterior | LeaveOneOut) -> LeaveOneOut:
     if isinstance(fit, LeaveOneOut):
         return fit
-    from intarsia.server.results.judgement import kept
-
-    judgement = kept(fit)
-    if judgement is None or judgement.loo is None:
+    assessment = kept(fit)
+    if assessment is None or assessment.loo is None:
         raise InputError(
-            "This posterior has no leave-one-out scores. Use keep(posterior, judge(posterior, rows)), or the study's own fit."
+            "This posterior has no leave-one-out scores. Use keep(posterior, assess(posterior, rows)), or the study's own fit."
         )
-    return judgement.loo
+    return assessment.loo
 
 
 def log_mean_exp(each: Array, axis: int = 0) -> Array:

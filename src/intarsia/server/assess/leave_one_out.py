@@ -3,26 +3,28 @@
 The rows of a sketch are exchangeable, so leaving one out says how a new one would be predicted; no subject is involved.
 No refit is needed: the draws are weighted by the inverse of the left-out row's likelihood, with the weights' tail smoothed
 (Pareto-smoothed importance sampling; Vehtari, Gelman & Gabry 2017). Its own warning light is k̂ of each row: above .7 the
-estimate for that row is not to be trusted, and `intarsia.server.results.refits.k_fold` gives the answer by refitting.
+estimate for that row is not to be trusted, and `intarsia.server.assess.replication.k_fold` gives the answer by refitting.
+
+Where a dense background was fitted, rows that are alike share it, and a row is predicted from the others with what they say of
+it: given the sparse effects the residuals are N(0, (I + wK) ⊗ Σ), K = XXᵀ/P, and one row given the rest has a closed form.
 """
 
 import os
 import tempfile
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 from scipy import special
 
 from intarsia.errors import InputError
-from intarsia.server.results.diagnostics import ess
-from intarsia.server.results.fitted import fitted
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.rows import Rows as Rows
-from intarsia.server.results.rows import out_of_sample
+from intarsia.server.assess.diagnostics import ess
+from intarsia.server.assess.rows import Rows as Rows
+from intarsia.server.assess.rows import out_of_sample
+from intarsia.server.posterior.posterior import Group, Posterior
 
 Array = NDArray[np.float64]
 
@@ -40,12 +42,12 @@ class LeaveOneOut:
     `mean` (m, Q) predicts each row from the others.
     """
 
-    elpd: Array
-    pareto_k: Array
+    elpd: Annotated[Array, "row"]
+    pareto_k: Annotated[Array, "row"]
     p_loo: float
-    r2: Array
-    r2_se: Array
-    mean: Array
+    r2: Annotated[Array, "response"]
+    r2_se: Annotated[Array, "response"]
+    mean: Annotated[Array, "row", "response"]
 
     @property
     def unreliable(self) -> int:
@@ -77,15 +79,33 @@ class LeaveOneOut:
 
 def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) -> tuple[Array, Array]:
     """log p(yᵢ | C, Γ, Σ) of every row, (chain, draw, row), and the fitted values (chain, draw, row, response)."""
-    chains, draws, P, Q = posterior.whole.shape
-    m = len(rows.Y)
-    thin = thin or thinning(chains, draws, m, P, Q)
-    kept = len(range(0, draws, thin))
-    at = np.arange(chains * draws).reshape(chains, draws)[:, ::thin].ravel()
-    values = fitted(rows.X, posterior.whole, at).reshape(chains, kept, m, Q)
-    if posterior.Gamma is not None:
-        values = values + np.einsum("ij,cdjq->cdiq", rows.Z, posterior.Gamma.values[:, ::thin], optimize=True)
-    return normal_log_density(rows.Y - values, posterior.whole_Sigma[:, ::thin]), values
+    at = _at(posterior, rows, thin)
+    values = posterior.fitted(rows.X, rows.Z, at.ravel()).reshape(*at.shape, *rows.Y.shape)
+    return normal_log_density(rows.Y - values, posterior.draws.flat_Sigma[at.ravel()].reshape(*at.shape, rows.Q, rows.Q)), values
+
+
+def _at(posterior: Posterior, rows: Rows, thin: int | None) -> NDArray[np.int64]:
+    """Numbers (chain, draw) of the draws that are used."""
+    d = posterior.draws
+    return np.arange(d.number).reshape(d.chains, d.draws)[:, :: thin or thinning(d.chains, d.draws, len(rows.Y), d.P, d.Q)]
+
+
+def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
+    """log p(yᵢ | C, Γ, Σ, w, the other rows), and these predictions, where draws have a background's ratio w."""
+    d = posterior.draws
+    at = _at(posterior, rows, None)
+    bare = replace(posterior, draws=replace(d, background=None))
+    left = rows.Y - bare.fitted(rows.X, rows.Z, at.ravel())  # (draw, row, Q)
+    scale = np.sqrt(np.square(rows.X).mean(axis=0))
+    X = rows.X / np.where(scale > 0, scale, 1.0)
+    values, W = np.linalg.eigh(X @ X.T / max(1, d.P))
+    # Rows of (I + wK)⁻¹ by K's eigenvectors: its diagonal, and its products with the residuals.
+    weight = 1 / (1 + d.parameters["background_ratio"].reshape(-1)[at.ravel(), None] * np.maximum(values, 0.0))
+    own = weight @ np.square(W).T  # (draw, row)
+    off = np.einsum("ik,sk,skq->siq", W, weight, np.einsum("ik,siq->skq", W, left, optimize=True), optimize=True) / own[..., None]
+    # One row given the rest: what is left is `off`, with covariance Σ / own.
+    each = normal_log_density(off * np.sqrt(own)[..., None], d.flat_Sigma[at.ravel()]) + 0.5 * rows.Q * np.log(own)
+    return each.reshape(*at.shape, -1), (rows.Y - off).reshape(*at.shape, *rows.Y.shape)
 
 
 def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
@@ -114,8 +134,9 @@ def normal_log_density(residual: Array, Sigma: Array) -> Array:
 def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     """Leave-one-out of every row; the posterior also gets the group `log_likelihood`, which ArviZ reads."""
     psislw = arvizs("psislw")
-    each, values = log_likelihood(posterior, rows)
-    attach(posterior, each)
+    ratio = posterior.draws.parameters.get("background_ratio")
+    each, values = (log_likelihood if ratio is None or not ratio.any() else with_background)(posterior, rows)
+    posterior.groups["log_likelihood"] = Group({"Y": (("chain", "draw", "row"), each)}, {})  # where ArviZ's loo looks for it
     chains, draws, m = each.shape
     S = chains * draws
     if not np.isfinite(each).all():
@@ -133,18 +154,16 @@ def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     return LeaveOneOut(elpd, k, float((in_sample - elpd).sum()), r2, r2_se, mean)
 
 
-def attach(posterior: Posterior, each: Array) -> None:
-    """Put the rows' log-likelihoods where ArviZ's `loo` and `compare` look for them."""
-    draws = posterior.whole_at
-    thin = -(-len(draws) // each.shape[1])
-    coords = {"chain": posterior.C.coords["chain"].values, "draw": draws[::thin], "row": np.arange(each.shape[2])}
-    posterior.tree["log_likelihood"] = xr.DataTree(xr.Dataset({"Y": (("chain", "draw", "row"), each)}, coords=coords))
+def to_arviz(posterior: Posterior, features: Sequence[Any] | None = None) -> Any:
+    """The posterior as this ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on.
 
-
-def to_arviz(posterior: Posterior) -> Any:
-    """The posterior as this ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on."""
+    Of sparse draws C is there for the features that are named, or for all of them where that is not too much.
+    """
+    tree = posterior.tree
+    if posterior.draws.sparse:
+        tree["posterior"] = tree["posterior"].assign(C=posterior.dense(features).rename(feature="feature"))
     turn = arvizs("from_datatree", None)
-    return posterior.tree if turn is None else turn(posterior.tree)
+    return tree if turn is None else turn(tree)
 
 
 def arvizs(name: str, *default: Any) -> Any:

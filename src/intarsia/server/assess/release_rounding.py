@@ -1,4 +1,4 @@
-"""Results rounded to what they are worth before they are told to sites.
+"""Results rounded to what their standard deviation allows before they are told to sites.
 
 Effects under a flat prior and the ridge's coefficients are sums over a response's rows to the last of 16 digits, and a site that
 knows the weights of so exact sums finds whole numbers behind them by lattice reduction: any yes/no response of a small cohort,
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
-    from intarsia.server.results.stacking import Weighed
+    from intarsia.server.assess.stacking import Weighed
 
 Array = NDArray[np.float64]
 PER_SD = 4  # steps per standard deviation, at least; at most twice as many, for steps are powers of two
 
 
-def to_worth(values: ArrayLike, sd: ArrayLike) -> Array:
+def rounded(values: ArrayLike, sd: ArrayLike) -> Array:
     """Values rounded to the largest power of two that is at most a quarter of their standard deviation; where that is nothing,
     or not a number, they stay as they are."""
     value, spread = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(sd, dtype=np.float64))
@@ -28,7 +28,7 @@ def to_worth(values: ArrayLike, sd: ArrayLike) -> Array:
     return np.where(good, np.round(value / step) * step + 0.0, value)  # not −0
 
 
-def predict_worth(weighed: "Weighed | None") -> "Weighed | None":
+def rounded_weighed(weighed: "Weighed | None") -> "Weighed | None":
     """The same of what is added to predict: for each response by the coefficients' own root mean square."""
     if weighed is None:
         return None
@@ -36,4 +36,4 @@ def predict_worth(weighed: "Weighed | None") -> "Weighed | None":
 
 
 def _by_size(values: Array) -> Array:
-    return to_worth(values, np.sqrt(np.mean(np.square(values), axis=0))) if len(values) else values
+    return rounded(values, np.sqrt(np.mean(np.square(values), axis=0))) if len(values) else values

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.results.criticism import log_mean_exp
-from intarsia.server.results.leave_one_out import log_likelihood
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.rows import Rows, out_of_sample
+from intarsia.server.assess.criticism import log_mean_exp
+from intarsia.server.assess.leave_one_out import log_likelihood
+from intarsia.server.assess.rows import Rows, out_of_sample
+from intarsia.server.posterior.posterior import Posterior
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

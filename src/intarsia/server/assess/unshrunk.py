@@ -10,43 +10,36 @@ feature's coefficients is normal,
 and over the draws these mix. Coefficients that the prior shrank stay in R and so in Σ: intervals are as wide as that makes them.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.results.fitted import blocks, every, fitted
-
-if TYPE_CHECKING:
-    from intarsia.server.results.posterior import Posterior
+from intarsia.server.posterior.draws import Draws
 
 Array = NDArray[np.float64]
 
 MOST_DRAWS, LEAST_DRAWS = 200, 32
 MOST_OPERATIONS = 1e12  # beyond, fewer draws are used
+NUMBERS = 2**24  # of X, and of what its features correlate with, at once
 
 
-def unshrunk_of(posterior: "Posterior", X: Array, Y: Array) -> tuple[Array, Array]:
-    """The same of a posterior in the units of X and Y: the rows as the sampler saw them."""
-    C, Sigma = posterior.whole, posterior.whole_Sigma
-    return unshrunk(X, Y, C, Sigma)
-
-
-def unshrunk(X: Array, Y: Array, C: NDArray[np.floating], Sigma: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation (P×Q), from draws of C (…, P, Q) and Sigma (…, Q, Q); NaN in Y is a missing response."""
+def unshrunk(X: Array, Y: Array, draws: Draws) -> tuple[Array, Array]:
+    """Mean and standard deviation (P×Q) in the units of X and Y, the rows as the sampler saw them; NaN is a missing response."""
     seen, (m, Q), P = ~np.isnan(Y), Y.shape, X.shape[1]
-    most = int(np.clip(MOST_OPERATIONS / (4.0 * m * max(P, 1) * Q), LEAST_DRAWS, MOST_DRAWS))
-    number = len(every(C))
-    at = np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
-    residual = (np.where(seen, Y, 0.0) - fitted(X, C, at)) * seen  # (draw, m, Q)
-    noise = np.diagonal(Sigma.reshape(-1, Q, Q)[at], axis1=1, axis2=2).mean(axis=0)
+    at = draws.thinned(np.clip(MOST_OPERATIONS / (4.0 * m * max(P, 1) * Q), LEAST_DRAWS, MOST_DRAWS))
+    residual = (np.where(seen, Y, 0.0) - draws.fitted(X, at)) * seen  # (draw, m, Q)
+    noise = np.diagonal(draws.flat_Sigma[at], axis1=1, axis2=2).mean(axis=0)
     mean, sd = np.empty((P, Q)), np.empty((P, Q))
     side_by_side = residual.swapaxes(0, 1).reshape(m, -1)
-    for features, c in blocks(C, at, m):
-        own = X[:, features]
+    step = max(1, NUMBERS // max(1, m + len(at) * Q))
+    for start in range(0, P, step):
+        features = np.arange(start, min(P, start + step))
+        own = np.asarray(X[:, start : start + step], dtype=np.float64)
         # Of each feature, its squares over the rows that have the response; of a column of noughts nothing can be said.
         squares = np.square(own).T @ seen
         squares = np.where(squares > 0, squares, np.nan)
+        c = draws.effects.some(features, at).swapaxes(0, 1)
+        if draws.background is not None:
+            c = c + draws.background[features][:, None]
         each = c + (own.T @ side_by_side).reshape(c.shape) / squares[:, None]
         mean[features], sd[features] = each.mean(axis=1), np.sqrt(each.var(axis=1) + noise / squares)
     return mean, sd

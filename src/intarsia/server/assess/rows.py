@@ -31,6 +31,10 @@ class Rows:
             raise InputError(f"X, Y and Z have {len(X)}, {len(Y)} and {len(Z)} rows; expected as many each.")
         return cls(X, Y, Z)
 
+    @property
+    def Q(self) -> int:
+        return self.Y.shape[1]
+
     def complete(self) -> "Rows | None":
         """The rows that have every response; None where they are too few to judge by."""
         whole = ~np.isnan(self.Y).any(axis=1)

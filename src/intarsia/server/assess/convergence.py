@@ -1,13 +1,20 @@
-"""What the diagnostics of a run amount to: arrays, the worst entries, and a verdict a reader can act on."""
+"""Whether the chains agree: diagnostics of every coefficient, the worst of them, and a verdict a reader can act on.
+
+Of a sparse fit the mean of each effect given the rest is compared, of every feature that comes into play in some chain, and the
+inclusion probabilities of all. Of a dense one all coefficients are.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
+from intarsia.errors import InputError
+from intarsia.server.assess.diagnostics import NAMES, entries
+from intarsia.server.posterior.draws import Draws
+from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, PIP_GAP, RHAT, RHAT_FOLDED
 
 FAR = 5  # times as many draws as there are, from which on something else than draws is advised
 
@@ -16,11 +23,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnostics of every entry, shaped as the entries: (P, Q) for C.
+    """Diagnostics of every entry: of C those of features at `places` (place, response), or of all features where that is None.
 
     `rhat` and `rhat_folded` are the rank-normalised split R̂ of the location and of the spread, `ess_bulk` and
     `ess_tail` effective sample sizes, `mcse` and `mcse_sd` the Monte Carlo errors of the posterior mean and sd. An
-    entry that never moved has R̂ NaN; an entry with a draw that is not finite has NaN everywhere.
+    entry that never moved has R̂ NaN; an entry with a draw that is not finite has NaN everywhere. `noise` and `parameters` are
+    those of the noise variances and of the prior; `pip_gap` is the largest difference of an inclusion probability between chains.
     """
 
     rhat: Array
@@ -31,9 +39,26 @@ class Diagnosis:
     mcse_sd: Array
     chains: int
     draws: int
+    places: NDArray[np.int64] | None = None
     features: list[str] | None = None
     responses: list[str] | None = None
     noise: "Diagnosis | None" = None
+    parameters: "Diagnosis | None" = None
+    names: list[str] | None = None  # of the prior's parameters
+    pip_gap: float | None = None
+
+    def full(self, name: str, P: int) -> Array:
+        """One diagnostic of all P features (feature, response); NaN where there is nothing to diagnose."""
+        values = np.asarray(getattr(self, name))
+        if self.places is None:
+            return values
+        out = np.full((P, values.shape[1]), np.nan)
+        out[self.places] = values
+        return out
+
+    @property
+    def _others(self) -> list["Diagnosis"]:
+        return [one for one in (self.noise, self.parameters) if one is not None]
 
     @property
     def not_finite(self) -> NDArray[np.bool_]:
@@ -66,7 +91,8 @@ class Diagnosis:
                 self.not_finite.any() or (self.rhat > self.most_rhat).any() or (self.rhat_folded > self.most_folded).any()
             )
             fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).any()
-        return bool(fine and (self.noise is None or self.noise.converged))
+        fine = fine and (self.pip_gap is None or self.pip_gap <= PIP_GAP)
+        return bool(fine and all(one.converged for one in self._others))
 
     @property
     def standing(self) -> str:
@@ -78,7 +104,8 @@ class Diagnosis:
         with np.errstate(invalid="ignore"):
             out = self.not_finite | (self.rhat > self.most_rhat) | (self.rhat_folded > self.most_folded)
             out |= np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess
-        return "almost converged" if out.mean() < 0.01 and self.more_draws() is not None else "not converged"
+        few = not out.size or out.mean() < 0.01
+        return "almost converged" if few and self.more_draws() is not None else "not converged"
 
     @property
     def headline(self) -> str:
@@ -103,7 +130,9 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """One or two sentences: what is wrong with how many entries, and what to do."""
-        things = "coefficients" if self.rhat.ndim == 2 else "noise variances"
+        things = "coefficients" if self.rhat.ndim == 2 else "parameters of the prior" if self.names else "noise variances"
+        if self.places is not None:
+            things += f" of features that come into play ({len(self.places):,})"
         total = self.rhat.size
         notes: list[str] = []
         with np.errstate(invalid="ignore"):
@@ -133,8 +162,12 @@ class Diagnosis:
         still = int(self.constant.sum())
         if still:
             text += f"; {still:,} never moved"
-        if self.noise is not None and not self.noise.converged:
-            text += f". Noise: {self.noise.verdict}"
+        if self.pip_gap is not None:
+            over = f", more than {PIP_GAP:g}: take longer chains, or more of them" if self.pip_gap > PIP_GAP else ""
+            text += f"; inclusion probabilities differ between chains by at most {self.pip_gap:.2g}{over}"
+        for name, other in (("Noise", self.noise), ("Prior", self.parameters)):
+            if other is not None and not other.converged:
+                text += f". {name}: {other.verdict}"
         return text
 
     def _remedy(self) -> str:
@@ -165,13 +198,13 @@ class Diagnosis:
         rows = []
         for flat in np.argsort(-score, axis=None, kind="stable")[:k]:
             index = np.unravel_index(int(flat), score.shape)
-            rows.append({**self._name(index), **{key: float(getattr(self, key)[index]) for key in _COLUMNS}})
+            rows.append({**self._name(index), **{key: float(getattr(self, key)[index]) for key in NAMES}})
         return rows
 
     def _name(self, index: tuple[Any, ...]) -> dict[str, Any]:
         if len(index) == 1:
-            return {"response": int(index[0])}
-        p, q = int(index[0]), int(index[1])
+            return {"parameter": self.names[index[0]]} if self.names else {"response": int(index[0])}
+        p, q = int(index[0] if self.places is None else self.places[index[0]]), int(index[1])
         return {
             "feature": self.features[p] if self.features else p,
             "response": self.responses[q] if self.responses else q,
@@ -180,7 +213,7 @@ class Diagnosis:
     def summary(self) -> dict[str, dict[str, float]]:
         """Worst, 5 % and median of each diagnostic over the entries."""
         table = {}
-        for key in _COLUMNS:
+        for key in NAMES:
             values = getattr(self, key)
             values = values[np.isfinite(values)]
             small = key.startswith("ess")
@@ -212,10 +245,45 @@ class Diagnosis:
             "summary": _plain(self.summary()),
             "worst": _plain(self.worst()),
             "noise": None if self.noise is None else self.noise.to_dict(),
+            "parameters": None if self.parameters is None else self.parameters.to_dict(),
+            "pip_gap": self.pip_gap,
         }
 
 
-_COLUMNS = ("rhat", "rhat_folded", "ess_bulk", "ess_tail", "mcse", "mcse_sd")
+def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
+    """Diagnose draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`. `workers` are threads.
+
+    Of a `Draws` or a `Posterior` the noise variances are diagnosed too, and of a sparse one the prior's parameters.
+    """
+    labels: dict[str, Any] = {name: getattr(draws, name, None) for name in ("features", "responses")}
+    found = getattr(draws, "draws", draws)  # a posterior's
+    found = draws if isinstance(draws, Draws) else found
+    if not isinstance(found, Draws):
+        C = np.asanyarray(found)
+        if C.ndim != 4:
+            raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
+        return Diagnosis(**entries(C, workers=workers), chains=C.shape[0], draws=C.shape[1])
+    size: dict[str, Any] = {"chains": found.chains, "draws": found.draws}
+    noise = Diagnosis(**entries(np.asarray(found.sigma2), workers=1), **size)
+    if isinstance(found.C, np.ndarray):
+        return Diagnosis(**entries(found.C, workers=workers), **size, **labels, noise=noise)
+    known = found.inclusion
+    traced = found.C.used if known is None else known.traced()
+    traces = (found.C if known is None else known.effects).dense(traced)
+    names, values = _of_the_prior(found)
+    prior = Diagnosis(**entries(values, workers=1), **size, names=names) if names else None
+    gap = None if known is None else known.gap()
+    own = Diagnosis(**entries(traces, workers=workers), **size, places=traced, **labels, noise=noise)
+    return replace(own, parameters=prior, pip_gap=gap)
+
+
+def _of_the_prior(draws: Draws) -> tuple[list[str], Array]:
+    """One number per draw of each of the prior's parameters that are diagnosed (chain, draw, parameter), and their names."""
+    parts: dict[str, Any] = {n: draws.parameters[n] for n in ("included", "background_ratio") if n in draws.parameters}
+    if "slab" in draws.parameters:
+        parts["slab"] = np.log(np.trace(draws.parameters["slab"], axis1=2, axis2=3))
+    values = [np.asarray(one, dtype=np.float64).reshape(draws.chains, draws.draws) for one in parts.values()]
+    return list(parts), np.stack(values, axis=2) if values else np.empty((draws.chains, draws.draws, 0))
 
 
 def _max(values: Array) -> float:

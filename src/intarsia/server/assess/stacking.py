@@ -24,13 +24,15 @@ Rows may lack responses (NaN in Y): each response is judged by the rows that hav
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from intarsia.server.results.ridge import ridge
-from intarsia.server.results.rows import CLEARLY, out_of_sample, standard_errors_better
+from intarsia.server.assess.ridge import ridge
+from intarsia.server.assess.rows import CLEARLY, out_of_sample, standard_errors_better
+from intarsia.server.posterior.draws import Draws
 
 Array = NDArray[np.float64]
 
@@ -41,17 +43,15 @@ WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 
 
-@dataclass(frozen=True)
-class Refit:
-    """The sparse model fitted to some of the rows: draws of C (draw, P, Q) and the posterior mean of Sigma (Q, Q)."""
+class Refit(NamedTuple):
+    """The sparse model fitted to some of the rows."""
 
-    C: Array
-    Sigma: Array
+    draws: Draws
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Mean and variance of the responses of new rows, noise included."""
-        fitted = np.einsum("mp,spq->smq", X, self.C, optimize=True)
-        return fitted.mean(axis=0), fitted.var(axis=0) + np.diagonal(self.Sigma)
+        fitted = self.draws.fitted(X)
+        return fitted.mean(axis=0), fitted.var(axis=0) + self.draws.sigma2.mean(axis=(0, 1))
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Stacked:
 class Weighed:
     """What is added to the sparse coefficients (P, Q) and to the covariates' effects (c, Q) to predict, and how well it does."""
 
-    coefficients: Array
-    effects: Array
-    spread: Array  # (Q) mean squared error on rows left out, over the variance that the sparse model had foretold
-    r2: Array  # (Q) share of variance explained on rows left out
-    r2_se: Array
-    alike: Array  # (Q) squared correlation of rows left out with their prediction
-    rows: Array  # (Q) how many there are
+    coefficients: Annotated[Array, "feature", "response"]
+    effects: Annotated[Array, "covariate", "response"]
+    spread: Annotated[Array, "response"]  # mean squared error on rows left out over the variance foretold
+    r2: Annotated[Array, "response"]  # share of variance explained on rows left out
+    r2_se: Annotated[Array, "response"]
+    alike: Annotated[Array, "response"]  # squared correlation of rows left out with their prediction
+    rows: Annotated[Array, "response"]  # how many there are
     weight: float  # of the sparse coefficients
     weight_independent: float = 0.0  # of those with independent noise; the ridge has the rest
 
