@@ -15,7 +15,7 @@ import numpy as np  # isort: skip
 
 from intarsia.server.assess.convergence import diagnose
 from intarsia.server.assess.findings import select
-from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
 from intarsia.server.sampler.settings import Settings

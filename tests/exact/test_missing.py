@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.horseshoe.missing import Missing, draw_missing, patterns
+from intarsia.server.sampler.horseshoe.chain import Missing
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.horseshoe.sweep import prepare
+from intarsia.server.sampler.missing import draw_missing, patterns
 from intarsia.server.sampler.settings import Settings
 
 M, P, Q = 12, 4, 3

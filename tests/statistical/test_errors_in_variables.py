@@ -10,8 +10,8 @@ from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.horseshoe import errors_in_variables as ev
-from intarsia.server.sampler.horseshoe.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
@@ -130,7 +130,7 @@ def _joint(noise_known, sweeps, rng):
 
     marginal = np.array([summary(*prior()) for _ in range(20_000)])
     X, k = prior()
-    setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
+    setting = noisy_chain.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
     setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
     state = ev.State(X, A, B, np.ones((P, 1)), np.ones(Q), Sigma, float(k))
@@ -138,7 +138,7 @@ def _joint(noise_known, sweeps, rng):
     for _ in range(sweeps):
         Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
         Y = state.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
-        state = ev.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
+        state = noisy_chain.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
         chain.append(summary(state.X, state.strength))
     chain = np.array(chain)
     blocks = chain[: sweeps // 50 * 50].reshape(50, -1, chain.shape[1]).mean(axis=1)

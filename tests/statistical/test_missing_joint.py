@@ -5,8 +5,9 @@ import pytest
 from joint import Setting, sweeps_of
 from scipy.stats import ks_2samp
 
-from intarsia.server.sampler.horseshoe import missing as module
-from intarsia.server.sampler.horseshoe.missing import Missing, draw_missing
+from intarsia.server.sampler import missing as module
+from intarsia.server.sampler.horseshoe.chain import Missing
+from intarsia.server.sampler.missing import draw_missing
 
 FAILURE = 1e-4
 

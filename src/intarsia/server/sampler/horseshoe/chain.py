@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.horseshoe import noise
-from intarsia.server.sampler.horseshoe.missing import Missing
-from intarsia.server.sampler.horseshoe.sweep import Accepted, Problem, State, Sweep, Tuning, shrinkage, sweep
+from intarsia.server.sampler.horseshoe.sweep import Accepted, Problem, State, Sweep, Tuning, rotation, shrinkage, sweep
 from intarsia.server.sampler.horseshoe.systems import System
+from intarsia.server.sampler.missing import draw_missing, patterns
 from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[Any]
@@ -88,6 +88,26 @@ class Memory(NamedTuple):
 
     strength: Array
     spread: Array
+
+
+class Missing:
+    """The rows of a run whose responses are not all there."""
+
+    def __init__(self, X: Array, Y: Array) -> None:
+        self.X, self.Y, self.patterns = X, Y, patterns(Y)
+        absent = np.isnan(Y)
+        # Priors rest on the responses' root mean squares: those of what is there.
+        self.level = np.where(absent, np.sqrt(np.nanmean(Y**2, axis=0)), Y)
+        self._rotation = rotation(X)[0] if X.shape[0] > X.shape[1] else None  # as `sweep.prepare` does
+
+    def fill(self, problem: Problem, C: Array, Sigma: Array, rng: np.random.Generator) -> Problem:
+        """The problem with missing responses drawn given C and Sigma."""
+        Y = draw_missing(self.Y, self.X @ C, Sigma, self.patterns, rng.standard_normal(self.Y.shape))
+        if self._rotation is None:
+            return problem.with_responses(Y, problem.rss0)
+        reached = self._rotation.T @ Y
+        rest = Y - self._rotation @ reached
+        return problem.with_responses(reached, rest.T @ rest)
 
 
 class GibbsChain(Chain):

@@ -7,10 +7,11 @@ from eta^(k/2) exp(-eta mu/2) p(eta). A draw uses up one standard gamma variate 
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from intarsia.errors import InputError
 from intarsia.server.sampler import compiled
+from intarsia.server.sampler.settings import Length
 from intarsia.wire.study_parts import LOCALS, NOISES
 
 HALF_CAUCHY, STUDENT, LAPLACE, JEFFREYS = 0, 1, 2, 3
@@ -42,6 +43,8 @@ class Model:
     power: float = 1.0
     expected_features: float | None = None
 
+    REFIT: ClassVar[Length] = Length(draws=100, warmup=250, thin=4, usual=100)  # of a fit that only weighs predictions
+
     def __post_init__(self) -> None:
         for what, value, known in (
             ("Local scales", self.local, LOCALS),
@@ -54,6 +57,10 @@ class Model:
             raise InputError(f"The likelihood's power is {self.power!r}; expected 0 < power <= 1 (1: the ordinary posterior).")
         if self.expected_features is not None and not 0 < self.expected_features < float("inf"):
             raise InputError(f"expected_features is {self.expected_features!r}; expected a positive number, or None.")
+
+    def for_refit(self) -> "Model":
+        """The same for a fit of which only the predictions count."""
+        return self
 
     def rank_of(self, responses: int) -> int:
         """R for so many responses."""

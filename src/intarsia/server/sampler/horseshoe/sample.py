@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError
 from intarsia.server.assess.diagnostics import entries
 from intarsia.server.posterior.draws import Draws
-from intarsia.server.sampler.horseshoe import errors_in_variables as noisy
-from intarsia.server.sampler.horseshoe.chain import Chain, GibbsChain
-from intarsia.server.sampler.horseshoe.errors_in_variables import LatentChain, PrivacyNoise
-from intarsia.server.sampler.horseshoe.missing import Missing
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise, check_signal, without
+from intarsia.server.sampler.horseshoe import noisy_chain as noisy
+from intarsia.server.sampler.horseshoe.chain import Chain, GibbsChain, Missing
 from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.noisy_chain import LatentChain
 from intarsia.server.sampler.horseshoe.sweep import check, prepare
 from intarsia.server.sampler.run import Runner, asked_of
 from intarsia.server.sampler.settings import Length, Settings, Standing, Until
@@ -73,13 +73,13 @@ def sample_noisy(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None
     model, settings = model or Model(), settings or Settings()
     check_backend(settings.backend)
     s = noisy.setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)
-    seen = noisy.check_signal(s.Z, s.d, noise.n)
+    seen = check_signal(s.Z, s.d, noise.n)
     filled = _filled(settings, False, 8 * s.Z.shape[1] * s.Y.shape[1])
     asked = asked_of("noisy", asdict(model), filled, (s.Z, s.Y, s.d))
     chains = [LatentChain(s, filled, k) for k in range(filled.chains)]
     found = _draws(chains, _run(chains, filled, asked), float(len(s.Z)))
     dy = np.zeros(s.Y.shape[1]) if noise.responses is None else np.square(np.asarray(noise.responses, float)) / noise.n
-    found.Sigma, found.shrinkage = noisy.without(found.Sigma, dy), None
+    found.Sigma, found.shrinkage = without(found.Sigma, dy), None
     found.info |= {"errors_in_variables": True, "noise_ratio": seen.ratio, "noise_variance": seen.noise}
     return found
 

@@ -52,7 +52,7 @@ class SparseChain:
         wide = np.zeros((L, Q), np.float32)
         self._trace = Trace(np.zeros(P, np.float32), np.zeros(L, np.int32), wide, wide.copy(), np.zeros(1, np.int64))
         self.draws: list[Draw] = []
-        self.pip = np.zeros(P)  # sum over kept draws
+        self.pip, self.pip_without = np.zeros(P), np.zeros(P)  # sums over kept draws, and over those without a background
         self.pull = np.zeros_like(problem.Y)  # sum of w (I + w K)⁻¹ (Y − XB): the background's mean is made of it
 
     @property
@@ -85,7 +85,9 @@ class SparseChain:
             np.array([k, state.scalars[PI], w]),
         ))  # fmt: skip
         self.pip += trace.pip
-        if w > 0:
+        if w == 0:
+            self.pip_without += trace.pip
+        else:
             self.pull += (w / (1 + w * problem.d))[:, None] * residual(problem, state)
         if not (np.isfinite(state.effect[:k]).all() and np.isfinite(state.Sigma).all()):
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
@@ -98,14 +100,21 @@ class SparseChain:
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""
         words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
-        own = {"sweeps": np.array(self.sweeps), "generator": words, "pip": self.pip, "pull": self.pull}
+        own = {
+            "sweeps": np.array(self.sweeps),
+            "generator": words,
+            "pip": self.pip,
+            "pip_without": self.pip_without,
+            "pull": self.pull,
+        }
         own |= {f"state.{name}": value for name, value in self.state._asdict().items()}
         return own | {f"draws.{name}": value for name, value in packed(self.draws)._asdict().items()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         self.sweeps = int(arrays["sweeps"])
         self.rng.bit_generator.state = json.loads(arrays["generator"].tobytes().decode())
-        self.pip, self.pull = arrays["pip"].copy(), arrays["pull"].copy()
+        for name in ("pip", "pip_without", "pull"):
+            setattr(self, name, arrays[name].copy())
         self.state = State(**{name: arrays[f"state.{name}"].copy() for name in State._fields})
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))
 

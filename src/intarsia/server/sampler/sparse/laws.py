@@ -7,13 +7,14 @@ V   inverse Wishart(2Q + 10, (Q + 9) s I) around a multiple s of I, s ~ Gamma(1,
 ρ   Beta(1, 1) for each response, or with probability .3 Beta(20, 1) for all of them: effects everywhere
 """
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
-from intarsia.server.sampler.sparse.scan import Coordinates, condition, pick
+from intarsia.server.sampler.sparse.scan import Coordinates, condition, logistic, pick
 from intarsia.server.sampler.sparse.state import PI, RATIO, SPREAD, Problem, State
 
 Array = NDArray[np.float64]
@@ -146,11 +147,17 @@ def draw_shares(rng: Any, problem: Problem, state: State) -> None:
             tries += np.floor(np.log(1.0 - rng.random()) / np.log(nowhere))
     odds = np.log(EVERYWHERE / (1 - EVERYWHERE))
     for q in range(Q):
-        odds += np.log(MOSTLY) + (MOSTLY - 1.0) * np.log(state.rho[q])
-    a = MOSTLY if rng.random() < 1.0 / (1.0 + np.exp(-odds)) else 1.0
+        odds += log_evidence(MOSTLY, state.acts[:k, q].sum(), tries) - log_evidence(1.0, state.acts[:k, q].sum(), tries)
+    a = MOSTLY if rng.random() < logistic(odds) else 1.0
     for q in range(Q):
         on = state.acts[:k, q].sum()
         state.rho[q] = min(max(rng.beta(a + on, 1.0 + tries - on), 1e-6), 1 - 1e-6)
+
+
+@compiled
+def log_evidence(a: float, on: float, tries: float) -> float:
+    """Log probability of acting so often in so many tries, ρ ~ Beta(a, 1) integrated out."""
+    return math.log(a) + math.lgamma(a + on) + math.lgamma(1.0 + tries - on) - math.lgamma(a + 1.0 + tries)
 
 
 @compiled

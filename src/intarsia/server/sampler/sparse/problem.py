@@ -17,10 +17,11 @@ MOST_ROTATED = 4_000  # rows: beyond, their eigenvalue problem takes minutes
 
 @dataclass(frozen=True)
 class Scales:
-    """Root mean squares by which the columns were divided."""
+    """Root mean squares by which the columns were divided, and W: a sweep's rows are Wᵀ times those given (None: as given)."""
 
     x: Array
     y: Array
+    rotation: Array | None = None
 
 
 def prepare(
@@ -33,20 +34,24 @@ def prepare(
     expected: float = 3.0,
     power: float = 1.0,
     independent: bool = False,
+    every_row: bool = False,
 ) -> tuple[Problem, Scales]:
+    """A sweep's view of X (m, P) and Y (m, Q). `rows` is how many rows the noise is counted over where X and Y are a root of
+    their Gram matrix; `looked_at` how many features the prior counts, `expected` how many it expects; `every_row` keeps rows
+    apart that no feature reaches.
+    """
     m, P = X.shape
     Q = Y.shape[1]
     degrees = float(m if rows is None else rows)
     scales = Scales(root_mean_square(X, degrees), root_mean_square(Y, degrees))
     X, Y = X / scales.x, Y / scales.y
     rest = np.zeros((Q, Q))
-    if m > P + Q:  # rows beyond the features' span hold noise alone
+    if m > P + Q and not every_row:  # rows beyond the features' span hold noise alone
         Qm, X = linalg.qr(X, mode="economic")
         inside = Qm.T @ Y
         rest = Y.T @ Y - inside.T @ inside
         Y = inside
-    d = np.zeros(len(X))
-    ratios = np.zeros(1)
+    d, ratios, W = np.zeros(len(X)), np.zeros(1), None
     if background and len(X) <= MOST_ROTATED:
         d, W = np.linalg.eigh(X @ X.T / P)
         d = np.clip(d, 0.0, None)
@@ -62,7 +67,7 @@ def prepare(
     problem = Problem(
         columns, np.ascontiguousarray(Y), d, squares, ratios, prior, rest, degrees * power, power, looked, expected, independent
     )
-    return problem, scales
+    return problem, Scales(scales.x, scales.y, W)
 
 
 def root_mean_square(X: Array, rows: float) -> Array:
@@ -90,15 +95,5 @@ def start(problem: Problem, rng: np.random.Generator, wrong: int = 0, rank: int 
     Sigma = (scatter + 0.3 * np.eye(Q)) / problem.rows
     if problem.independent:
         Sigma = np.diag(np.diagonal(Sigma))
-    return State(
-        slot,
-        feature,
-        acts,
-        effect,
-        np.array([len(chosen)]),
-        Sigma,
-        0.1 * np.eye(Q),
-        np.zeros((Q, rank)),
-        np.full(Q, 0.5),
-        scalars,
-    )
+    count, V, loadings, rho = np.array([len(chosen)]), 0.1 * np.eye(Q), np.zeros((Q, rank)), np.full(Q, 0.5)
+    return State(slot, feature, acts, effect, count, Sigma, V, loadings, rho, scalars)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.horseshoe.sweep import Problem, rotation
 
 Array = NDArray[np.float64]
 
@@ -54,23 +53,3 @@ def draw_missing(Y: Array, fitted: Array, Sigma: Array, found: list[Pattern], no
         away = Y[np.ix_(rows, has)] - fitted[np.ix_(rows, has)]
         out[np.ix_(rows, lacks)] = fitted[np.ix_(rows, lacks)] + away @ W + normal[np.ix_(rows, lacks)] @ spread.T
     return out
-
-
-class Missing:
-    """The rows of a run whose responses are not all there."""
-
-    def __init__(self, X: Array, Y: Array) -> None:
-        self.X, self.Y, self.patterns = X, Y, patterns(Y)
-        absent = np.isnan(Y)
-        # Priors rest on the responses' root mean squares: those of what is there.
-        self.level = np.where(absent, np.sqrt(np.nanmean(Y**2, axis=0)), Y)
-        self._rotation = rotation(X)[0] if X.shape[0] > X.shape[1] else None  # as `sweep.prepare` does
-
-    def fill(self, problem: Problem, C: Array, Sigma: Array, rng: np.random.Generator) -> Problem:
-        """The problem with missing responses drawn given C and Sigma."""
-        Y = draw_missing(self.Y, self.X @ C, Sigma, self.patterns, rng.standard_normal(self.Y.shape))
-        if self._rotation is None:
-            return problem.with_responses(Y, problem.rss0)
-        reached = self._rotation.T @ Y
-        rest = Y - self._rotation @ reached
-        return problem.with_responses(reached, rest.T @ rest)

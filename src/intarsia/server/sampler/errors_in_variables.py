@@ -1,4 +1,4 @@
-"""The sampler for a differentially private study: features that carry noise of known variance (errors in variables).
+"""Features that carry noise of known variance: the sketches of a differentially private study.
 
 A private sketch gives Z = X_Φ + W with W_ij ~ N(0, d_j), d_j = w²/n known. Fitting Z as if it were X_Φ shrinks every
 coefficient and is sure of it. Here X_Φ is a latent variable. Given the data, the rows of a gaussian sketch are
@@ -11,27 +11,20 @@ the eigenvalues of S spread, too much of Z is called noise and the correction ov
 and 83 % coverage at P/m = .3 and a noise of a third of the signal.) Noise on the responses only adds to Sigma's diagonal;
 it is known and taken off at the end.
 
-One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, Sigma, λ, τ by the same conditionals as without noise, on
-the P×P Cholesky factor of XᵀX, which holds all they need.
+`draw_features` is the first half of a sweep: S⁻¹ and ν given X, then X given S, Z, Y and C. The other half is any sampler's
+sweep given X; the P×P Cholesky factor of XᵀX holds all it needs (`small_side`).
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, solve_triangular
 from scipy.special import multigammaln
 
-from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.sampler.horseshoe import conditionals, noise
-from intarsia.server.sampler.horseshoe.chain import Chain
-from intarsia.server.sampler.horseshoe.conditionals import Given
-from intarsia.server.sampler.horseshoe.model import Law, Model, global_scale, local_law
-from intarsia.server.sampler.horseshoe.noise import NoisePrior
-from intarsia.server.sampler.horseshoe.sweep import scale_numbers, uniform
-from intarsia.server.sampler.settings import Settings
+from intarsia.errors import InputError
 
 Array = NDArray[np.float64]
 MOST_FACTORS = 10
@@ -161,90 +154,61 @@ def draw_latent(Z: Array, Y: Array, C: Array, root: Array, d: Array, precision: 
     return solve_triangular(L, solve_triangular(L, pull, lower=True) + normal, lower=True, trans="T").T
 
 
-# --- chains -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class State:
-    """One chain's position."""
-
-    X: Array
-    A: Array
-    B: Array
-    lam: Array
-    tau: Array
-    Sigma: Array
-    strength: float
-
-    @property
-    def C(self) -> Array:
-        return self.B @ self.A.T
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What does not change along a chain."""
+class NoisyFeatures(NamedTuple):
+    """Sketched features Z (m, P), the variances d (P,) of their noise, and T."""
 
     Z: Array
-    Y: Array
     d: Array
     T: Array
-    local: Law
-    tau: Law
-    noise: NoisePrior
-    row: bool
-    rank: int
+
+    @classmethod
+    def of(cls, Z: Any, d: Any, Y: Array, power: float) -> "NoisyFeatures":
+        """Checked, with T worked out."""
+        Z, d = np.asarray(Z, float), np.asarray(d, float)
+        if Z.ndim != 2 or Y.ndim != 2 or len(Z) != len(Y) or d.shape != (Z.shape[1],):
+            raise InputError(f"Shapes do not fit: features {Z.shape}, responses {Y.shape}, noise variances {d.shape}.")
+        if not (np.isfinite(Z).all() and np.isfinite(Y).all() and np.isfinite(d).all()):
+            raise InputError("The sketches hold values that are not finite.")
+        if not (d > 0).all():
+            bare = int((d <= 0).sum())
+            raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
+        if power != 1:
+            raise InputError(f"A private study is fitted with the likelihood's power 1; {power} came.")
+        if (np.square(Y).sum(axis=0) == 0).any():
+            raise InputError("A response of the sketch is zero throughout. Leave it out.")
+        return cls(Z, d, target(Z, d))
+
+    def best_guess(self) -> Array:
+        """The features as their best linear guess from Z."""
+        return np.asarray(np.linalg.solve(self.T + np.diag(self.d), self.Z.T).T @ self.T)
 
 
-def sweep(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
-    """One sweep; `learn` also draws ν (an eigenvalue problem, so not every time)."""
-    return draw_coefficients(s, draw_features(s, state, rng, learn), rng)
+class Latent(NamedTuple):
+    """The features X without their noise, and ν − P − 1."""
+
+    X: Array
+    strength: float
 
 
-def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
-    """ν, S and the latent features given the coefficients. S is not kept: the next sweep draws it from X."""
-    m, P = s.Z.shape
-    G = state.X.T @ state.X
-    strength = state.strength
+def draw_features(
+    noisy: NoisyFeatures, now: Latent, Y: Array, C: Array, root: Array, rng: np.random.Generator, learn: bool = True
+) -> Latent:
+    """ν, S and the latent features given C and the noise; `root` is K with Sigma⁻¹ = KᵀK. `learn` also draws ν (an
+    eigenvalue problem, so not every time). S is not kept: the next sweep draws it from X.
+    """
+    (m, P), strength = noisy.Z.shape, now.strength
+    G = now.X.T @ now.X
     if learn:
-        root = cholesky(s.T, lower=True)
-        inner = solve_triangular(root, solve_triangular(root, G, lower=True).T, lower=True)
+        half = cholesky(noisy.T, lower=True)
+        inner = solve_triangular(half, solve_triangular(half, G, lower=True).T, lower=True)
         grid = strength_grid(P, m)
         weight = strength_weights(np.maximum(eigvalsh((inner + inner.T) / 2), 0.0), m, grid)
         p = np.exp(weight - weight.max())
         strength = float(rng.choice(grid, p=p / p.sum()))
     degrees = strength + P + 1 + m
     chi = np.sqrt(rng.chisquare(degrees - np.arange(P)))
-    precision = draw_precision(degrees, strength * s.T + G, rng.standard_normal((P, P)), chi)
-    root, _ = noise.root(state.Sigma, s.noise.correlated)
-    X = draw_latent(s.Z, s.Y, state.C, root, s.d, precision, rng.standard_normal((P, m)))
-    return replace(state, X=X, strength=strength)
-
-
-def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> State:
-    """B, A, Sigma, λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
-    Xs, Ys, beyond = small_side(state.X, s.Y)
-    (rows, Q), (m, P) = Ys.shape, state.X.shape
-    U, D = noise.rotation(state.Sigma, s.noise.correlated)
-    given = Given(U.T @ state.A, state.lam[:, 0] if s.row else state.lam, state.tau, np.sqrt(D))
-    Yr, Z = Ys @ U, rng.standard_normal((P, s.rank))
-    if s.row:
-        B = conditionals.draw_B_row(Xs, Yr, given, Z, rng.standard_normal((rows, s.rank)))
-    else:
-        B = conditionals.draw_B_element(Xs, Yr, given, Z, rng.standard_normal((rows, Q)))
-    F = Xs @ B
-    A = U @ conditionals.draw_A(np.ascontiguousarray(F), Yr, given.s, rng.standard_normal((Q, s.rank)))
-    residual = Ys - F @ A.T
-    numbers = noise.numbers_for(s.noise, float(m), rng)
-    Sigma = noise.draw_Sigma(state.Sigma, residual.T @ residual + beyond, float(m), s.noise, numbers)
-    g, u = rng.standard_gamma(conditionals.rescale_shape(Q), s.rank), uniform(rng, (s.rank,))
-    A, B, tau = conditionals.rescale_columns(A, np.ascontiguousarray(B), state.tau, s.tau, g, u)
-    k = float(s.rank if s.row else 1)
-    lam = conditionals.draw_lam(state.lam, B, tau, s.local, scale_numbers(rng, s.local, k, state.lam.shape))
-    tau = conditionals.draw_tau(tau, B, lam, s.tau, scale_numbers(rng, s.tau, float(P), (s.rank,)))
-    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(Sigma).all()):
-        raise ConvergenceError("The sampler left the range of double precision. Check the public scales of the columns.")
-    return replace(state, A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
+    precision = draw_precision(degrees, strength * noisy.T + G, rng.standard_normal((P, P)), chi)
+    return Latent(draw_latent(noisy.Z, Y, C, root, noisy.d, precision, rng.standard_normal((P, m))), strength)
 
 
 def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
@@ -257,42 +221,6 @@ def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
     return R, Ys, Y.T @ Y - Ys.T @ Ys
 
 
-def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
-    """Check the input and fix what does not change."""
-    Z, Y, d = np.asarray(Z, float), np.asarray(Y, float), np.asarray(d, float)
-    if Z.ndim != 2 or Y.ndim != 2 or len(Z) != len(Y) or d.shape != (Z.shape[1],):
-        raise InputError(f"Shapes do not fit: features {Z.shape}, responses {Y.shape}, noise variances {d.shape}.")
-    if not (np.isfinite(Z).all() and np.isfinite(Y).all() and np.isfinite(d).all()):
-        raise InputError("The sketches hold values that are not finite.")
-    if not (d > 0).all():
-        bare = int((d <= 0).sum())
-        raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
-    if model.power != 1:
-        raise InputError(f"A private study is fitted with the likelihood's power 1; {model.power} came.")
-    Q = Y.shape[1]
-    R = model.rank_of(Q)
-    row = model.local == "row"
-    scale = np.sqrt(np.square(Y).mean(axis=0))
-    if (scale == 0).any():
-        raise InputError("A response of the sketch is zero throughout. Leave it out.")
-    level, length = float(np.sqrt(np.square(Y).mean())), float(np.sqrt(np.square(Z).sum() / Z.shape[1]))
-    tau = Law(size=global_scale(model.expected_features, Z.shape[1], R, level, length))
-    return Setting(
-        Z, Y, d, target(Z, d), local_law(model.law, R if row else 1), tau, noise.noise_prior(model.noise, scale), row, R
-    )
-
-
-def start(s: Setting, rng: np.random.Generator) -> State:
-    """An over-dispersed start: the features as their best linear guess, coefficients near zero."""
-    (m, P), Q = s.Z.shape, s.Y.shape[1]
-    X = np.linalg.solve(s.T + np.diag(s.d), s.Z.T).T @ s.T
-    A = rng.standard_normal((Q, s.rank))
-    lam = np.exp(rng.standard_normal((P, 1 if s.row else s.rank)))
-    tau = np.exp(rng.standard_normal(s.rank) - 2)
-    Sigma = np.diag(np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q))
-    return State(X, A, np.zeros((P, s.rank)), lam, tau, Sigma, float(m))
-
-
 def without(Sigma: Array, variances: Array) -> Array:
     """Covariances less noise of these variances: no eigenvalue below a thousandth of the mean covariance's least."""
     if not variances.any():
@@ -300,26 +228,3 @@ def without(Sigma: Array, variances: Array) -> Array:
     w, V = np.linalg.eigh(Sigma - np.diag(variances))
     least = 1e-3 * np.linalg.eigvalsh(Sigma.mean(axis=(0, 1)))[0]
     return np.asarray((V * np.maximum(w, least)[..., None, :]) @ np.swapaxes(V, -1, -2))
-
-
-class LatentChain(Chain):
-    """A chain of `sweep`."""
-
-    def __init__(self, setting: Setting, settings: Settings, k: int) -> None:
-        super().__init__(settings, k, (setting.Z.shape[1], setting.Y.shape[1], setting.rank))
-        self.setting = setting
-        self.state = start(setting, self.rng)
-
-    def _sweep(self) -> None:
-        self.state = sweep(self.setting, self.state, self.rng, learn=self.sweeps % LEARN == 0)
-
-    def _draw(self) -> tuple[Array, Array, Array, Array | float]:
-        return self.state.C, self.state.Sigma, self.state.tau, 0.0
-
-    def arrays(self) -> dict[str, Any]:
-        return super().arrays() | {f"state.{one.name}": np.asarray(getattr(self.state, one.name)) for one in fields(State)}
-
-    def restore(self, arrays: dict[str, Any]) -> None:
-        super().restore(arrays)
-        values = {one.name: arrays[f"state.{one.name}"] for one in fields(State)}
-        self.state = State(**values | {"strength": float(values["strength"])})
