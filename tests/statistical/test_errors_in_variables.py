@@ -16,6 +16,7 @@ from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
 from intarsia.server.sampler.horseshoe.settings import Settings
+from intarsia.server.sampler.horseshoe.sweep import State
 
 
 def covariance(kind, P, rho=0.5):
@@ -133,7 +134,7 @@ def _joint(noise_known, sweeps, rng):
     setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
     setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones((P, 1)), np.ones(Q), Sigma, float(k))
+    state = ev.State(X, float(k), State(A, B, np.ones((P, 1)), np.ones(Q), Sigma))
     chain = []
     for _ in range(sweeps):
         Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))

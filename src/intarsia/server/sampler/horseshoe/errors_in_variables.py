@@ -15,9 +15,9 @@ One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, Sigma, λ, τ b
 the P×P Cholesky factor of XᵀX, which holds all they need.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,11 @@ from scipy.linalg import cholesky, eigvalsh, solve_triangular
 from scipy.special import multigammaln
 
 from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.sampler.horseshoe import conditionals, noise
+from intarsia.server.sampler.horseshoe import chain, noise, sweep
 from intarsia.server.sampler.horseshoe.chain import Chain
-from intarsia.server.sampler.horseshoe.conditionals import Given
-from intarsia.server.sampler.horseshoe.model import Law, Model, global_scale, local_law
-from intarsia.server.sampler.horseshoe.noise import NoisePrior
+from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.settings import Settings
-from intarsia.server.sampler.horseshoe.sweep import scale_numbers, uniform
+from intarsia.server.sampler.horseshoe.sweep import PLAIN, Problem, Sweep, prepare
 
 Array = NDArray[np.float64]
 MOST_FACTORS = 10
@@ -164,41 +162,23 @@ def draw_latent(Z: Array, Y: Array, C: Array, root: Array, d: Array, precision: 
 # --- chains -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class State:
-    """One chain's position."""
+class State(NamedTuple):
+    """One chain's position: the latent features, nu − P − 1, and the rest."""
 
     X: Array
-    A: Array
-    B: Array
-    lam: Array
-    tau: Array
-    Sigma: Array
     strength: float
-
-    @property
-    def C(self) -> Array:
-        return self.B @ self.A.T
+    rest: sweep.State
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What does not change along a chain."""
+    """What does not change along a chain. Of `problem` the rows do: they are the latent ones."""
 
     Z: Array
     Y: Array
     d: Array
     T: Array
-    local: Law
-    tau: Law
-    noise: NoisePrior
-    row: bool
-    rank: int
-
-
-def sweep(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
-    """One sweep; `learn` also draws ν (an eigenvalue problem, so not every time)."""
-    return draw_coefficients(s, draw_features(s, state, rng, learn), rng)
+    problem: Problem
 
 
 def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
@@ -216,35 +196,19 @@ def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: boo
     degrees = strength + P + 1 + m
     chi = np.sqrt(rng.chisquare(degrees - np.arange(P)))
     precision = draw_precision(degrees, strength * s.T + G, rng.standard_normal((P, P)), chi)
-    root, _ = noise.root(state.Sigma, s.noise.correlated)
-    X = draw_latent(s.Z, s.Y, state.C, root, s.d, precision, rng.standard_normal((P, m)))
-    return replace(state, X=X, strength=strength)
+    root, _ = noise.root(state.rest.Sigma, s.problem.noise.correlated)
+    X = draw_latent(s.Z, s.Y, state.rest.C, root, s.d, precision, rng.standard_normal((P, m)))
+    return State(X, strength, state.rest)
 
 
 def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> State:
-    """B, A, Sigma, λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
-    Xs, Ys, beyond = small_side(state.X, s.Y)
-    (rows, Q), (m, P) = Ys.shape, state.X.shape
-    U, D = noise.rotation(state.Sigma, s.noise.correlated)
-    given = Given(U.T @ state.A, state.lam[:, 0] if s.row else state.lam, state.tau, np.sqrt(D))
-    Yr, Z = Ys @ U, rng.standard_normal((P, s.rank))
-    if s.row:
-        B = conditionals.draw_B_row(Xs, Yr, given, Z, rng.standard_normal((rows, s.rank)))
-    else:
-        B = conditionals.draw_B_element(Xs, Yr, given, Z, rng.standard_normal((rows, Q)))
-    F = Xs @ B
-    A = U @ conditionals.draw_A(np.ascontiguousarray(F), Yr, given.s, rng.standard_normal((Q, s.rank)))
-    residual = Ys - F @ A.T
-    numbers = noise.numbers_for(s.noise, float(m), rng)
-    Sigma = noise.draw_Sigma(state.Sigma, residual.T @ residual + beyond, float(m), s.noise, numbers)
-    g, u = rng.standard_gamma(conditionals.rescale_shape(Q), s.rank), uniform(rng, (s.rank,))
-    A, B, tau = conditionals.rescale_columns(A, np.ascontiguousarray(B), state.tau, s.tau, g, u)
-    k = float(s.rank if s.row else 1)
-    lam = conditionals.draw_lam(state.lam, B, tau, s.local, scale_numbers(rng, s.local, k, state.lam.shape))
-    tau = conditionals.draw_tau(tau, B, lam, s.tau, scale_numbers(rng, s.tau, float(P), (s.rank,)))
-    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(Sigma).all()):
+    """B, A, Sigma, λ, τ given the latent features: a plain sweep."""
+    X, Y, beyond = small_side(state.X, s.Y)
+    problem = replace(s.problem, X=X, Y=Y, rss0=beyond)
+    rest, _ = sweep.sweep(Sweep(problem, chain.untuned(problem), PLAIN, rng), state.rest)
+    if not np.isfinite(rest.B.sum() + rest.A.sum() + rest.Sigma.sum()):
         raise ConvergenceError("The sampler left the range of double precision. Check the public scales of the columns.")
-    return replace(state, A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
+    return State(state.X, state.strength, rest)
 
 
 def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
@@ -269,28 +233,15 @@ def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
         raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
     if model.power != 1:
         raise InputError(f"A private study is fitted with the likelihood's power 1; {model.power} came.")
-    Q = Y.shape[1]
-    R = model.rank_of(Q)
-    row = model.local == "row"
-    scale = np.sqrt(np.square(Y).mean(axis=0))
-    if (scale == 0).any():
+    if (np.square(Y).mean(axis=0) == 0).any():
         raise InputError("A response of the sketch is zero throughout. Leave it out.")
-    level, length = float(np.sqrt(np.square(Y).mean())), float(np.sqrt(np.square(Z).sum() / Z.shape[1]))
-    tau = Law(size=global_scale(model.expected_features, Z.shape[1], R, level, length))
-    return Setting(
-        Z, Y, d, target(Z, d), local_law(model.law, R if row else 1), tau, noise.noise_prior(model.noise, scale), row, R
-    )
+    return Setting(Z, Y, d, target(Z, d), prepare(model, Z, Y))
 
 
 def start(s: Setting, rng: np.random.Generator) -> State:
     """An over-dispersed start: the features as their best linear guess, coefficients near zero."""
-    (m, P), Q = s.Z.shape, s.Y.shape[1]
     X = np.linalg.solve(s.T + np.diag(s.d), s.Z.T).T @ s.T
-    A = rng.standard_normal((Q, s.rank))
-    lam = np.exp(rng.standard_normal((P, 1 if s.row else s.rank)))
-    tau = np.exp(rng.standard_normal(s.rank) - 2)
-    Sigma = np.diag(np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q))
-    return State(X, A, np.zeros((P, s.rank)), lam, tau, Sigma, float(m))
+    return State(X, float(len(s.Z)), chain.start(s.problem, rng))
 
 
 def without(Sigma: Array, variances: Array) -> Array:
@@ -303,23 +254,25 @@ def without(Sigma: Array, variances: Array) -> Array:
 
 
 class LatentChain(Chain):
-    """A chain of `sweep`."""
+    """A chain that draws the latent features in every sweep."""
 
     def __init__(self, setting: Setting, settings: Settings, k: int) -> None:
-        super().__init__(settings, k, (setting.Z.shape[1], setting.Y.shape[1], setting.rank))
+        super().__init__(settings, k, setting.problem.shape)
         self.setting = setting
         self.state = start(setting, self.rng)
 
     def _sweep(self) -> None:
-        self.state = sweep(self.setting, self.state, self.rng, learn=self.sweeps % LEARN == 0)
+        state = draw_features(self.setting, self.state, self.rng, learn=self.sweeps % LEARN == 0)
+        self.state = draw_coefficients(self.setting, state, self.rng)
 
     def _draw(self) -> tuple[Array, Array, Array, Array | float]:
-        return self.state.C, self.state.Sigma, self.state.tau, 0.0
+        return self.state.rest.C, self.state.rest.Sigma, self.state.rest.tau, 0.0
 
     def arrays(self) -> dict[str, Any]:
-        return super().arrays() | {f"state.{one.name}": np.asarray(getattr(self.state, one.name)) for one in fields(State)}
+        rest = {f"state.{name}": value for name, value in self.state.rest._asdict().items()}
+        return super().arrays() | rest | {"state.X": self.state.X, "state.strength": np.array(self.state.strength)}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         super().restore(arrays)
-        values = {one.name: arrays[f"state.{one.name}"] for one in fields(State)}
-        self.state = State(**values | {"strength": float(values["strength"])})
+        rest = sweep.State(**{name: arrays[f"state.{name}"] for name in sweep.State._fields})
+        self.state = State(arrays["state.X"], float(arrays["state.strength"]), rest)
