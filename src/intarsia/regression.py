@@ -136,7 +136,7 @@ class ReducedRankHorseshoe(Regression):
     covariates : names or positions of columns of X to adjust for: no shrinkage, not features.
     noise : "correlated" between the responses (a full Σ), "independent", or "jeffreys" (the paper's; independent, and
         improper with no more rows than features).
-    expected_features : how many features you expect to matter. By default nothing is assumed.
+    expected_features : how many features you expect to matter; by default nothing is assumed.
     fdr : rate of false discoveries of `selected_` and `groups_`.
     random_state : seed of the sampler and of `sketch` (data in one place need no secret; the sites of a study share a key).
     local : "row" (one local scale per feature) or "element" (one per feature and component, the paper's).
@@ -144,17 +144,17 @@ class ReducedRankHorseshoe(Regression):
     law : the global-local law, "horseshoe" by default.
     power : power of the likelihood (fractional posterior), in (0, 1].
     draws, warmup, chains, thin : length of the run; each chain makes `warmup` sweeps and then keeps one in `thin`, at most
-        `draws` of them. By default 1,000 draws, 500 and 10 in small problems; 4,000, 200 and 2 in larger ones.
+        `draws` of them. By default 1,000 draws, 500 and 10 in small problems; 4,000, 400 and 4 in large ones, whose
+        sweeps share their algebra.
     until : "converged": the run ends before its budget of draws is spent, as soon as every coefficient has
         R̂ ≤ 1.01, folded R̂ ≤ 1.02 and 400 effective samples; of a noise variance 1.05 and 100 are asked
         (or what an `intarsia.Until` says); None: `draws` draws in any case.
     selection : "bfdr" or "mixture", how `selected_` is found.
-    n_jobs : processes the chains run in; by default as many as pay. The draws do not depend on it.
+    n_jobs : threads the chains run in; by default as many as pay. The draws do not depend on it.
     progress : called with the sampler's progress; by default a bar is shown on a terminal and elsewhere a line from time to
         time, with False nothing.
-    backend : "numpy", or "jax" to sample on an accelerator (`pip install 'intarsia[gpu]'`).
-    memory : bytes of draws of the coefficients above which not all are kept: those of the features that matter, some whole
-        draws, and of every coefficient its moments and diagnostics.
+    backend : "numpy"; this prior is fitted on the CPU.
+    memory : bytes that the draws of the coefficients may take; a run that would need more is refused.
     folds : in how many parts rows are left out in turn to judge and weigh predictions; 0: not at all.
 
     Attributes

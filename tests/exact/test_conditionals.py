@@ -192,9 +192,21 @@ def test_a_system_that_is_not_positive_definite_has_no_number():
     assert not systems.columns_products((diag, off, one), np.ones((3, 1)), np.ones((3, 2)), np.empty((1, 2, 3)))
 
 
-def test_normal_scores_are_those_of_the_library():
-    p = np.exp(np.linspace(-80, np.log(0.5), 2000))[:-1]
-    np.testing.assert_allclose([conditionals._lower_score(x) for x in p], ndtri(p), rtol=1e-13)
+def test_proposals_of_scales_are_rotations_of_normal_scores():
+    """theta = 0 leaves a scale as it is, π/2 forgets it; half-way the C⁺(0, 1) and the exchange of both are kept."""
+    rng = RNG(12)
+    lam, z = np.abs(rng.standard_cauchy(20_000)), rng.standard_normal(20_000)
+    for theta in (0.0, 0.7, np.pi / 2):
+        new, owed = conditionals.propose_lam(lam, np.full(lam.size, theta), z, Law())
+        assert not owed.any()
+        assert kstest(np.arctan(new) * 2 / np.pi, "uniform").pvalue > 1e-4
+        score, before = (ndtri(np.arctan(x) * 2 / np.pi) for x in (new, lam))
+        np.testing.assert_allclose(score, np.cos(theta) * before + np.sin(theta) * z, atol=1e-6)
+    law = Law(STUDENT, 4.0)
+    new, owed = conditionals.propose_lam(lam[:9], np.full(9, 0.7), z[:9], law)
+    for p in range(9):
+        there, here = (log_density(law, np.log(x)) - log_density(Law(), np.log(x)) for x in (new[p], lam[p]))
+        np.testing.assert_allclose(owed[p], there - here)
 
 
 def random_Sigma(rng, Q, correlated):

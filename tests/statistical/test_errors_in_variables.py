@@ -10,11 +10,13 @@ from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
+from intarsia.server.sampler import errors_in_variables as ev
 from intarsia.server.sampler.errors_in_variables import PrivacyNoise
-from intarsia.server.sampler.horseshoe import errors_in_variables as ev
+from intarsia.server.sampler.horseshoe import noisy_chain
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
 from intarsia.server.sampler.horseshoe.sample import sample_noisy
+from intarsia.server.sampler.horseshoe.sweep import State
 from intarsia.server.sampler.settings import Settings
 
 
@@ -131,15 +133,15 @@ def _joint(noise_known, sweeps, rng):
     marginal = np.array([summary(*prior()) for _ in range(20_000)])
     X, k = prior()
     setting = noisy_chain.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
-    setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
+    noisy = setting.noisy._replace(T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones((P, 1)), np.ones(Q), Sigma, float(k))
+    state = noisy_chain.State(ev.Latent(X, float(k)), State(A, B, np.ones((P, 1)), np.ones(Q), Sigma))
     chain = []
     for _ in range(sweeps):
-        Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
-        Y = state.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
-        state = noisy_chain.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
-        chain.append(summary(state.X, state.strength))
+        Z = state.latent.X + np.sqrt(d) * rng.standard_normal((m, P))
+        Y = state.latent.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
+        state = noisy_chain.draw_features(replace(setting, noisy=noisy._replace(Z=Z), Y=Y), state, rng)
+        chain.append(summary(*state.latent))
     chain = np.array(chain)
     blocks = chain[: sweeps // 50 * 50].reshape(50, -1, chain.shape[1]).mean(axis=1)
     error = np.sqrt(blocks.var(axis=0, ddof=1) / 50 + marginal.var(axis=0) / len(marginal))

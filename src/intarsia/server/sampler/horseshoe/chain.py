@@ -126,8 +126,12 @@ class GibbsChain(Chain):
             self.problem = problem = self.missing.fill(problem, state.C, state.Sigma, self.rng)
         if problem.costly and (self._system is None or self._system.lam is not state.lam):
             self._system = System(problem.X, state.lam)
-        self.state, accepted = sweep(Sweep(problem, self.tuning, kind, self.rng, self._system), state)
-        if not math.isfinite(self.state.B.sum() + self.state.Sigma.sum()):
+        try:
+            self.state, accepted = sweep(Sweep(problem, self.tuning, kind, self.rng, self._system), state)
+            fine = math.isfinite(self.state.B.sum() + self.state.Sigma.sum())
+        except np.linalg.LinAlgError:
+            fine = False
+        if not fine:
             raise ConvergenceError(
                 f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision. Standardise the columns, "
                 "or use noise='correlated'."

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
+from scipy.special import ndtr, ndtri
 
-from intarsia.inverse_normal import CENTRE, FAR, TAIL
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.horseshoe.model import HALF_CAUCHY, Law, draw_precision, log_density
 from intarsia.server.sampler.horseshoe.systems import Factor, System, solve
@@ -121,18 +121,14 @@ def draw_A(F: Array, Y: Array, s: Array, Z: Array) -> Array:
     """Draw A given F = XB: row q ~ N(Ω_q⁻¹ h_q, Ω_q⁻¹), Ω_q = FᵀF/s_q² + I, h_q = Fᵀy_q/s_q²: Q systems of size R."""
     FF, FY = np.dot(F.T, F), np.dot(F.T, Y)
     (R, Q), size = FY.shape, np.trace(FF)
-    L, half, out = np.zeros((R, R)), np.empty(R), np.empty((Q, R))
+    half, out = np.empty(R), np.empty((Q, R))
     for q in range(Q):
         s2 = s[q] ** 2
         if size > STIFF_A * s2:
             out[q] = _stiff_row(F, np.ascontiguousarray(Y[:, q]), s[q], Z[q])
             continue
+        L = np.linalg.cholesky(FF / s2 + np.eye(R))
         for i in range(R):
-            for j in range(i + 1):
-                x = FF[i, j] / s2 + (1.0 if i == j else 0.0)
-                for k in range(j):
-                    x -= L[i, k] * L[j, k]
-                L[i, j] = math.sqrt(x) if i == j else x / L[j, j]
             x = FY[i, q] / s2
             for k in range(i):
                 x -= L[i, k] * half[k]
@@ -222,43 +218,25 @@ def rescale_shape(Q: int) -> float:
     return (Q - 1) / 2 if Q > 1 else 0.5
 
 
-@compiled
 def propose_lam(lam: Array, theta: Array, normal: Array, law: Law) -> tuple[Array, Array]:
     """A proposal of each local scale that is reversible for C⁺(0, 1): a rotation by theta of its normal score.
 
     Returns the new scales and the log density ratio that other laws than the half-Cauchy owe.
     """
-    new, owed, prior = np.empty(lam.size), np.zeros(lam.size), Law(HALF_CAUCHY, 1.0)
-    for p in range(lam.size):
-        below = lam[p] < 1
-        w = _lower_score(math.atan(lam[p] if below else 1 / lam[p]) * (2 / math.pi))
-        w = math.cos(theta[p]) * (w if below else -w) + math.sin(theta[p]) * normal[p]
-        tail = math.tan(math.pi / 4 * math.erfc(abs(w) * math.sqrt(0.5)))
-        new[p] = min(max(tail if w < 0 else 1 / tail, 1e-15), 1e15)
-        if law.kind != prior.kind:
-            t, there = math.log(lam[p]), math.log(new[p])
-            owed[p] = log_density(law, there) - log_density(prior, there) - log_density(law, t) + log_density(prior, t)
-    return new, owed
+    half = ndtri(np.arctan(np.minimum(lam, 1 / lam)) * (2 / np.pi))
+    w = np.cos(theta) * np.where(lam < 1, half, -half) + np.sin(theta) * normal
+    tail = np.tan(np.pi / 2 * ndtr(-np.abs(w)))
+    new = np.clip(np.where(w < 0, tail, 1 / tail), 1e-15, 1e15)
+    return new, np.zeros(lam.size) if law.kind == HALF_CAUCHY else _owed(law, np.log(new)) - _owed(law, np.log(lam))
 
 
 @compiled
-def _quotient(over: tuple[float, ...], under: tuple[float, ...], r: float) -> float:
-    x, y = over[0], under[0]
-    for k in range(1, len(over)):
-        x = x * r + over[k]
-        y = y * r + under[k]
-    return x / y
-
-
-@compiled
-def _lower_score(p: float) -> float:
-    """Φ⁻¹(p) for 0 < p ≤ ½."""
-    q = p - 0.5
-    r = 0.180625 - q * q
-    if r >= 0:
-        return q * _quotient(CENTRE[0], CENTRE[1], r)
-    r = math.sqrt(-math.log(p))
-    return -(_quotient(TAIL[0], TAIL[1], r - 1.6) if r <= 5 else _quotient(FAR[0], FAR[1], r - 5))
+def _owed(law: Law, t: Array) -> Array:
+    """Log density of each log scale, over that of the half-Cauchy."""
+    out = np.empty(t.size)
+    for p in range(t.size):
+        out[p] = log_density(law, t[p]) - log_density(Law(HALF_CAUCHY, 1.0), t[p])
+    return out
 
 
 @compiled

@@ -130,23 +130,13 @@ def draw_Sigma(Sigma: Array, scatter: Array, rows: float, prior: NoisePrior, num
             new[q, q] = max(1 / eta, LEAST * scale[q] ** 2)
         return new
     U, D = rotation(Sigma, True)
-    size, whole, K = np.empty(Q), scatter.copy(), np.empty((Q, Q))
+    size, whole, T = np.empty(Q), scatter.copy(), np.zeros((Q, Q))
     for q in range(Q):
         precision = (U[q] ** 2 / D).sum()
         whole[q, q] += 2 * NU * numbers.first[q] / (NU * precision + 1 / scale[q] ** 2)
         size[q] = math.sqrt(max(whole[q, q], LEAST * scale[q] ** 2))
-    for q in range(Q):
-        for k in range(Q):
-            whole[q, k] = whole[q, k] / size[q] / size[k]
-        whole[q, q] += 10 * ROUNDING
-    L = np.linalg.cholesky(whole)
-    for i in range(Q):  # T K = Lᵀ
-        for q in range(Q):
-            x = L[q, i]
-            for k in range(i):
-                x -= numbers.second[i * Q + k] * K[k, q]
-            K[i, q] = x / math.sqrt(2 * numbers.third[i])
-    for q in range(Q):
-        for k in range(Q):
-            new[q, k] = (K[:, q] * K[:, k]).sum() * size[q] * size[k]
-    return new
+        T[q, :q] = numbers.second[q * Q : q * Q + q]
+        T[q, q] = math.sqrt(2 * numbers.third[q])
+    L = np.linalg.cholesky(whole / np.outer(size, size) + 10 * ROUNDING * np.eye(Q))
+    K = np.linalg.solve(T, np.ascontiguousarray(L.T)) * size
+    return np.dot(K.T, K)

@@ -73,11 +73,11 @@ def sample_noisy(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None
     model, settings = model or Model(), settings or Settings()
     check_backend(settings.backend)
     s = noisy.setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)
-    seen = check_signal(s.Z, s.d, noise.n)
-    filled = _filled(settings, False, 8 * s.Z.shape[1] * s.Y.shape[1])
-    asked = asked_of("noisy", asdict(model), filled, (s.Z, s.Y, s.d))
+    seen = check_signal(s.noisy.Z, s.noisy.d, noise.n)
+    filled = _filled(settings, False, 8 * s.noisy.Z.shape[1] * s.Y.shape[1])
+    asked = asked_of("noisy", asdict(model), filled, (s.noisy.Z, s.Y, s.noisy.d))
     chains = [LatentChain(s, filled, k) for k in range(filled.chains)]
-    found = _draws(chains, _run(chains, filled, asked), float(len(s.Z)))
+    found = _draws(chains, _run(chains, filled, asked), float(len(s.Y)))
     dy = np.zeros(s.Y.shape[1]) if noise.responses is None else np.square(np.asarray(noise.responses, float)) / noise.n
     found.Sigma, found.shrinkage = without(found.Sigma, dy), None
     found.info |= {"errors_in_variables": True, "noise_ratio": seen.ratio, "noise_variance": seen.noise}

@@ -6,7 +6,7 @@ two routines of LAPACK are called by their addresses, so that chains in other th
 
 import ctypes
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numba.extending import get_cython_function_address
@@ -35,16 +35,6 @@ _ormqr = _lapack("dormqr", _LETTER, _LETTER, *[_NUMBER] * 3, _ARRAY, _NUMBER, _A
 
 def _number(value: int) -> Any:
     return ctypes.byref(ctypes.c_int(value))
-
-
-class Factor(Protocol):
-    """G in coordinates in which it is tridiagonal, with these diagonals."""
-
-    diag: Array
-    off: Array
-
-    def rotate(self, V: Array) -> Array: ...
-    def unrotate(self, V: Array) -> Array: ...
 
 
 class Tridiagonal:
@@ -91,6 +81,9 @@ class Singular:
 
     def unrotate(self, V: Array) -> Array:
         return np.asarray(self._U @ V)
+
+
+Factor = Tridiagonal | Singular  # coordinates in which G is tridiagonal, with the diagonals `diag` and `off`
 
 
 class System:
