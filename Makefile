@@ -14,7 +14,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
+.PHONY: bench-sketch bench-sampler bench-default bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -89,12 +89,6 @@ bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 
 bench-sampler: $(VENV)/.tested  ## the sampler against the paper's algorithm as its authors coded it
 	$(BIN)/python -m benchmarks.sampler
-
-bench-cpu: $(VENV)/.tested  ## one sweep at 100,000 features beside a bare DSYRK of its product
-	$(BIN)/python -m benchmarks.cpu
-
-bench-gpu: $(VENV)/.tested  ## the sampler on an accelerator, up to a million features
-	$(BIN)/python -m benchmarks.gpu
 
 bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and other methods beside
 	$(BIN)/python -m benchmarks.growth

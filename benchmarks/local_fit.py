@@ -17,8 +17,8 @@ from intarsia.server.assess.findings import Findings, select
 from intarsia.server.assess.stacking import Weighed
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import weigh
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ import numpy as np  # isort: skip
 
 from benchmarks.local_fit import local_fit
 from intarsia.errors import IntarsiaError
-from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "odd_data.json"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from intarsia.server.sampler.mapped import first_draws, let_go, recentred
 
 from intarsia.errors import InputError
 from intarsia.server.posterior.draws import Draws, diagonal
-from intarsia.server.sampler.mapped import first_draws, let_go
 
 
 def covariances(rng, *shape):
@@ -85,3 +85,16 @@ def test_the_first_draws_are_read_into_memory(tmp_path, dtype):
     np.testing.assert_array_equal(found, every[:, :5])
     assert found.dtype == every.dtype
     assert found.flags.owndata
+
+
+def test_a_disk_too_full_for_the_copy_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    file = tmp_path / "whole.npy"
+    np.save(file, np.ones((2, 3, 4, 1), dtype=np.float32))
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
+    with pytest.raises(OSError, match="No space"):
+        recentred(file, 2, np.zeros((4, 1)), keep=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.npy"]
+    assert (np.load(file) == 1.0).all()

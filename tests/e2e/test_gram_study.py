@@ -16,7 +16,7 @@ from intarsia.carriers.in_process import carrier, fit
 from intarsia.errors import FederationError, PrivacyError
 from intarsia.privacy.card import verify
 from intarsia.server.assess.findings import select
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.study import gram, protocol
 from intarsia.server.study.check import check

@@ -94,7 +94,7 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
-    from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler.horseshoe.sample import sample
     from intarsia.server.sampler.settings import Settings
 
     Z, X, Y = data

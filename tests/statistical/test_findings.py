@@ -8,7 +8,7 @@ from benchmarks.findings import neighbours, twins
 
 from intarsia.server.assess.findings import select
 from intarsia.server.covariates import Covariates, sample_adjusted
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")

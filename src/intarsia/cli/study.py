@@ -189,7 +189,8 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
     else:
         lines.append("Study key: exchanged by file; whoever has it can undo the sketch. Keep it from the server.")
     rank = "as many as responses" if f.rank is None else str(f.rank)
-    lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
+    prior = "sparse prior" if f.prior == "sparse" else f"{f.law} prior, local scales by {f.local}"
+    lines.append(f"Model: rank {rank}, {prior}, {f.noise} noise.")
     budget = "at most " if f.until == "converged" else ""
     warmup = "warm-up" if f.warmup is None else f"{f.warmup:,}"
     thinned = "" if f.thin is None else f", thinned by {f.thin}"
@@ -365,11 +366,14 @@ canonical = ["strip", "nfc"]
 # The longest list of subjects a site may bring to an intersection (whoever lists a population learns who of it is elsewhere):
 # max_subjects = 10000
 
+[model]
+prior = "sparse"          # each feature is in or out; "horseshoe": the paper's prior
+background = true         # beside the sparse effects, a dense background of many small ones where the data show it
+
 [fit]
-# rank = 3                # default: as many as responses
-local = "row"             # "row": one local scale per feature; "element": the paper's
-law = "horseshoe"
-noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
+# rank = 3                # of what features' effects on the responses have in common; default: no limit
+# expected_features = 3   # how many features you expect to matter
+noise = "correlated"      # between responses, or "independent"
 # How long the chains run; what is not said here, the sampler chooses by the size of the problem:
 {length}
 until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case

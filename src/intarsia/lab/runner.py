@@ -178,12 +178,10 @@ def run(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    side_by_side: int | None = None,
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
     Rows tell the length of their chains; runs of another length than the size's own want a folder of their own.
-    `side_by_side`: the sampled fits of simulations by JAX, so many data sets at once on an accelerator.
     """
     begun = time.monotonic()
     end = float("inf") if part.minutes is None else begun + 60 * part.minutes
@@ -201,15 +199,6 @@ def run(
     workers = workers or os.cpu_count() or 1
     tell = progress or (lambda done, total, text: None)
     tell(0, len(tasks), "")
-    if side_by_side is not None:
-        from intarsia.lab.together import run_together
-
-        if any(cell.scenario is None for cell in experiment.cells[size]):
-            raise InputError(f"Experiment {name!r} has no simulated data; backend='jax' is for simulations.")
-        if part.options.get("chain"):
-            raise InputError("With backend='jax' the chains have the size's own length; leave the chain's options out.")
-        run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=side_by_side, tell=tell)
-        return path
     if workers == 1:
         for count, task in enumerate(tasks, 1):
             if late():

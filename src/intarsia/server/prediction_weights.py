@@ -12,40 +12,31 @@ from numpy.typing import NDArray
 from intarsia.server.assess.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
 from intarsia.server.covariates import Fitted
 from intarsia.server.posterior.draws import Draws
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.sample import AnyModel
+from intarsia.server.sampler.settings import Length, Settings
 
 Array = NDArray[np.float64]
-Run = Callable[[Array, Array, Model, Settings], Draws]
-
-# The length of a refit: it weighs predictions and is not reported itself.
-REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 1, 100, 250, 4
-# Where every sweep is a full one; among many features chains stay with different ones for long, and more than one tells more.
-WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN = 2, 25, 60, 1
+Run = Callable[[Array, Array, AnyModel, Settings], Draws]
 
 BEYOND_CHANCE = 2.0  # times the mean squared correlation of so many rows of independent noise, 1/m
 
 
-def refit_settings(settings: Settings, wide: bool = False) -> Settings:
-    """A short run, no longer than the fit itself; `wide`: are there so many features that every sweep is a full one?"""
-    chains, draws, warmup, thin = (
-        (WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN) if wide else (REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN)
-    )
+def refit_settings(settings: Settings, length: Length) -> Settings:
+    """A short run of one chain, no longer than the fit itself."""
     return Settings(
-        draws=draws if settings.draws is None else max(4, min(settings.draws, draws)),
-        warmup=warmup if settings.warmup is None else min(settings.warmup, warmup),
-        chains=chains,
-        thin=thin,
+        draws=length.draws if settings.draws is None else max(4, min(settings.draws, length.draws)),
+        warmup=length.warmup if settings.warmup is None else min(settings.warmup, length.warmup),
+        chains=1,
+        thin=length.thin,
         seed=settings.seed,
-        workers=settings.workers if wide else 1,
+        workers=1,
     )
 
 
 def weigh(
     fitted: Fitted,
     run: Run,
-    model: Model,
+    model: AnyModel,
     settings: Settings,
     folds: int = FOLDS,
     stretched: NDArray[np.bool_] | None = None,
@@ -58,7 +49,7 @@ def weigh(
     if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
         return None
 
-    short = refit_settings(settings, plan(model, X, np.nan_to_num(Y)).wide)
+    short, model = refit_settings(settings, model.REFIT), model.for_refit()
 
     def again(X: Array, Y: Array) -> Refit:
         return Refit(run(X, Y, model, short))

@@ -19,7 +19,8 @@ from intarsia.wire import study_tables
 from intarsia.wire.schema import Checker
 from intarsia.wire.study_parts import REASONS, SERVER, Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
 
-SCHEMA = 1
+SCHEMA = 2
+BEFORE_PRIORS = 1  # the schema in which every study had the horseshoe; one that has it still is written so
 LARGEST_STUDY_BYTES = 16 * 2**20
 
 
@@ -84,12 +85,19 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """The canonical content: plain values, defaults filled in, nothing that is absent."""
-        out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
+        fit = _plain(self.fit)
+        model = {name: fit.pop(name) for name in study_tables.OF_THE_MODEL}
+        before = model["prior"] == "horseshoe"
+        out: dict[str, Any] = {"schema": BEFORE_PRIORS if before else SCHEMA, "id": self.id, "run": self.run}
         for name in ("title", "replaces", "reason"):
             if getattr(self, name):
                 out[name] = getattr(self, name)
         for name in ("sketch", "alignment", "fit", "deliver", "predict", "privacy"):
-            out[name] = _plain(getattr(self, name))
+            out[name] = fit if name == "fit" else _plain(getattr(self, name))
+        if not before:
+            out["model"] = model
+            for name in ("local", "law"):  # the horseshoe's
+                del fit[name]
         out["site"] = [_plain(site) for site in self.sites]
         return out
 
@@ -196,8 +204,8 @@ def _plain(value: Any) -> Any:
 
 def _read(content: dict[str, Any], check: Checker) -> Study:
     schema = check.integer(content, (), "schema", default=SCHEMA, low=1)
-    if schema != SCHEMA:
-        check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
+    if schema not in (BEFORE_PRIORS, SCHEMA):
+        check.fail(("schema",), f"schema {schema} is not known to this version, which reads schemas {BEFORE_PRIORS} and {SCHEMA}")
         check.finish()
     known = (
         "schema",
@@ -208,6 +216,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         "title",
         "sketch",
         "alignment",
+        "model",
         "fit",
         "deliver",
         "predict",
@@ -224,7 +233,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         sites=study_tables.read_sites(content, check),
         sketch=study_tables.read_sketch(content, check),
         alignment=study_tables.read_alignment(content, check),
-        fit=study_tables.read_fit(content, check),
+        fit=study_tables.read_fit(content, check, None if schema == SCHEMA else "horseshoe"),
         deliver=study_tables.read_deliver(content, check),
         predict=study_tables.read_predict(content, check),
         privacy=Privacy(),

@@ -64,8 +64,8 @@ class Posterior(Baseline):
         return Sketched((X - X.mean(axis=0)) / x_scale, (Y - Y.mean(axis=0)) / y_scale, x_scale, y_scale)
 
     def _sample(self, data: Sketched) -> None:
-        from intarsia.server.sampler.model import Model
-        from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.horseshoe.model import Model
+        from intarsia.server.sampler.horseshoe.sample import sample
         from intarsia.server.sampler.settings import Settings
 
         start = time.process_time()

@@ -1,10 +1,11 @@
 """Which features matter, how sure that is, and how many of the chosen ones to expect wrong.
 
 A sparse posterior counts: a feature's inclusion probability (PIP) is the share of sweeps in which it is in, averaged over what
-each sweep knew, and 1 − PIP the probability that choosing it is wrong. So is the share of draws in which a coefficient is exactly
-zero, of the coefficient. Horseshoe draws are never zero: there a feature is judged by how far zero lies outside its posterior
-(`distance_from_zero`). Either way the chosen set is the largest, surest first, whose mean local false discovery rate stays at or
-below `fdr`, and nothing is chosen that is more likely wrong than right.
+each sweep knew, and 1 − PIP the probability that choosing it is wrong. Of a coefficient that is the probability that it is
+exactly zero, at prior odds of at most one that it is not: a response is not claimed because the feature's others are sure.
+Horseshoe draws are never zero: there a feature is judged by how far zero lies outside its posterior (`distance_from_zero`).
+Either way the chosen set is the largest, surest first, whose mean local false discovery rate stays at or below `fdr`, and nothing
+is chosen that is more likely wrong than right.
 
 `mixture` is the paper's Algorithm 3 on the posterior mean, kept for comparison.
 """
@@ -195,8 +196,11 @@ def _counted(draws: Draws) -> tuple[Array, Array]:
     """Local fdr of each feature and of each coefficient of a sparse posterior. No count of draws is said to be none or all."""
     C = draws.effects
     assert isinstance(C, SparseEffects)
-    above, below = C.signs()
-    entry = (C.number - above - below + 0.5) / (C.number + 1)
+    known = None if draws.inclusion is None else draws.inclusion.acting_on()
+    if known is None:
+        above, below = C.signs()
+        known = (above + below) / C.number
+    entry = ((1 - known) * C.number + 0.5) / (C.number + 1)
     row = (C.number - C.counts + 0.5) / (C.number + 1) if draws.inclusion is None else 1 - draws.inclusion.mean()
     return row, np.maximum(entry, row[:, None])  # a coefficient is no surer than its feature
 

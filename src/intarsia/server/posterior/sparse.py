@@ -174,7 +174,8 @@ class Inclusion:
 
     `pip` (chain, P) is the mean of P(feature in | rest). In the form of `SparseEffects`, `features` lists those with more than a
     thousandth of it in a draw, `probability` (N,) has it and `expected` (N, Q) the mean of the effect given the rest.
-    `pip_without` (P,) comes from a fit without background; None where none was needed.
+    `pip_without` (P,) comes from a fit without background; None where none was needed. `acting` (N, Q) is the probability that a
+    feature acts on each response, at prior odds of at most one (0 where it is out): what is said of single responses rests on it.
     """
 
     pip: Array
@@ -183,6 +184,7 @@ class Inclusion:
     probability: Array
     expected: Array
     pip_without: Array | None = None
+    acting: Array | None = None
 
     @cached_property
     def effects(self) -> SparseEffects:
@@ -213,7 +215,19 @@ class Inclusion:
         if self.pip_without is not None:
             without = np.zeros(len(features))
             without[features] = self.pip_without
-        return Inclusion(pip, self.offsets, np.flatnonzero(features)[self.features], self.probability, wide, without)
+        acting = None
+        if self.acting is not None:
+            acting = np.zeros_like(wide)
+            acting[:, responses] = self.acting
+        return Inclusion(pip, self.offsets, np.flatnonzero(features)[self.features], self.probability, wide, without, acting)
+
+    def acting_on(self) -> Array | None:
+        """The probability (P, Q) that each feature acts on each response; None where only counts are known."""
+        if self.acting is None:
+            return None
+        P = self.pip.shape[1]
+        columns = [np.bincount(self.features, weights=values, minlength=P) for values in self.acting.T]
+        return np.asarray(np.stack(columns, axis=1) / (len(self.offsets) - 1))
 
 
 def check_size(shape: tuple[int, ...], places: int) -> None:

@@ -23,12 +23,13 @@ from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior, ends
 from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
-from intarsia.server.sampler.private import sample as run_private
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.sample import AnyModel
 from intarsia.server.sampler.sample import sample as run_chains
-from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.stopping import Until
+from intarsia.server.sampler.sample import sample_noisy as run_private
+from intarsia.server.sampler.settings import Settings, Until
+from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.longer import compute_on
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
@@ -108,7 +109,7 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
         if exchangeable is not None:
             yes_or_no = np.array([label in study.yes_or_no for label in joined.responses], dtype=bool)
 
-            def refit(X: Any, Y: Any, model: Model, settings: Settings) -> Draws:
+            def refit(X: Any, Y: Any, model: AnyModel, settings: Settings) -> Draws:
                 return run_sampler(study, plain, X, Y, settings, model)
 
             weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
@@ -141,13 +142,15 @@ def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Post
     return posterior, fitted
 
 
-def model_of(study: Study) -> Model:
+def model_of(study: Study) -> AnyModel:
     """What is fitted, as the study says."""
     f = study.fit
+    if f.prior == "sparse":
+        return SparseModel(f.rank, f.noise, f.power, f.expected_features or EXPECTED, f.background)
     return Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
 
 
-def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: Model | None = None) -> Draws:
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: AnyModel | None = None) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches; of the study's model unless another is given."""
     model = model or model_of(study)
     if joined.kind == GRAM:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from intarsia.errors import FederationError, InputError
-from intarsia.server.sampler import backends
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.settings import Settings, check_backend
 from intarsia.server.study.folder import CHECKS, StudyFolder
 
 FILE = "own_settings.json"  # what was asked for here, in the place of study.toml's
@@ -39,7 +38,7 @@ def compute_on(folder: StudyFolder, settings: Settings, backend: str | None) -> 
     now = with_own(folder, settings)
     if backend is None or backend == now.backend:
         return now
-    backends.get(backend)  # is it there?
+    check_backend(backend)
     if (folder.path / "checkpoint").exists():
         raise InputError(
             f"This fit was begun with the backend {now.backend!r} and goes on with it. To begin anew with {backend!r}, give the "

@@ -16,7 +16,7 @@ from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import on_own_backend
-from intarsia.wire.study import Study
+from intarsia.wire.study import BEFORE_PRIORS, SCHEMA, Study
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def refit(
     workers: int | None = None,
     progress: Callable[..., Any] | None = None,
 ) -> Refitted:
-    """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there."""
+    """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there, and
+    perhaps the prior."""
     target = folder.path / "posterior.nc"
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
@@ -62,7 +63,14 @@ def refit(
     if before is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
     content = folder.study.to_dict()
-    plan = Study.from_dict(content | {"fit": content.get("fit", {}) | dict(changes)})
+    changes = dict(changes)
+    prior = changes.pop("prior", folder.study.fit.prior)
+    if prior == "sparse":
+        content |= {"schema": SCHEMA, "model": content.get("model", {}) | {"prior": prior}}
+        content["fit"] = {name: value for name, value in content["fit"].items() if name not in ("local", "law")}
+    else:
+        content = {name: value for name, value in content.items() if name != "model"} | {"schema": BEFORE_PRIORS}
+    plan = Study.from_dict(content | {"fit": content["fit"] | changes})
     settings = replace(on_own_backend(folder, settings_of(plan)), workers=workers, progress=progress)
     posterior, assessment = sample(plan, folder.joined(), settings)
     both = assessment.loo is not None and before.loo is not None
