@@ -99,7 +99,7 @@ def fitted(rng: np.random.Generator, X: np.ndarray, prepared: Prepared, truth: n
     draws = sample(rows[:, :P], rows[:, P:], settings=replace(RUN, seed=int(rng.integers(2**31))))
     C, Sigma = draws.C.reshape(-1, P, 1), draws.Sigma.reshape(-1, 1, 1)
     known: dict[str, Any] = {"s_y": s_y, "sigma2": Sigma[:, 0], "skewness": skew(X), "share": float(y.mean())}
-    mean, sd = unshrunk(rows[:, :P], rows[:, P:], Draws(C[None], Sigma[None]))
+    mean, sd = unshrunk(rows[:, :P], rows[:, P:], draws)
     return judged(
         select(draws.C, fdr=FDR).selected,
         {

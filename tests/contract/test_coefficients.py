@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.reports import made_up
+from tests.sparse_draws import ragged
 
 from intarsia.errors import MessageError
 from intarsia.server.assess.assessment import assess, keep
@@ -128,3 +129,20 @@ def test_another_version_and_what_no_probability_can_be_are_refused(messages):
     for change in ({"pip": message.pip + 1.0}, {"lfsr": message.lfsr - 1.0}, {"stands": message.stands + np.uint8(9)}):
         with pytest.raises(MessageError, match="a probability that cannot be"):
             Coefficients.from_bytes(replace(message, **change).to_bytes())
+
+
+def test_sparse_draws_give_the_same_message_and_the_background_to_predict_with(messages):
+    posterior, sent, _ = messages
+    C = np.where(np.abs(posterior.draws.C) < 0.1, 0.0, posterior.draws.C)
+    background = np.random.default_rng(9).standard_normal(C.shape[2:])
+    study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
+    both = []
+    for draws in (ragged(C, C.any(axis=3)), C):
+        one = replace(posterior, draws=replace(posterior.draws, C=draws, background=background), groups={})
+        both.append(coefficients(study, one, assess(one))[0])
+    at = [posterior.features.index(label) for label in sent["imaging"].features]
+    for sparse, dense in zip(*(found.values() for found in both), strict=True):
+        for name in ("mean", "sd", "lower", "upper", "draws", "sigma2", "noise_covariance", "to_predict", "covariate_mean"):
+            np.testing.assert_allclose(getattr(sparse, name), getattr(dense, name), atol=1e-12, err_msg=name)
+        assert Coefficients.from_bytes(sparse.to_bytes()).to_bytes() == sparse.to_bytes()
+    np.testing.assert_array_equal(both[0]["imaging"].to_predict, background[at])

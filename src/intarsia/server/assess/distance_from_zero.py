@@ -4,8 +4,6 @@ Horseshoe draws are never exactly zero. These shares are near one for a coeffici
 that is surely there.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -31,16 +29,8 @@ def sign_share(x: Array) -> Array:
 
     With no draw on the wrong side the normal tail takes over, but never says more than half a draw.
     """
-    wrong = np.minimum((x <= 0).sum(axis=-1), (x >= 0).sum(axis=-1))
-    return _sign_share(wrong, x.mean(axis=-1), x.std(axis=-1), x.shape[-1])
-
-
-def sign_share_of(positive: NDArray[Any], mean: Array, sd: Array, N: int) -> Array:
-    """The same from how many of N draws are above zero (none is zero), their mean and standard deviation."""
-    return _sign_share(np.minimum(positive, N - positive), mean, sd * np.sqrt((N - 1) / N), N)
-
-
-def _sign_share(wrong: NDArray[Any], mean: Array, sd: Array, N: int) -> Array:
+    wrong, N = np.minimum((x <= 0).sum(axis=-1), (x >= 0).sum(axis=-1)), x.shape[-1]
+    mean, sd = x.mean(axis=-1), x.std(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         tail = 2 * stats.norm.sf(np.where(sd > 0, np.abs(mean) / sd, 0.0))
     return np.where(wrong == 0, np.minimum(0.5 / N, tail), np.minimum(1.0, 2 * wrong / N))
@@ -60,12 +50,6 @@ def row_share(x: Array, entry: Array) -> Array:
     if N <= 5 * Q:  # too few draws to know the shape of the posterior
         return np.minimum(1.0, sharpest)
     return np.minimum(1.0, 2 * np.minimum(contour_share(x), sharpest))
-
-
-def sharpest_share(entry: Array) -> Array:
-    """The same where the draws are not there: from the shares (feature, response) alone."""
-    Q = entry.shape[1]
-    return entry[:, 0].copy() if Q == 1 else np.minimum(1.0, 2 * Q * entry.min(axis=1))
 
 
 def contour_share(x: Array) -> Array:

@@ -32,6 +32,7 @@ K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
 _MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
+_BLOCK = 2**24  # numbers of X worked on at once
 _EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
 
 
@@ -96,9 +97,7 @@ def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
     at = _at(posterior, rows, None)
     bare = replace(posterior, draws=replace(d, background=None))
     left = rows.Y - bare.fitted(rows.X, rows.Z, at.ravel())  # (draw, row, Q)
-    scale = np.sqrt(np.square(rows.X).mean(axis=0))
-    X = rows.X / np.where(scale > 0, scale, 1.0)
-    values, W = np.linalg.eigh(X @ X.T / max(1, d.P))
+    values, W = np.linalg.eigh(likeness(rows.X))
     # Rows of (I + wK)⁻¹ by K's eigenvectors: its diagonal, and its products with the residuals.
     weight = 1 / (1 + d.parameters["background_ratio"].reshape(-1)[at.ravel(), None] * np.maximum(values, 0.0))
     own = weight @ np.square(W).T  # (draw, row)
@@ -106,6 +105,19 @@ def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
     # One row given the rest: what is left is `off`, with covariance Σ / own.
     each = normal_log_density(off * np.sqrt(own)[..., None], d.flat_Sigma[at.ravel()]) + 0.5 * rows.Q * np.log(own)
     return each.reshape(*at.shape, -1), (rows.Y - off).reshape(*at.shape, *rows.Y.shape)
+
+
+def likeness(X: NDArray[Any]) -> Array:
+    """K = XXᵀ/P of columns brought to mean square one, some columns at a time; of very many in single precision."""
+    m, P = X.shape
+    K, step = np.zeros((m, m)), max(1, _BLOCK // max(1, m))
+    kind = np.float32 if m * m * P > _MOST_OPERATIONS else np.float64
+    for start in range(0, P, step):
+        part = np.asarray(X[:, start : start + step], dtype=kind)
+        scale = np.sqrt(np.square(part).mean(axis=0))
+        part = part / np.where(scale > 0, scale, 1)
+        K += part @ part.T
+    return K / max(1, P)
 
 
 def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:

@@ -129,7 +129,7 @@ class Posterior:
     @property
     def tree(self) -> "xr.DataTree":
         """Everything under its labels, in ArviZ's groups. Draws that are sparse stay so: `dense` has those of single features."""
-        from intarsia.server.posterior.files import to_tree
+        from intarsia.server.posterior.netcdf import to_tree
 
         return to_tree(self)
 
@@ -266,14 +266,14 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write netCDF (.nc, readable by `arviz.from_netcdf`) or, with the zarr library, a .zarr folder."""
-        from intarsia.server.posterior.files import save
+        from intarsia.server.posterior.netcdf import save
 
         return save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Posterior":
         """Open a saved posterior into memory."""
-        from intarsia.server.posterior.files import load
+        from intarsia.server.posterior.netcdf import load
 
         return load(Path(path))
 
@@ -286,7 +286,7 @@ class Posterior:
 
     def _labelled(self, values: NDArray[Any], before: tuple[str, ...] = (), places: Any = None) -> "xr.DataArray":
         """Values (…, feature, response) under their labels."""
-        from intarsia.server.posterior.files import feature_coords
+        from intarsia.server.posterior.netcdf import feature_coords
 
         coords = self._coords(before) | feature_coords(self.names, places)
         return _array(values, (*before, "feature", "response"), coords)
