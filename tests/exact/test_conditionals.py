@@ -319,10 +319,12 @@ def test_moves_without_B_leave_what_they_do_not_take():
     state = start(data, rng)._replace(Sigma=random_Sigma(rng, 3, True))
     chosen = np.arange(3, 78, 3)
     tuning = untuned(data)._replace(doubt=np.where(np.isin(np.arange(150), chosen), 100.0, 0.0))
-    new, _ = steps_of.without_B(Sweep(data, tuning, FULL, rng), state)
+    new, _, changed = steps_of.without_B(Sweep(data, tuning, FULL, rng), state)
     moved = np.flatnonzero(new.lam[:, 0] != state.lam[:, 0])
     assert moved.size > 5
     assert np.isin(moved, chosen).all()
+    known, anew = (steps_of.draw_B(Sweep(data, tuning, FULL, RNG(1)), new, system)[0].B for system in (changed, None))
+    np.testing.assert_allclose(known, anew, rtol=1e-7, atol=1e-9 * np.abs(anew).max())  # from the factor at the old scales
     other = state._replace(B=state.B + 1e6)
     assert (steps_of.draw_B(Sweep(data, tuning, FULL, RNG(1)), new)[0].B == steps_of.draw_B(
         Sweep(data, tuning, FULL, RNG(1)), new._replace(B=other.B))[0].B).all()  # fmt: skip

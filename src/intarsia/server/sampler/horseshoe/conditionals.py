@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.horseshoe.model import HALF_CAUCHY, Law, draw_precision, log_density
-from intarsia.server.sampler.horseshoe.systems import Factor, System, solve
+from intarsia.server.sampler.horseshoe.systems import Changed, Factor, System, solve, solve_changed
 
 Array = NDArray[Any]
 Numbers = tuple[Array, Array, Array]  # for each draw of a scale: a gamma variate and two uniform ones
@@ -54,18 +54,21 @@ def whiten(A: Array, tau: Array, s: Array) -> tuple[Array, Array, Array]:
     return U, d, Vt
 
 
-def draw_B_row(X: Array, Y: Array, given: Given, Z: Array, E: Array, factor: Factor | None = None) -> Array:
+def draw_B_row(X: Array, Y: Array, given: Given, Z: Array, E: Array, known: Factor | Changed | None = None) -> Array:
     """Draw B given row scales, without a Kronecker product.
 
     With U d Vᵀ as in `whiten` and G = X diag(lam²) Xᵀ, the mQ×mQ system falls apart into R systems I + d_j² G of size m.
-    Z (P×R) and E (m×R) are standard normal. `factor` is that of G where it is known already.
+    Z (P×R) and E (m×R) are standard normal. G's factor may be `known`.
     """
     A, lam, tau, s = given
     U, d, Vt = whiten(A, tau, s)
-    if factor is None:
-        factor = System(X, lam).factor(d[0] ** 2)
+    factor = known.factor if isinstance(known, Changed) else known or System(X, lam).factor(d[0] ** 2)
     rhs = factor.rotate((Y / s) @ U - d * (X @ (lam[:, None] * Z)) - E)
-    W = factor.unrotate(d * solve(factor.diag, factor.off, d, rhs))
+    if isinstance(known, Changed):
+        solved = solve_changed(factor.diag, factor.off, d, np.ascontiguousarray(rhs), known.columns, known.change)
+    else:
+        solved = solve(factor.diag, factor.off, d, rhs)
+    W = factor.unrotate(d * solved)
     return np.asarray((Z + lam[:, None] * (X.T @ W)) @ Vt * lam[:, None] * tau)
 
 

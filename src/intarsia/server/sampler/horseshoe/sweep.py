@@ -14,7 +14,7 @@ from intarsia.server.sampler.horseshoe.collapsed import CANDIDATES, SHAPES, Cand
 from intarsia.server.sampler.horseshoe.conditionals import Given, Numbers
 from intarsia.server.sampler.horseshoe.model import Law, Model, gamma_shape, global_scale, local_law
 from intarsia.server.sampler.horseshoe.noise import NoisePrior
-from intarsia.server.sampler.horseshoe.systems import System
+from intarsia.server.sampler.horseshoe.systems import Changed, System
 
 Array = NDArray[Any]
 
@@ -195,11 +195,11 @@ class Rotated(NamedTuple):
 
 def sweep(now: Sweep, state: State) -> tuple[State, Accepted]:
     """One draw of everything (paper, Algorithm 1, with the moves of `collapsed` and `conditionals`)."""
-    kind, mixing, accepted = now.kind, now.problem.mixing, Accepted()
+    kind, mixing, accepted, changed = now.kind, now.problem.mixing, Accepted(), None
     if kind.collapse:
-        state, scales = without_B(now, state)
+        state, scales, changed = without_B(now, state)
         accepted = accepted._replace(scales=scales)
-    state, F, view = draw_B(now, state)
+    state, F, view = draw_B(now, state, changed)
     state = draw_A(now, state, F, view)
     state, residual = draw_Sigma(now, state, F)
     if mixing:
@@ -229,8 +229,11 @@ def scale_numbers(rng: np.random.Generator, law: Law, k: float, shape: tuple[int
     return rng.standard_gamma(of, shape) if of else np.zeros(shape), uniform(rng, shape), uniform(rng, shape)
 
 
-def without_B(now: Sweep, state: State) -> tuple[State, Array]:
-    """A, Sigma, tau's common scale and the local scales of some features, B integrated out; what was accepted."""
+def without_B(now: Sweep, state: State) -> tuple[State, Array, Changed]:
+    """A, Sigma, tau's common scale and the local scales of some features, B integrated out.
+
+    What was accepted, and the system of B at the new scales, come with them.
+    """
     problem, tuning, rng, (P, Q, R) = now.problem, now.tuning, now.rng, now.problem.shape
     system = now.system or System(problem.X, state.lam)
     K, log_det = noise.root(state.Sigma, problem.noise.correlated)
@@ -261,10 +264,15 @@ def without_B(now: Sweep, state: State) -> tuple[State, Array]:
         )
     lam = state.lam.copy()
     lam[chosen, 0] = new
-    return state._replace(A=at.A, tau=at.tau, lam=lam, Sigma=noise.from_root(at.K, problem.noise.correlated)), accepted
+    Sigma = noise.from_root(at.K, problem.noise.correlated)
+    return (
+        state._replace(A=at.A, tau=at.tau, lam=lam, Sigma=Sigma),
+        accepted,
+        Changed(factor, X, new**2 - state.lam[chosen, 0] ** 2),
+    )
 
 
-def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
+def draw_B(now: Sweep, state: State, changed: Changed | None = None) -> tuple[State, Array, Rotated]:
     """B given all else: anew after the moves without it, else over-relaxed; and XB."""
     problem, rng, (P, Q, R) = now.problem, now.rng, now.problem.shape
     X, view = problem.X, rotated(problem, state)
@@ -276,13 +284,12 @@ def draw_B(now: Sweep, state: State) -> tuple[State, Array, Rotated]:
             return conditionals.draw_B_element(X, Y, given, Z, E)
     else:
         given = Given(view.A, state.lam[:, 0], state.tau, view.s)
-        known = now.system is not None and not now.kind.collapse
-        system = now.system if known else System(X, state.lam)
-        assert system is not None
-        factor = system.factor(float(((view.A / view.s[:, None] * state.tau) ** 2).sum()))
+        system = changed or now.system or System(X, state.lam)
+        top = float(((view.A / view.s[:, None] * state.tau) ** 2).sum())
+        known = system.factor(top) if isinstance(system, System) else system
 
         def draw(Y: Array, Z: Array, E: Array) -> Array:
-            return conditionals.draw_B_row(X, Y, given, Z, E, factor)
+            return conditionals.draw_B_row(X, Y, given, Z, E, known)
 
     back = RELAX if problem.mixing and not now.kind.collapse else 0.0
     B = np.ascontiguousarray(conditionals.relaxed(draw, back, state.B, view.Y, Z, E))

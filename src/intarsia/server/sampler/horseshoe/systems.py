@@ -6,7 +6,7 @@ two routines of LAPACK are called by their addresses, so that chains in other th
 
 import ctypes
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import get_cython_function_address
@@ -121,6 +121,32 @@ def solve(diag: Array, off: Array, d: Array, rhs: Array) -> Array:
         out[m - 1, j] /= pivot[m - 1]
         for i in range(m - 2, -1, -1):
             out[i, j] = out[i, j] / pivot[i] - ratio[i] * out[i + 1, j]
+    return out
+
+
+class Changed(NamedTuple):
+    """G + X diag(change) Xᵀ in the coordinates of G's factor: X (m, K) are a few columns, rotated."""
+
+    factor: Factor
+    columns: Array
+    change: Array
+
+
+@compiled
+def solve_changed(diag: Array, off: Array, d: Array, rhs: Array, X: Array, change: Array) -> Array:
+    """`solve` for T + X diag(change) Xᵀ in the place of T (Woodbury's identity)."""
+    (m, R), K = rhs.shape, X.shape[1]
+    out, both = np.empty((m, R)), np.empty((m, K + 1))
+    for j in range(R):
+        d2 = d[j] ** 2
+        both[:, :K] = X
+        both[:, K] = rhs[:, j]
+        solved = solve(diag, off, np.full(K + 1, d[j]), both)
+        products = np.dot(X.T, solved)
+        for k in range(K):
+            products[k] *= d2 * change[k]
+        weights = np.linalg.solve(products[:, :K] + np.eye(K), np.ascontiguousarray(products[:, K]))
+        out[:, j] = solved[:, K] - np.dot(np.ascontiguousarray(solved[:, :K]), weights)
     return out
 
 
