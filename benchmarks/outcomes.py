@@ -37,7 +37,6 @@ from scipy.stats import skew  # noqa: E402
 from intarsia.server.assess.findings import select  # noqa: E402
 from intarsia.server.assess.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
 from intarsia.server.assess.unshrunk import unshrunk  # noqa: E402
-from intarsia.server.posterior.draws import Draws  # noqa: E402
 from intarsia.server.prediction_weights import refit_settings  # noqa: E402
 from intarsia.server.sampler.horseshoe.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
