@@ -4,7 +4,7 @@
     writing             the same for content that comes piece by piece
     append, json_lines  a log of lines; a last line that a crash cut is dropped
     seal, unseal        content with its own digest at the end; open_sealed, replace_arrays and read_arrays for large ones
-    replace_json, read_json  a value with its digest among its entries
+    replace_json, read_json  a value with its digest among its entries; seal_json, unseal_json the same as bytes
     locked              one at a time
     sweep               what a killed process left half written
 
@@ -84,6 +84,14 @@ def writing(path: Path, *, mode: int = OPEN, sealed: bool = False) -> Iterator[I
         sync_folder(path.parent)
 
 
+def reserve(file: IO[bytes], size: int) -> None:
+    """Take room on the disk for so many bytes, or fail as a full disk does; they can then be written through a memory map."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:  # pragma: no cover
+        file.truncate(size)
+
+
 def move(part: Path, path: Path) -> None:
     """A finished file beside or below takes its place, once it is on the disk."""
     with _named(path):
@@ -121,12 +129,20 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def digest_of(source: bytes | Path) -> str:
+    """SHA-256 of a content, or of a file's."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def seal(content: bytes) -> bytes:
     """The content and its digest, one behind the other."""
     return content + _SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
-def unseal(raw: bytes, what: str, remedy: str) -> bytes:
+def unseal(raw: bytes, what: object, remedy: str) -> bytes:
     """The content of `seal`. DamagedFileError says `what` is damaged, and the remedy, where the digest does not fit."""
     content = raw[:-_SEAL_BYTES]
     if len(raw) < _SEAL_BYTES or raw != seal(content):
@@ -171,24 +187,31 @@ def read_arrays(path: Path, remedy: str) -> dict[str, np.ndarray]:
             raise damaged(path, remedy) from error
 
 
-def replace_json(path: Path, value: Mapping[str, Any], *, mode: int = OPEN, indent: int | None = 1) -> None:
+def replace_json(path: Path, value: Mapping[str, Any], *, mode: int = OPEN) -> None:
     """A value with its digest as one more entry, in the order given."""
-    plain = json.loads(json.dumps(value))
-    text = json.dumps(plain | {_DIGEST: _json_digest(plain)}, indent=indent, ensure_ascii=False)
-    replace(path, text.encode() + b"\n", mode=mode)
+    replace(path, seal_json(value), mode=mode)
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """What `replace_json` wrote; one written without a digest, by hand or by an earlier version, need only be whole."""
+    return unseal_json(path.read_bytes(), path, remedy)
+
+
+def seal_json(value: Mapping[str, Any]) -> bytes:
+    plain = json.loads(json.dumps(value))
+    return json.dumps(plain | {_DIGEST: _json_digest(plain)}, indent=1).encode() + b"\n"
+
+
+def unseal_json(raw: bytes, what: object, remedy: str) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(raw)
     except (ValueError, RecursionError):
-        raise damaged(path, remedy) from None
+        raise damaged(what, remedy) from None
     if not isinstance(value, dict):
-        raise damaged(path, remedy)
+        raise damaged(what, remedy)
     digest = value.pop(_DIGEST, None)
     if digest is not None and digest != _json_digest(value):
-        raise damaged(path, remedy)
+        raise damaged(what, remedy)
     return value
 
 
@@ -243,9 +266,6 @@ class _Hashed(io.RawIOBase):
     def __init__(self, file: IO[bytes]):
         self._file, self.digest = file, hashlib.sha256()
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, block: Any) -> int:
         self.digest.update(block)
         return self._file.write(block)
@@ -254,7 +274,7 @@ class _Hashed(io.RawIOBase):
 def _begin(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, held by us until it is closed."""
     while True:
-        part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
         file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "wb")
         _lock(file.fileno())
         if os.name != "posix" or os.fstat(file.fileno()).st_nlink:
@@ -279,7 +299,7 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         nameless = error.filename is None and error.errno in _OF_THE_DISK
         if nameless or _PART.fullmatch(Path(str(error.filename)).name):
-            error.filename, error.filename2 = str(path), None
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
         raise
 
 

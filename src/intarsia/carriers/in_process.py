@@ -19,6 +19,7 @@ from intarsia.server.study import protocol
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.kept import posterior_file
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
@@ -125,7 +126,7 @@ class StudyResult:
 def _posterior(folder: StudyFolder) -> Any:
     from intarsia.server.results.posterior import Posterior
 
-    return Posterior.load(folder.path / "posterior.nc")
+    return Posterior.load(posterior_file(folder.path))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.files import json_lines
 from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
 from intarsia.wire.defaults import CHAINS
@@ -238,8 +239,7 @@ def run_status(args: argparse.Namespace) -> None:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    file = path / "events.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    return json_lines(path / "events.jsonl")
 
 
 def run_run(args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from intarsia.carriers.pipes import Hospital
 from intarsia.demo.hospitals import RESPONSES, SITES, Hospitals, simulate, write_regions, write_table, write_truth
 from intarsia.errors import InputError
+from intarsia.files import replace
 from intarsia.progress import Bar
 from intarsia.report import write
 from intarsia.server.study import protocol
@@ -48,7 +49,7 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
             raise InputError(f"{out} is not empty and not a demo of ours; choose another folder with --out.")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("made by `intarsia demo`; the next demo into this folder replaces it\n", encoding="utf-8")
+    replace(out / MARK, b"made by `intarsia demo`; the next demo into this folder replaces it\n")
     data = simulate(n=options.people)
     write_truth(out / "truth.csv", data.truth)
     say(f"Three hospitals know different things about the same {options.people:,} people. Nobody may show anybody their table.")
@@ -76,7 +77,7 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
         "site": roster,
     }
     study = Study.from_dict(content)
-    (out / "study.toml").write_text(dump(study), encoding="utf-8")
+    replace(out / "study.toml", dump(study).encode())
     for site in SITES:
         SiteFolder.load(out / "sites" / site).accept(out / "study.toml")
     say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {options.m})")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from intarsia.errors import MessageError, PrivacyError
 from intarsia.privacy.ledger import Ledger
+from intarsia.site.run_store import read_item
 from intarsia.wire.signed import Receipt
 
 FOLDER, ANCHOR = "ledger", "ledger.head"
@@ -40,7 +41,7 @@ def published_heads(site_folder: Path) -> list[tuple[int, str]]:
             found.append((int(state["entries"]), str(state["head"])))
     for path in sorted(site_folder.glob("studies/*/receipt*")):
         try:
-            receipt = Receipt.from_bytes(path.read_bytes())
+            receipt = Receipt.from_bytes(read_item(path))
         except MessageError:
             raise PrivacyError(
                 f"{path} is damaged, so the ledger cannot be checked against it. Restore it from a backup."

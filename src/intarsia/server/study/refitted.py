@@ -15,6 +15,7 @@ from intarsia.server.results.judgement import Judgement, kept
 from intarsia.server.results.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
 from intarsia.wire.study import Study
 
@@ -54,10 +55,10 @@ def refit(
     progress: Callable[..., Any] | None = None,
 ) -> Refitted:
     """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there."""
-    target = folder.path / "posterior.nc"
+    target = folder.path / POSTERIOR
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    own = Posterior.load(target)
+    own = Posterior.load(posterior_file(folder.path))
     before = kept(own)
     if before is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
