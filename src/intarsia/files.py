@@ -275,7 +275,10 @@ def _begin(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, held by us until it is closed."""
     while True:
         part = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
-        file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "wb")
+        try:
+            file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "wb")
+        except FileExistsError:  # it says nothing of `path`
+            continue
         _lock(file.fileno())
         if os.name != "posix" or os.fstat(file.fileno()).st_nlink:
             return part, file

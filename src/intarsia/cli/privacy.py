@@ -12,7 +12,7 @@ from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.bounded import read_file
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.study_parts import SKETCH_KINDS
 
 _PLAN = """example:
@@ -265,8 +265,7 @@ def _exposed(card: Any, most: int = 12) -> str:
     names, absent = exposed_names(card), without_card(card)
     if absent and not card["sites"]:
         return "unknown: give the sites' cards (--site-card)"
-    more = f" and {len(names) - most} more (--json)" if len(names) > most else ""
-    found = f"{len(names)}: {', '.join(names[:most])}{more}" if names else "none found"
+    found = f"{len(names)}: {some(names, most, rest=' (--json)')}" if names else "none found"
     return found + (f"; of {', '.join(absent)} unknown: give all cards (--site-card)" if absent else "")
 
 

@@ -12,7 +12,7 @@ from intarsia.cli.show import add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
 from intarsia.files import replace
-from intarsia.wire.plain import one_line, plural
+from intarsia.wire.plain import one_line, plural, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
 EPILOG = """examples (a study by files; DIR is the site's own folder):
@@ -286,9 +286,7 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
     for group in model.coefficients.groups:
         elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
-        here = ", ".join(group.members[:_MEMBERS_SHOWN])
-        more = f" and {len(group.members) - _MEMBERS_SHOWN} more" if len(group.members) > _MEMBERS_SHOWN else ""
-        lines.append(f"one of a set matters, which one the data do not say: {here}{more}{elsewhere}")
+        lines.append(f"one of a set matters, which one the data do not say: {some(group.members, _MEMBERS_SHOWN)}{elsewhere}")
     lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     return told, lines
 

@@ -13,7 +13,7 @@ from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
 from intarsia.wire.defaults import CHAINS
 from intarsia.wire.kinds import in_words
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study, new_run, read_study_text
 from intarsia.wire.study_parts import MAX_LIST_RATIO, SERVER
@@ -179,9 +179,9 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
     for site in study.sites:
-        has = f"features {_some(site.features)}" if site.features else "no features"
-        also = f", responses {_some(site.responses)}" if site.responses else ""
-        also += f", covariates {_some(site.covariates)}" if site.covariates else ""
+        has = f"features {some(site.features, 6)}" if site.features else "no features"
+        also = f", responses {some(site.responses, 6)}" if site.responses else ""
+        also += f", covariates {some(site.covariates, 6)}" if site.covariates else ""
         keys = "keys pinned" if site.exchange_key else "no keys pinned"
         lines.append(f"Site {site.name}: {has}{also}; {keys}.")
         lines += [f"  Response {one_line(name)}: {in_words(said)}." for name, said in site.kinds.items()]
@@ -318,10 +318,6 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
         lines += ['# exchange_key = "…"', '# signing_key = "…"']
     lines += kind_options.block(kinds or {})
     return "\n".join(lines) + "\n"
-
-
-def _some(labels: tuple[str, ...], most: int = 6) -> str:
-    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
 # How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from intarsia.errors import MessageError, PrivacyError
+from intarsia.files import DamagedFileError
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.run_store import read_item
 from intarsia.wire.signed import Receipt
@@ -42,7 +43,7 @@ def published_heads(site_folder: Path) -> list[tuple[int, str]]:
     for path in sorted(site_folder.glob("studies/*/receipt*")):
         try:
             receipt = Receipt.from_bytes(read_item(path))
-        except MessageError:
+        except (MessageError, DamagedFileError):
             raise PrivacyError(
                 f"{path} is damaged, so the ledger cannot be checked against it. Restore it from a backup."
             ) from None

@@ -18,6 +18,7 @@ from intarsia.server.study.fold_checks import check_folds, replicate
 from intarsia.server.study.folder import CHECKS, StudyFolder
 from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
+from intarsia.wire.plain import some
 
 MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
@@ -102,5 +103,5 @@ def sentences(found: dict[str, Any], responses: list[str]) -> list[str]:
         missing = ["/".join(row["features"]) for row in rows if not row["replicates"]]
         said.append(f"{len(rows) - len(missing)} of {len(rows)} findings replicate in both halves of the rows")
         if missing:
-            said.append(f"not replicated: {', '.join(missing[:12])}")
+            said.append(f"not replicated: {some(missing, 12)}")
     return said

@@ -78,6 +78,7 @@ def _supersede(folder: StudyFolder, leaving: str) -> None:
         replace_json(path, {"rows": [row for row in _rows(path) if row["site"] != leaving]})
     for name in (FIT, POSTERIOR, FILE, CHECKS):  # the summary first: without it there is no fit
         (folder.path / name).unlink(missing_ok=True)
+    forget(folder.path, lambda item: item == POSTERIOR or item.startswith("receipt/"))
     for name in ("checkpoint", "coefficients", "receipt", "predictions", "incoming"):
         shutil.rmtree(folder.path / name, ignore_errors=True)
 

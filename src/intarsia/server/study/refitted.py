@@ -17,6 +17,7 @@ from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
+from intarsia.wire.plain import some
 from intarsia.wire.study import Study
 
 
@@ -41,9 +42,7 @@ class Refitted:
             ("by the study's own fit alone", self.before - self.after),
             ("by this one alone", self.after - self.before),
         ):
-            some = sorted(names)
-            more = f" and {len(some) - 12} more" if len(some) > 12 else ""
-            lines.append(f"{what}: {', '.join(some[:12]) or 'none'}{more}")
+            lines.append(f"{what}: {some(sorted(names), 12)}")
         return lines
 
 

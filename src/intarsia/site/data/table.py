@@ -24,7 +24,7 @@ from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.row_blocks import block_rows, check_order
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
 from intarsia.site.data.table_rules import TableRules
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 MAX_LEVELS = 100
 _PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
@@ -84,7 +84,7 @@ class Table:
             )
         if len(set(known)) != len(known):
             twice = sorted({name for name in known if known.count(name) > 1})
-            raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
+            raise InputError(f"Two columns have the same name: {some(twice)}. Rename one.")
         if opened.n < 1:
             raise InputError("The table has no rows.")
         ids = id if id is None or by_name else np.asarray(id).ravel()
