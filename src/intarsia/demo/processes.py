@@ -38,7 +38,7 @@ class Options:
     workers: int | None = None
     say: Say = print
     bar: Bar | None = None
-    patience_s: float = 120.0  # over the network: how long to wait for the hospitals
+    patience_s: float = 120.0  # how long a hospital may give no sign
 
 
 def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
@@ -90,7 +90,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     data, study = prepare(out, options)
     folder = StudyFolder.create(out / "study", out / "study.toml")
     write_regions(folder.path / "regions.csv", data.regions)
-    hospitals = {name: Hospital(name, out / "sites" / name) for name in SITES}
+    hospitals = {name: Hospital(name, out / "sites" / name, patience_s=options.patience_s, waiting=_works(say)) for name in SITES}
     try:
         pids = ", ".join(f"{name} {h.process.pid}" for name, h in hospitals.items())
         say(f"Each hospital runs in a process of its own ({pids}); only messages pass.")
@@ -102,6 +102,10 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     finally:
         for hospital in hospitals.values():
             hospital.close()
+
+
+def _works(say: Say) -> Callable[[str, float], None]:
+    return lambda name, seconds: say(f"  {name} works on it since {seconds:.0f} s")
 
 
 def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:
