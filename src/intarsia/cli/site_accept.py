@@ -82,7 +82,7 @@ def _earlier(site_folder: Any, study: Any) -> list[str]:
     from intarsia.site.site_ledger import open_ledger
 
     try:
-        ids = site_folder.site().table().ids()
+        ids = site_folder.site().table().id_column
     except IntarsiaError:
         return lines
     ledger = open_ledger(site_folder.folder)

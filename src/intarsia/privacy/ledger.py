@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from intarsia.privacy.subject_ids import canonical_id
 START = "0" * 64
 TOKEN_BYTES = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
 MAX_LINE_BYTES = 1 << 16
+_TOKENS_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,11 @@ class Ledger:
 
     def token_of_each(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
         """The keyed token of every subject, in the order given."""
-        raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN_BYTES] for i in ids)
-        return np.frombuffer(raw, "<u8")
+        each, parts = iter(ids), []
+        while some := list(islice(each, _TOKENS_AT_A_TIME)):
+            digests = (hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN_BYTES] for i in some)
+            parts.append(np.frombuffer(b"".join(digests), "<u8"))
+        return np.concatenate([np.empty(0, "<u8"), *parts])
 
     def digest(self, *parts: bytes) -> str:
         """A keyed digest of anything (a cohort's tokens, a table's content)."""

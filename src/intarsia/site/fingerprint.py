@@ -28,7 +28,7 @@ class Fingerprint:
     @classmethod
     def of(cls, table: Table, ledger: Ledger, rows: NDArray[np.intp] | None = None) -> "Fingerprint":
         """Of these rows of the table; of all without `rows`."""
-        weights = ledger.token_of_each(table.ids())
+        weights = ledger.token_of_each(table.id_column)
         inside = np.ones(len(weights), dtype=bool)
         if rows is not None:
             inside[:] = False
@@ -47,7 +47,7 @@ class Fingerprint:
 
     def again(self, table: Table, ledger: Ledger) -> tuple["Fingerprint", int]:
         """The same subjects in the table as it is now, and how many of them it has no more."""
-        now = ledger.token_of_each(table.ids())
+        now = ledger.token_of_each(table.id_column)
         found = Fingerprint.of(table, ledger, np.flatnonzero(np.isin(now, self.tokens)))
         return found, len(self.tokens) - len(found.tokens)
 

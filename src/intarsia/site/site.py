@@ -207,7 +207,7 @@ class Site:
 
     def tokens(self, study: Study) -> Tokens:
         if study.hash not in self._tokens:
-            self._tokens[study.hash] = tokenise(self.table().ids(), self.key(study), study)
+            self._tokens[study.hash] = tokenise(self.table().id_column, self.key(study), study)
         return self._tokens[study.hash]
 
     def announce(self, study: Study) -> bytes:

@@ -42,7 +42,7 @@ def profile(
     feed: Callable[[Any], None] | None = None,
     level: int = Policy.min_level,
 ) -> Profile:
-    """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content).
+    """Look at every column of the cohort. `feed` is given its blocks (for a digest of the content).
 
     `level` is the smallest allowed level: columns that differ in fewer subjects are near-duplicates.
     """
@@ -103,7 +103,7 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[A
     n = 0
     for Z in _rows(table, order):
         if feed is not None:
-            feed(np.ascontiguousarray(Z).reshape(-1).view(np.uint8).data)
+            feed(Z)
         shift = Z[0].copy() if shift is None else shift
         D = Z - shift
         n, total, square = n + len(Z), total + D.sum(axis=0), square + np.einsum("ij,ij->j", D, D)
