@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import MessageError
 from intarsia.privacy.ledger import Ledger
+from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.wire.container import pack, unpack
 
@@ -34,7 +35,7 @@ class Fingerprint:
             inside[:] = False
             inside[rows] = True
         total, at = np.zeros(len(table.labels), dtype=np.uint64), 0
-        for block in table.encoded():
+        for block in table.encoded(block_rows(4 * len(table.labels))):
             here = inside[at : at + len(block)]
             values = np.ascontiguousarray(block[here] + 0.0)  # one kind of zero, and one kind of NaN
             values[np.isnan(values)] = np.nan

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from intarsia.privacy.decode import Levels
 from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.policy import Policy
+from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.site.near_duplicates import DOMINATED_SHARE, Fingerprints, columns_of
 
@@ -108,7 +109,7 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[A
         D = Z - shift
         n, total, square = n + len(Z), total + D.sum(axis=0), square + np.einsum("ij,ij->j", D, D)
         ordered = np.sort(Z, axis=0)
-        medians.append(ordered[len(Z) // 2])
+        medians.append(ordered[len(Z) // 2].copy())  # a view would keep the whole block
         _count(ordered, counts)
     assert shift is not None
     variance = np.maximum(square - total**2 / n, 0.0)
@@ -146,7 +147,8 @@ def _second_pass(table: Table, order: NDArray[np.int64] | None, first: _First, l
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
-    yield from table.whole_blocks(order=order)
+    # A look holds several arrays of a block's size at once.
+    yield from table.whole_blocks(block_rows(4 * len(table.labels)), order)
 
 
 def _carried(

@@ -283,6 +283,7 @@ class Table:
             yield
         finally:
             self._kept = None
+            pa.default_memory_pool().release_unused()  # what the looks at the table leave is as much as the sketch takes
 
     def _gathered(self, wanted: np.ndarray, *, keep: bool) -> np.ndarray:
         """These rows in this order, in memory."""
