@@ -10,15 +10,17 @@ A trial takes a copy of a study before one of its steps, disturbs that step, and
 """
 
 import json
+import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -27,6 +29,8 @@ import numpy as np
 import xarray as xr
 from tests.faults.studies import PLANS, Plan, Step, is_input, run
 from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk
+
+import intarsia
 
 WHOM = ("parent", "group", "child")
 SPARE_BYTES = 256 * 2**20
@@ -83,6 +87,10 @@ class Suite:
     """The undisturbed studies, and trials on copies of them."""
 
     def __init__(self, root: Path, kinds: tuple[str, ...] = tuple(PLANS), *, workers: int = 2):
+        # Commands, and chains that are processes of their own, start in the study's folder.
+        sys.path[:] = [str(Path(place).resolve()) for place in sys.path]
+        places = [Path(intarsia.__file__).parents[1], Path(__file__).parents[2]]
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(place.resolve()) for place in places)
         self.root, self.report = root, Report()
         self.states: dict[str, list[State]] = {}
         for kind in kinds:
@@ -100,7 +108,7 @@ class Suite:
             before = size_of(where)
             if number == 0 or step.name == "fit":  # what is compiled or loaded here is there in all that is forked from here
                 scratch = shutil.copytree(where, where.with_name("scratch"))
-                with redirect_stdout(StringIO()), redirect_stderr(StringIO()), _inside(scratch):
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(scratch):
                     run(*step.argv)
                 shutil.rmtree(scratch)
             ended = Command(step.argv, where).wait()
@@ -201,20 +209,14 @@ def _stopped(suite: Suite, state: State, where: Path, chance: random.Random, nam
     for _ in range(2):
         if (ended := command.wait(until=time.monotonic() - command.began + chance.uniform(0.0, 0.5 * state.seconds))) is not None:
             break
-        _signal(command, signal.SIGSTOP)
+        command.signal(signal.SIGSTOP)
         time.sleep(chance.uniform(0.05, 0.5))
-        _signal(command, signal.SIGCONT)
+        command.signal(signal.SIGCONT)
     ended = ended or command.wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     if ended.code:
         suite.fault("lost", name, ended, "failed for having been stopped.")
-
-
-def _signal(command: Command, number: int) -> None:
-    import os
-
-    os.killpg(command.pid, number)
 
 
 def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
@@ -262,14 +264,6 @@ def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, nam
 TRIALS: dict[str, Callable[[Suite, State, Path, random.Random, str], None]] = {
     "kill": _killed, "full": _full, "stop": _stopped, "clock": _clock, "mutation": _mutated,
 }  # fmt: skip
-
-
-@contextmanager
-def _inside(where: Path) -> Iterator[None]:
-    import contextlib
-
-    with contextlib.chdir(where):
-        yield
 
 
 def save(report: Report, path: Path) -> None:

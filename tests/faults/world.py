@@ -93,7 +93,14 @@ class Command:
         elif whom == "parent":
             os.kill(self.pid, signal.SIGKILL)
         else:
-            os.killpg(self.pid, signal.SIGKILL)
+            self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """To the command and all it started; to itself where it is not yet a group."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            os.kill(self.pid, number)
 
     def _close(self) -> None:
         os.waitpid(self.pid, 0)

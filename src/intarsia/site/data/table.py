@@ -4,7 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from intarsia.site.data.table_rules import TableRules
 from intarsia.wire.plain import plural, some
 
 MAX_LEVELS = 100
+_FEW_ROWS, _BATCH_VALUES = 1024, 1 << 24  # of a wide table so many values are read together, and cut into blocks
 _PASS_VALUES = 1 << 24  # when rows are asked in another order than the file's: values gathered in one pass over it
 
 
@@ -57,6 +58,7 @@ class Table:
         self._missing: dict[str, int] | None = None
         self._kept: list[tuple[np.ndarray, np.ndarray]] | None = None
         self._ids: IdColumn | None = None
+        self.heard: Callable[[int, int], None] | None = None  # how many rows of a pass were read, of how many
 
     @classmethod
     def open(
@@ -147,8 +149,17 @@ class Table:
 
     def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Blocks [X Y Z] with every missing value as NaN, whatever its rule."""
-        for batch in self._batches(self.layout.roles.all, rows or block_rows(len(self.labels))):
-            yield self.layout.encode(batch)
+        rows = rows or block_rows(len(self.labels))
+        at_once, done = rows, 0
+        if rows < _FEW_ROWS:  # every column of a batch costs the reader as much as a hundred of its values
+            at_once = max(_BATCH_VALUES // len(self.labels) // rows, 1) * rows
+        for batch in self._batches(self.layout.roles.all, at_once):
+            Z = self.layout.encode(batch)
+            for a in range(0, len(Z), rows):
+                yield Z[a : a + rows]
+            done += len(Z)
+            if self.heard is not None:
+                self.heard(done, self.n)
 
     def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Blocks [X Y Z] of at most `rows` rows in the table's own order, nothing checked. Missing values are NaN, but in columns
