@@ -281,7 +281,7 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.r2_loo_ = weighed.r2 if weighed is not None else np.zeros(posterior.draws.Q) if made.loo is None else made.loo.r2
         self.noise_covariance_ = posterior.draws.Sigma.mean(axis=(0, 1))
 
-        def named(values: Array) -> Any:
+        def named(values: NDArray[Any]) -> Any:
             """One row per response, or that of the only one."""
             return values[..., 0].T if flat else values.T
 

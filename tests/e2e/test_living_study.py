@@ -172,7 +172,7 @@ def test_nothing_of_the_site_stays_at_the_server_but_its_notice(left) -> None:  
     assert not any(some in path.read_bytes() for path in folder.path.rglob("*") if path.is_file())
     kept = next(folder.path.glob("superseded/*/fit.json"))
     assert json.loads(kept.read_text())["superseded"] is True
-    rows = json.loads((kept.parent / "results.json").read_text())
+    rows = json.loads((kept.parent / "results.json").read_text())["rows"]
     assert {row["site"] for row in rows} == {"clinic", "lab"}
 
 

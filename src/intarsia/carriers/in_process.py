@@ -19,6 +19,7 @@ from intarsia.server.study import protocol
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.kept import posterior_file
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.key import SketchKey
@@ -26,10 +27,11 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
 from intarsia.wire.changes import Changes
+from intarsia.wire.plain import some
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
 
-MOST_SHOWN = 8  # names in a summary for the screen
+MOST_SHOWN = 8  # sets in a summary for the screen
 
 
 @dataclass(repr=False)
@@ -73,8 +75,8 @@ class StudyResult:
             f"Study {self.study.id}: {self.n:,} subjects, sketch of {self.study.sketch.m:,} rows, {len(self.sites)} sites, "
             f"{features:,} features, {responses} response{'' if responses == 1 else 's'}",
             f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
-            f"{len(self.selected)} features selected" + (f": {_some(self.selected)}" if self.selected else ""),
-            *(f"one of a set matters: {_some(group)}" for group in self.groups[:MOST_SHOWN]),
+            f"{len(self.selected)} features selected" + (f": {some(self.selected)}" if self.selected else ""),
+            *(f"one of a set matters: {some(group)}" for group in self.groups[:MOST_SHOWN]),
             "Effects with intervals, units, inclusion probabilities and sign rates: .table()",
         ]
         return "\n".join(shorten(line, 160, placeholder=" …") for line in lines)
@@ -132,11 +134,7 @@ class StudyResult:
 def _posterior(folder: StudyFolder) -> Any:
     from intarsia.server.posterior.posterior import Posterior
 
-    return Posterior.load(folder.path / "posterior.nc")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
+    return Posterior.load(posterior_file(folder.path))
 
 
 def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:

@@ -19,6 +19,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--people", type=int, default=2000, help="people all three hospitals know (2000)")
     parser.add_argument("--m", type=int, default=160, help="rows of the sketch (160)")
     parser.add_argument("--draws", type=int, help="draws per chain, and as many for warm-up (at most 500)")
+    parser.add_argument(
+        "--patience", type=float, default=120.0, metavar="S", help="give up on a hospital that gives no sign for S seconds (120)"
+    )
     parser.add_argument("--workers", type=int, help="processes for the sampler")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     quiet = args.json
     length: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say
-    result = go(args.out, Options(args.people, args.m, length, args.workers, say))
+    result = go(args.out, Options(args.people, args.m, length, args.workers, say, patience_s=args.patience))
     if not quiet:
         rows = [
             {

@@ -6,7 +6,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import StudyError
-from intarsia.wire.plain import plural, probability
+from intarsia.wire.plain import plural, probability, some
 
 EPILOG = """examples:
   intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
@@ -56,9 +56,7 @@ def found(summary: dict[str, Any]) -> list[str]:
     state = "converged" if summary["converged"] else "NOT CONVERGED, what follows is provisional"
     lines = [f"{state}: {summary['verdict']}"]
     chosen, sets = summary["selected"], summary.get("sets", [])
-    lines.append(
-        f"{len(chosen)} of {summary['features']:,} features selected" + (f": {', '.join(chosen[:12])}" if chosen else "")
-    )
+    lines.append(f"{len(chosen)} of {summary['features']:,} features selected" + (f": {some(chosen, 12)}" if chosen else ""))
     if sets:
         each = "; ".join(
             "/".join(one["members"][:4])
@@ -76,7 +74,7 @@ def found(summary: dict[str, Any]) -> list[str]:
             "many: how are the ids written? see [alignment] canonical)"
         )
     if summary.get("not_predicted"):
-        lines.append(f"not predicted beyond chance: {', '.join(summary['not_predicted'][:12])}")
+        lines.append(f"not predicted beyond chance: {some(summary['not_predicted'], 12)}")
     return lines
 
 

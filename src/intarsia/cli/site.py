@@ -8,9 +8,10 @@ from typing import Any
 from intarsia.cli import living_site, site_check, site_gram
 from intarsia.cli.accepted import HELP, accepted, the_one
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
-from intarsia.cli.show import add_json, emit
+from intarsia.cli.show import Passes, add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
+from intarsia.files import replace
 from intarsia.wire.plain import one_line, plural, probability, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
@@ -118,7 +119,7 @@ def run_init(args: argparse.Namespace) -> None:
     site_folder = SiteFolder.create(args.dir, args.name, table, args.id, query=args.query, **roles)
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
-    public.write_text(identity.toml(), encoding="utf-8")
+    replace(public, identity.toml().encode())
     data = {"name": args.name, "fingerprint": identity.fingerprint, "words": identity.words, "public": str(public)}
     lines = [
         f"site {args.name} made in {args.dir}; the private keys are in identity.key (owner only)",
@@ -251,7 +252,7 @@ def run_receive(args: argparse.Namespace) -> None:
     told, lines = _write_results(args.out, site.model(study))
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
-    back.write_bytes(receipt)
+    replace(back, receipt)
     emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])
 
 
@@ -338,6 +339,8 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
     from intarsia.site.answer import answer
 
     site, study = both(args)
+    if step == "sketch":
+        site.table().heard = Passes()
     raw = answer(site, study, step, payload, operator=True)
     if signed:
         write_signed(args.out, site, study, raw)

@@ -8,11 +8,12 @@ from typing import Any
 from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.files import json_lines
 from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
 from intarsia.wire.defaults import CHAINS
 from intarsia.wire.kinds import in_words
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study, new_run, read_study_text
 from intarsia.wire.study_parts import MAX_LIST_RATIO, SERVER
@@ -178,9 +179,9 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
     for site in study.sites:
-        has = f"features {_some(site.features)}" if site.features else "no features"
-        also = f", responses {_some(site.responses)}" if site.responses else ""
-        also += f", covariates {_some(site.covariates)}" if site.covariates else ""
+        has = f"features {some(site.features, 6)}" if site.features else "no features"
+        also = f", responses {some(site.responses, 6)}" if site.responses else ""
+        also += f", covariates {some(site.covariates, 6)}" if site.covariates else ""
         keys = "keys pinned" if site.exchange_key else "no keys pinned"
         lines.append(f"Site {site.name}: {has}{also}; {keys}.")
         lines += [f"  Response {one_line(name)}: {in_words(said)}." for name, said in site.kinds.items()]
@@ -239,8 +240,7 @@ def run_status(args: argparse.Namespace) -> None:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    file = path / "events.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    return json_lines(path / "events.jsonl")
 
 
 def run_run(args: argparse.Namespace) -> None:
@@ -319,10 +319,6 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
         lines += ['# exchange_key = "…"', '# signing_key = "…"']
     lines += kind_options.block(kinds or {})
     return "\n".join(lines) + "\n"
-
-
-def _some(labels: tuple[str, ...], most: int = 6) -> str:
-    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
 # How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).

@@ -7,7 +7,7 @@ from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFact
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 # Columns that must be mended are named: whoever sees six of ten mends six and is refused again.
 MOST_TO_MEND = 50
@@ -289,4 +289,4 @@ def _have(columns: Sequence[object]) -> str:
 
 
 def _list(names: Sequence[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return some(names, most)

@@ -1,7 +1,6 @@
 """Everything the page speaks of, gathered once from what the server has: the posterior, the study, the sketches."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
+from intarsia.files import json_lines
 from intarsia.report.brain import Region
 from intarsia.server.assess.assessment import Assessment, assess, kept
 from intarsia.server.assess.criticism import Residuals, residuals
@@ -215,10 +215,10 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.kept import POSTERIOR, posterior_file
 
     where = StudyFolder.open(folder)
-    path = where.path / "posterior.nc"
-    if not path.is_file():
+    if not (where.path / POSTERIOR).is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
     cards = options.pop("cards", ())
@@ -229,7 +229,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():
         options["regions"] = where.path / "regions.csv"
-    material = gather(Posterior.load(path), beside, **options)
+    material = gather(Posterior.load(posterior_file(where.path)), beside, **options)
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
@@ -266,16 +266,7 @@ def read_cards(paths: Sequence[Path], study: Any) -> list[Mapping[str, Any]]:
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The study folder's log; a half-written last line is left out."""
-    events = []
-    file = folder / "events.jsonl"
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+    return json_lines(folder / "events.jsonl")
 
 
 def _quantiles(posterior: Any, shown: NDArray[np.intp], probability: float) -> Array:

@@ -20,6 +20,7 @@ from scipy import linalg
 from intarsia.errors import InputError
 from intarsia.server.posterior.draws import Draws, square_root
 from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
+from intarsia.wire.plain import some
 
 Array = NDArray[np.float64]
 
@@ -47,7 +48,7 @@ class Covariates:
             return cls(np.empty((len(joined.Y), 0)))
         if any(joined.feature_noise) or any(joined.response_noise):
             raise InputError(
-                f"The sketches carry privacy noise and there are covariates ({', '.join(names[:8])}); adjusting for them would "
+                f"The sketches carry privacy noise and there are covariates ({some(names)}); adjusting for them would "
                 "not be exact. Let the study take them as features, or leave the noise out."
             )
         return cls(np.asarray(joined.Z, dtype=np.float64), names, tuple(joined.covariate_sites))
@@ -170,9 +171,7 @@ def _rotate(qr: Array, reflectors: Array, a: Array) -> Array:
 
 
 def _listed(names: Sequence[str], which: NDArray[np.bool_]) -> str:
-    at = np.flatnonzero(which)
-    more = f" and {len(at) - 8} more" if len(at) > 8 else ""
-    return ", ".join(names[i] for i in at[:8]) + more
+    return some([name for name, listed in zip(names, which, strict=True) if listed])
 
 
 @dataclass(frozen=True)

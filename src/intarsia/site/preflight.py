@@ -27,6 +27,7 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
+from intarsia.site.content_digest import ContentDigest
 from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
@@ -110,7 +111,8 @@ def _looked_at(
     facts = replace(facts, told=now)
     claim = None
     if ledger is not None:
-        tokens = ledger.tokens(_ids(table, chosen))
+        each = ledger.token_of_each(table.id_column)
+        tokens = np.unique(each if chosen is None else each[chosen])
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta,
             told=now,
@@ -129,9 +131,13 @@ def _looked_at(
             for parts in table.raw_blocks():
                 hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
-        # What a Gram matrix tells does not depend on the order of subjects: its content is taken in the table's own.
-        among = np.sort(chosen) if gram and chosen is not None else chosen
-        found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
+        # The looks at the columns read the rows as they lie. What a Gram matrix tells does not depend on the order of subjects
+        # either: its content is taken in the table's own.
+        among = None if chosen is None else np.sort(chosen)
+        content = None if hasher is None else ContentDigest(hasher, None if gram else chosen)
+        found = profile(table, among, None if content is None else content.update, policy.min_level)
+        if content is not None:
+            content.finish()
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
         facts = _combined(facts, table, among, policy)
         if facts.attack_ran:
@@ -205,7 +211,8 @@ def shared_scales(ledger: Ledger, groups: Sequence[tuple[Table, NDArray[np.int64
     """By response, over all groups that have it and whatever the order: the same item means the same scale of the same people."""
     found: dict[str, list[tuple[Any, Any]]] = {}
     for table, order in groups:
-        people = ledger.token_of_each(_ids(table, order))
+        each = ledger.token_of_each(table.id_column)
+        people = each if order is None else each[order]
         values = np.concatenate([Y for _, Y, _ in table.blocks(order=np.arange(table.n) if order is None else order)])
         for q, label in enumerate(table.responses):
             found.setdefault(label, []).append((people, values[:, q]))
@@ -223,7 +230,8 @@ def _folds(table: Table, order: NDArray[np.int64] | None, study: Study, ledger: 
     if not study.sketch.folds or order is None:
         return ()
     ends = np.cumsum([0, *study.sketch.fold_sizes(len(order))])
-    return tuple(ledger.tokens(_ids(table, order[a:b])) for a, b in pairwise(ends))
+    each = ledger.token_of_each(table.id_column)
+    return tuple(np.unique(each[order[a:b]]) for a, b in pairwise(ends))
 
 
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
@@ -265,11 +273,6 @@ def _others_columns(study: Study, site: str, announced: Mapping[str, int]) -> in
             return None
         total += max(counts)
     return total
-
-
-def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
-    ids = table.ids()
-    return ids if order is None else ids[order]
 
 
 def _private(table: Table, study: Study, site: str, n: int) -> tuple[dp.Guarantee, Bound]:

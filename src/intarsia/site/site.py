@@ -28,7 +28,7 @@ from intarsia.site.predict_rules import PredictRules
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, backs_of, kinds_of, leaving, prepared, published_scales, read_kinds
-from intarsia.site.run_store import RunStore, alone
+from intarsia.site.run_store import RunStore, one_at_a_time
 from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
 from intarsia.site.withdrawal import withdrawn
@@ -207,7 +207,7 @@ class Site:
 
     def tokens(self, study: Study) -> Tokens:
         if study.hash not in self._tokens:
-            self._tokens[study.hash] = tokenise(self.table().ids(), self.key(study), study)
+            self._tokens[study.hash] = tokenise(self.table().id_column, self.key(study), study)
         return self._tokens[study.hash]
 
     def announce(self, study: Study) -> bytes:
@@ -265,7 +265,7 @@ class Site:
         """
         store = self.run_store(study)
         # One at a time, whatever the runs: two at the same moment would each not know of the other's noise, nor of its Σm and Σε.
-        with alone(self.folder):
+        with one_at_a_time(self.folder):
             message = store.get("sketch")
             if message is None:
                 message = self._sketch(study, store, cohort)

@@ -15,6 +15,7 @@ import numpy as np
 
 from intarsia.errors import MessageError
 from intarsia.wire.container import MAX_BYTES, finite, pack, unpack, write
+from intarsia.wire.plain import some
 from intarsia.wire.schema import check_name
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
@@ -94,7 +95,7 @@ class Sketch:
         set_(self, "covariates", check_labels(self.covariates, "covariate"))
         labels = Counter((*self.features, *self.responses, *self.covariates))
         if both := sorted(label for label, count in labels.items() if count > 1):
-            raise MessageError(f"Site {self.site!r}: {', '.join(both[:5])} has two roles; a column has one.")
+            raise MessageError(f"Site {self.site!r}: {some(both)} has two roles; a column has one.")
         if not labels:
             raise MessageError(f"Site {self.site!r} sends neither a feature nor a response nor a covariate.")
         if type(self.n) is not int or type(self.m) is not int or not 2 <= self.m < self.n < 2**48:

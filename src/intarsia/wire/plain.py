@@ -15,9 +15,10 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
-def some(names: Sequence[str], shown: int = 8) -> str:
-    """Names in a line: the first of them, and how many more there are."""
-    return (", ".join(names[:shown]) or "none") + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
+def some(names: Sequence[str], shown: int = 8, *, rest: str = "") -> str:
+    """Names in a line: the first of them, and how many more there are; `rest` says where those are listed."""
+    more = f" and {len(names) - shown:,} more{rest}" if len(names) > shown else ""
+    return (", ".join(names[:shown]) or "none") + more
 
 
 def probability(value: float, draws: float = 1000) -> str:

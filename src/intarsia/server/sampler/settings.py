@@ -4,6 +4,7 @@ A run with a target is looked at after fixed numbers of draws. Whether it stops 
 same seed stops at the same draw, whatever the workers.
 """
 
+import importlib.util
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -13,8 +14,8 @@ from typing import NamedTuple
 from intarsia.errors import InputError
 from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
 
+BACKENDS = ("numpy", "jax")
 CHECKPOINT_SECONDS = 20.0
-BACKENDS = ("numpy",)  # that chains of this prior run on
 FIRST = 50  # draws per chain at the first look
 
 
@@ -140,3 +141,13 @@ def looks(budget: int, until: Until | None) -> list[int]:
                 break
             out.append(draws)
     return [*out, budget]
+
+
+def check_backend(name: str, prior: str = "sparse") -> None:
+    """Refuse what the chains of a prior cannot run on here."""
+    if name not in BACKENDS:
+        raise InputError(f"Backend {name!r} is not known; expected one of {', '.join(BACKENDS)}.")
+    if name == "jax" and prior == "horseshoe":
+        raise InputError("The horseshoe prior is fitted on the CPU; backend 'jax' came. Leave it at 'numpy'.")
+    if name == "jax" and importlib.util.find_spec("jax") is None:
+        raise InputError("The backend 'jax' needs JAX, which is not installed: pip install 'intarsia[gpu]'.")

@@ -4,8 +4,6 @@ The sampler keeps its own checkpoint in the study folder, so a killed fit goes o
 draws. Files are written whole; `fit.json` comes last and says that the step is done.
 """
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +29,7 @@ from intarsia.server.sampler.sample import sample_noisy as run_private
 from intarsia.server.sampler.settings import Settings, Until
 from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
 from intarsia.server.study.longer import compute_on
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
@@ -52,12 +51,12 @@ def fit(
 
     `backend` is numpy, or jax for an accelerator; a fit that was begun goes on with the one it has.
     """
-    done = folder.path / "fit.json"
-    if done.is_file():
-        return dict(json.loads(done.read_text(encoding="utf-8")))
+    done = finished_fit(folder.path)
+    if done is not None:
+        return done
     study, target, assessment = folder.study, folder.path / "posterior.nc", None
     if target.is_file():
-        posterior = Posterior.load(target)
+        posterior = Posterior.load(posterior_file(folder.path))
         assessment = kept(posterior)
     if assessment is None:
         settings = compute_on(folder, settings_of(study), backend)
@@ -65,13 +64,13 @@ def fit(
         posterior, assessment = _sampled(folder, settings)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
-        os.replace(temporary, target)
+        keep_posterior(folder.path, temporary)
     messages, summary = coefficients(study, posterior, assessment, folder.names)
     summary["draws_to_converge"] = _enough(assessment.diagnosis)
     summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
-    write_atomic(done, json.dumps(summary, indent=1).encode())
+    keep_fit(folder.path, summary)
     folder.note("fit done", verdict=summary["verdict"])
     return summary
 

@@ -166,7 +166,8 @@ def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
 
 
 def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
-    missing = [name for name in folder.missing(kind) if name in payloads]
+    damaged = [name for name in folder.damaged(kind) if name in payloads]
+    missing = [name for name in (*folder.missing(kind), *damaged) if name in payloads]
     if not missing:
         return
     replies = ask(step, {name: payloads[name] for name in missing})
@@ -189,6 +190,8 @@ def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappi
         said = _together(refused)
         raise FederationError(f"No {kind} from {', '.join(refused)}. {said}{silent} What has arrived is kept.")
     folder.require(kind, tuple(payloads))
+    for name in damaged:
+        folder.whole(kind, name)
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:

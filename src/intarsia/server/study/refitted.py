@@ -15,7 +15,9 @@ from intarsia.server.assess.criticism import Comparison, compare
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
+from intarsia.wire.plain import some
 from intarsia.wire.study import BEFORE_PRIORS, SCHEMA, Study
 
 
@@ -40,9 +42,7 @@ class Refitted:
             ("by the study's own fit alone", self.before - self.after),
             ("by this one alone", self.after - self.before),
         ):
-            some = sorted(names)
-            more = f" and {len(some) - 12} more" if len(some) > 12 else ""
-            lines.append(f"{what}: {', '.join(some[:12]) or 'none'}{more}")
+            lines.append(f"{what}: {some(sorted(names), 12)}")
         return lines
 
 
@@ -55,10 +55,10 @@ def refit(
 ) -> Refitted:
     """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there, and
     perhaps the prior."""
-    target = folder.path / "posterior.nc"
+    target = folder.path / POSTERIOR
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    own = Posterior.load(target)
+    own = Posterior.load(posterior_file(folder.path))
     before = kept(own)
     if before is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")

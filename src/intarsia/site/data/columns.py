@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from intarsia.privacy.decode import Levels
 from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.policy import Policy
+from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.site.near_duplicates import DOMINATED_SHARE, Fingerprints, columns_of
 
@@ -42,7 +43,7 @@ def profile(
     feed: Callable[[Any], None] | None = None,
     level: int = Policy.min_level,
 ) -> Profile:
-    """Look at every column of the cohort. `feed` is given the cohort's bytes in order (for a digest of the content).
+    """Look at every column of the cohort. `feed` is given its blocks (for a digest of the content).
 
     `level` is the smallest allowed level: columns that differ in fewer subjects are near-duplicates.
     """
@@ -103,12 +104,12 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[A
     n = 0
     for Z in _rows(table, order):
         if feed is not None:
-            feed(np.ascontiguousarray(Z).reshape(-1).view(np.uint8).data)
+            feed(Z)
         shift = Z[0].copy() if shift is None else shift
         D = Z - shift
         n, total, square = n + len(Z), total + D.sum(axis=0), square + np.einsum("ij,ij->j", D, D)
         ordered = np.sort(Z, axis=0)
-        medians.append(ordered[len(Z) // 2])
+        medians.append(ordered[len(Z) // 2].copy())  # a view would keep the whole block
         _count(ordered, counts)
     assert shift is not None
     variance = np.maximum(square - total**2 / n, 0.0)
@@ -146,7 +147,8 @@ def _second_pass(table: Table, order: NDArray[np.int64] | None, first: _First, l
 
 
 def _rows(table: Table, order: NDArray[np.int64] | None) -> Iterator[Array]:
-    yield from table.whole_blocks(order=order)
+    # A look holds several arrays of a block's size at once.
+    yield from table.whole_blocks(block_rows(4 * len(table.labels)), order)
 
 
 def _carried(

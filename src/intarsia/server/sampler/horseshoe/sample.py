@@ -18,7 +18,7 @@ from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.noisy_chain import LatentChain
 from intarsia.server.sampler.horseshoe.sweep import check, prepare
 from intarsia.server.sampler.run import Runner, asked_of
-from intarsia.server.sampler.settings import Length, Settings, Standing, Until
+from intarsia.server.sampler.settings import Length, Settings, Standing, Until, check_backend
 from intarsia.wire import defaults
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
@@ -71,7 +71,7 @@ def sample_noisy(X: Any, Y: Any, noise: PrivacyNoise, model: Model | None = None
     Sigma is that of the responses without the privacy noise.
     """
     model, settings = model or Model(), settings or Settings()
-    check_backend(settings.backend)
+    check_backend(settings.backend, "horseshoe")
     s = noisy.setting(X, Y, np.square(np.asarray(noise.features, float)) / noise.n, model)
     seen = check_signal(s.noisy.Z, s.noisy.d, noise.n)
     filled = _filled(settings, False, 8 * s.noisy.Z.shape[1] * s.Y.shape[1])
@@ -104,7 +104,7 @@ def _filled(settings: Settings, costly: bool, per_draw: int) -> Settings:
     """Settings with a length. `per_draw` are the bytes of one draw of C; where sweeps are `costly` the budget is no larger than
     what may be kept.
     """
-    check_backend(settings.backend)
+    check_backend(settings.backend, "horseshoe")
     draws, warmup, thin = defaults.DRAWS, defaults.WARMUP, defaults.THIN
     if costly:
         warmup, thin = defaults.SHARED_WARMUP, defaults.SHARED_THIN
@@ -121,12 +121,6 @@ def _filled(settings: Settings, costly: bool, per_draw: int) -> Settings:
             f"for {fit:,} draws or fewer, allow more memory, or use the sparse prior."
         )
     return found
-
-
-def check_backend(name: str) -> None:
-    """Refuse what the chains of this prior cannot run on."""
-    if name != "numpy":
-        raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
 
 
 def standing(C: Array, Sigma: Array, until: Until) -> Standing:

@@ -100,7 +100,7 @@ def sample(
     asked = asked_of("sparse", asdict(model), settings, (X, Y), degrees=degrees, looked_at=looked_at)
     how: dict[str, Any] = {"thin": settings.thin, "rank": rank}
     numbers = range(settings.chains)
-    size = settings.seed, settings.warmup
+    size = settings.seed, int(settings.warmup or 0)
     chains: Sequence[Any]
     if partly:
         level = np.where(absent, np.sqrt(np.nanmean(np.square(Y), axis=0)), Y)  # as large as what is there

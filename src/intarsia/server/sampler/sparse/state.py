@@ -41,7 +41,7 @@ class State(NamedTuple):
     feature: NDArray[np.int32]  # (K,): which feature lies in a slot
     acts: NDArray[np.bool_]  # (K, Q): on which responses
     effect: Array  # (K, Q): zero where it does not act
-    count: NDArray[np.int64]  # (1,): slots in use
+    count: NDArray[np.int64]  # type: ignore[assignment]  # (1,): slots in use; hides the tuple's method
     Sigma: Array  # (Q, Q)
     V: Array  # (Q, Q): covariance of effects
     loadings: Array  # (Q, R): Λ of V = ΛΛᵀ + ψI where its rank is limited; R = 0: it is not
