@@ -9,6 +9,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from intarsia.errors import AlignmentError, FederationError, MessageError
@@ -40,6 +41,10 @@ class Announcement:
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "Announcement":
+        return _read(raw) if isinstance(raw, bytes) else cls._of(raw)
+
+    @classmethod
+    def _of(cls, raw: Any) -> "Announcement":
         header, arrays = unpack(raw, "announcement")
         site, study_hash = checked(header, "announcement", ("n", "columns", "mac", "covariates"))
         n, columns, mac, covariates = header["n"], header["columns"], header["mac"], header["covariates"]
@@ -48,6 +53,12 @@ class Announcement:
         if arrays or not counts or not is_digest(mac):
             raise MessageError(f"The announcement of site {site!r} has entries of the wrong kind.")
         return cls(site, study_hash, n, columns, mac, covariates)
+
+
+@lru_cache(maxsize=1024)
+def _read(raw: bytes) -> Announcement:
+    """Where many sites run in one process, each is shown every announcement."""
+    return Announcement._of(raw)
 
 
 def check_adjustable(covariates: int, rows: int, among: str = "") -> None:

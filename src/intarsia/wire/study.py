@@ -122,7 +122,7 @@ class Study:
             )
         return owners[0]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
