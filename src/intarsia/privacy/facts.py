@@ -46,6 +46,30 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """A direction that an attack without the key finds and that few people carry: how it is found, the columns with most weight
+    in it, how many people carry it, which share of its squared length, and whether that is too much."""
+
+    how: str
+    columns: tuple[str, ...]
+    people: int
+    share: float
+    refuse: bool
+    person: int = -1  # place of the first of them in the cohort's order: for the site alone, to tell findings apart
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the search for directions that few people carry found (`carried`), what of it was not looked at (`unseen`, in words),
+    and how near the loudest person's column of Φ comes to being the longest direction of all sites' columns (`loudest`: the
+    squared cosine, by theory, if the columns of the other sites are like this site's)."""
+
+    carried: tuple[Carried, ...] = ()
+    unseen: tuple[str, ...] = ()
+    loudest: float | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the gate judges.
 
@@ -75,6 +99,7 @@ class Facts:
     scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
     combined: tuple[str, ...] = ()  # columns of which one is nearly a sum of the others, but for few subjects
     combined_people: int = 0  # how many
+    looked: Looked | None = None  # for directions that few people carry; None where no value is looked at
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import gram_leakage, rules
+from intarsia.privacy import gram_leakage, leverage_rules, rules
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
@@ -69,7 +69,8 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     if facts.differential_privacy:
         found += rules.budget(facts, policy)
     else:
-        found += [*rules.columns(facts, policy), *rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
+        found += [*rules.columns(facts, policy), *leverage_rules.leverage(facts)]
+        found += [*rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
         found += rules.scales(facts, policy)
     found += [*rules.precision(facts), *rules.information(facts, bits)]
     return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy)
@@ -80,7 +81,12 @@ def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     fits = facts.columns_known and facts.columns < facts.people - 1
     auc = gram_leakage.membership_auc(facts.people, facts.columns) if fits else None
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
-    found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy), *rules.readable(facts)]
+    found += [
+        *leverage_rules.leverage(facts),
+        *gram_leakage.differencing(facts, policy),
+        *rules.scales(facts, policy),
+        *rules.readable(facts),
+    ]
     return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.people, None, policy)
 
 

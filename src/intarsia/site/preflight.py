@@ -31,6 +31,7 @@ from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
+from intarsia.site.few_people import look
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
@@ -142,6 +143,8 @@ def _looked_at(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
+        leaving = None if gram else SketchTerms.of(study, site, order_mac).design(key, n)
+        facts = replace(facts, looked=look(table, among, found, facts, leaving, policy))
         facts = replace(facts, own_columns=_told_by_results(facts, found))
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
