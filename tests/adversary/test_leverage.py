@@ -24,6 +24,8 @@ from tests.adversary.few_people_tables import (
     totals,
 )
 
+from intarsia.privacy.card import Release, site_card
+from intarsia.privacy.card_page import page
 from intarsia.privacy.facts import WARN
 from intarsia.privacy.leverage import attacks, families
 from intarsia.site.data import columns as columns_of_a_site
@@ -119,6 +121,19 @@ def test_a_loud_person_of_whom_other_sites_columns_tell_the_rest_is_warned_of() 
     warned = [f for f in judged(few, others=1940).verdict.findings if f.rule == "leverage"]
     assert [f.level for f in warned] == [WARN]
     assert "if the other sites' columns are like these" in warned[0].text
+
+
+def test_the_card_states_the_most_exposed_persons_membership() -> None:
+    check = judged(loud(n=4000, columns=30, times=2.0), others=10)
+    average, most = check.verdict.membership, check.verdict.most_exposed
+    assert average is not None
+    assert most is not None
+    assert average < 0.53 < 0.54 < most
+    text = next(f.text for f in check.verdict.findings if f.rule == "membership")
+    assert f"of the one who is most exposed it is {most:.3f}" in text
+    card = site_card(study(100, others=10), "lab", check.facts, check.verdict, Release(check.key_fingerprint))
+    assert card["attacks"]["membership_auc_most_exposed"] == most
+    assert "of the one who is most exposed" in page(card)
 
 
 def test_what_is_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from intarsia.privacy.card import digest, level
+from intarsia.privacy.card import UNKNOWN, digest, level
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;
 max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -53,7 +53,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         _table(
             [
                 ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain), for somebody who "
-                 "has the person's complete record"),
+                 f"has the person's complete record{_most_exposed(attacks)}"),
                 ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
                 else ("If Φ is known", info["phi_known"]),
                 *_blind(card),
@@ -92,6 +92,11 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     lines = "".join(f"<tr><th>{escape(k)}<td><code>{escape(str(v))}</code>" for k, v in prints)
     parts += ["<h2>Fingerprints</h2><table>", lines, "</table></html>"]
     return "\n".join(parts)
+
+
+def _most_exposed(attacks: Mapping[str, Any]) -> str:
+    most = attacks.get("membership_auc_most_exposed", UNKNOWN)
+    return "" if most == UNKNOWN else f"; that is of the average person, {_number(most)} of the one who is most exposed"
 
 
 def _in_bits(card: Mapping[str, Any]) -> str:

@@ -67,6 +67,7 @@ class Looked:
     carried: tuple[Carried, ...] = ()
     unseen: tuple[str, ...] = ()
     loudest: float | None = None
+    farthest: float | None = None  # the largest squared distance of a person's row from the mean, per column
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ class Facts:
     other_sites: bool = False  # whether other sites bring columns, which this site cannot compare with its own
     history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
     told: int = 0  # effects on a response that other sites get, in this run and the earlier ones on (any part of) this cohort
+    sums: int = 0  # sums over this site's features that another site gets in this run; in the earlier ones (`earlier_sums`)
+    earlier_sums: int = 0
+    most_told: int | None = None  # of a site's effects, so many may be told in full for these features; None: all
     epsilon: float | None = None  # of this run, against the server
     delta: float | None = None
     earlier_budget: tuple[float, float] | None = (0.0, 0.0)  # Σε, Σδ of earlier runs; None: one of them had no noise

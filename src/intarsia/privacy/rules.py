@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import isinf
 
 from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
+from intarsia.privacy.gram_leakage import of_the_most_exposed
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
@@ -29,7 +30,7 @@ def ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
     return [Finding("ratio", OK, f"ratio: Σm/n = {ratio:.3f}{past}.", ratio, policy.warn_ratio)]
 
 
-def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
+def membership(facts: Facts, auc: float | None, policy: Policy, most: float | None = None) -> list[Finding]:
     if facts.differential_privacy:
         stated = "unknown" if auc is None else f"{auc:.3f}"
         text = f"membership: AUC {stated} without noise; differential privacy bounds it further."
@@ -48,10 +49,10 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
         text = (
             f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
             f"person is in the cohort (limit {policy.max_auc:g}). Smaller m, fewer columns, {needed}, or differential "
-            "privacy lower it."
+            f"privacy lower it.{of_the_most_exposed(most)}"
         )
         return [Finding("membership", WARN, text, auc, policy.max_auc)]
-    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
+    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.{of_the_most_exposed(most)}", auc, policy.max_auc)]
 
 
 def budget(facts: Facts, policy: Policy) -> list[Finding]:
@@ -233,6 +234,19 @@ def attack(facts: Facts, policy: Policy) -> list[Finding]:
         text = f"self-attack: stopped after {policy.attack_seconds:g} s; the most exposed columns were tried first."
         out.append(Finding("self-attack", NOTE, text, policy.attack_seconds))
     return out or [Finding("self-attack", OK, "self-attack: no column was decoded, even with Φ known.")]
+
+
+def told(facts: Facts) -> list[Finding]:
+    """Another site's results are sums over this site's features too: where some of these have a value that few people hold, other
+    sites are told fewer of them in full."""
+    if facts.most_told is None:
+        return []
+    text = (
+        f"results: another site's effects are sums over these features too, {facts.sums} of them in this run"
+        f"{f' and {facts.earlier_sums} in earlier ones' if facts.earlier_sums else ''}; from so many it works out who has the "
+        f"rarer values. Each other site is told {facts.most_told} effects in full, the strongest, and the rest in coarse steps."
+    )
+    return [Finding("results", NOTE, text, facts.most_told)]
 
 
 def readable(facts: Facts) -> list[Finding]:

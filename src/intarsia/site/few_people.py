@@ -32,7 +32,7 @@ LARGEST_SEARCH = 4_000_000_000  # multiplications that one look may cost: a few 
 STEPS = 12  # columns that are taken off another, at most
 AT_ONCE = 1000  # directions that are held against the rows together
 LARGEST_CHECK = 20_000_000_000  # multiplications for all of that
-_BY_CHANCE = 0.4  # of the length one person must carry in the rows too: of so many directions some are near a φ by chance
+_MORE = 0.1  # of the length may be a person's in the sketch beyond the share in the rows: of so many some are near a φ by chance
 LARGEST_PRODUCTS = 40_000_000_000  # multiplications for the products of a Gram study's columns: it makes them anyway
 LOUD_SD, LOUD_COLUMNS, LOUD_PEOPLE = 3.0, 8, 20  # so far out, in so many columns; so many people are looked at
 _NAMED = 0.1  # of the largest weight: columns with a smaller one are not named
@@ -89,9 +89,10 @@ def look(
     S, Phi, missed = _what_leaves(rows, phi, facts.precision)
     if S is None:
         return Looked(tuple(panels), (*unseen, *missed))
+    farthest = _farthest(rows, norm2)
     found_in = search(rows, S, Phi, level, loud)
     loudest = loudness(float(norm2.max()), S, rows.n, facts.m if phi is not None else rows.n, max(facts.columns, len(rows.at)))
-    return Looked((*panels, *summed_up(found_in.carried)), (*unseen, *missed, *found_in.unseen), loudest)
+    return Looked((*panels, *summed_up(found_in.carried)), (*unseen, *missed, *found_in.unseen), loudest, farthest)
 
 
 def _faultless(facts: Facts, policy: Policy) -> set[str]:
@@ -144,6 +145,17 @@ def _loud(rows: Rows) -> tuple[Array, list[NDArray[np.int64]]]:
     return np.concatenate(norm2), [columns for _, _, columns in kept[:LOUD_PEOPLE]]
 
 
+def _farthest(rows: Rows, norm2: Array) -> float:
+    """The largest squared distance of a person's row from the mean, per column: in units of the others' covariance where there
+    are people enough to know it, else of the columns' variances."""
+    n, c = rows.n, len(rows.at)
+    if n < 3 * c or n * c * c > LARGEST_SEARCH:
+        return float(norm2.max())
+    factor = np.linalg.cholesky(_products(rows) + 1e-9 * n * np.eye(c))
+    most = max(float(np.square(np.linalg.solve(factor, Z.T)).sum(axis=0).max()) for Z in rows.blocks())
+    return float((n - 1) * most / max(1 - most, 1 / n) / c)
+
+
 def loudness(loudest: float, S: Array, n: int, m: int, columns: int) -> float:
     """The squared cosine of the loudest person's column of Φ with the longest direction of all columns, if these are like the own
     ones: the spiked model's, with the spike (L² − 1)·m/n of a person whose columns have the mean square L², and as many
@@ -174,13 +186,16 @@ def sketched(rows: Rows, Phi: Array, precision: str) -> Array:
     return S.astype(precision).astype(float)
 
 
-def factor_of_products(rows: Rows) -> Array:
-    """S with SᵀS the products of the standardised columns: to somebody who has the products it is what a sketch would be."""
-    c = len(rows.at)
-    products = np.zeros((c, c))
+def _products(rows: Rows) -> Array:
+    products = np.zeros((len(rows.at), len(rows.at)))
     for Z in rows.blocks():
         products += Z.T @ Z
-    size2, vectors = np.linalg.eigh(products)
+    return products
+
+
+def factor_of_products(rows: Rows) -> Array:
+    """S with SᵀS the products of the standardised columns: to somebody who has the products it is what a sketch would be."""
+    size2, vectors = np.linalg.eigh(_products(rows))
     return np.asarray(np.sqrt(np.maximum(size2, 0.0))[:, None] * vectors.T)
 
 
@@ -258,7 +273,7 @@ class _Tried:
         if self.phi is not None:
             assert direction is not None
             near = float(np.square(direction @ self.phi[:, person]))
-            one = near if one >= _BY_CHANCE else 0.0
+            one = min(near, one + _MORE)
         people, share = 1, one
         if one < self.one:
             together = np.cumsum(shares)

@@ -27,6 +27,7 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
+from intarsia.privacy.told import most_sums
 from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
@@ -108,7 +109,7 @@ def _looked_at(
     private = study.privacy.epsilon is not None
     facts = _public_facts(table, study, site, n, own.announced or {})
     now = _told_now(facts)
-    facts = replace(facts, told=now)
+    facts = replace(facts, told=now, sums=_sums_now(facts))
     claim = None
     if ledger is not None:
         tokens = ledger.tokens(_ids(table, chosen))
@@ -121,6 +122,7 @@ def _looked_at(
         this = (study.id, study.run)
         facts = replace(
             facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
+            earlier_sums=ledger.sums(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
         )  # fmt: skip
@@ -146,6 +148,10 @@ def _looked_at(
         leaving = None if gram else SketchTerms.of(study, site, order_mac).design(key, n)
         facts = replace(facts, looked=look(table, among, found, facts, leaving, policy))
         facts = replace(facts, own_columns=_told_by_results(facts, found))
+        of_features = [law for name, law in found.laws.items() if name not in facts.responses]
+        facts = replace(facts, most_told=most_sums(of_features, n, facts.earlier_sums, facts.sums))
+    if claim is not None:
+        claim = replace(claim, sums=facts.sums if facts.most_told is None else facts.most_told)
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
         under = () if gram else (key.fingerprint, order_mac)
@@ -170,6 +176,14 @@ def _told_now(facts: Facts) -> int:
     """How many effects on each of this site's responses the other sites get, all columns of all of them taken together; of a
     sketch no more than m of them tell anything."""
     if not facts.responses or not facts.other_sites:
+        return 0
+    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
+    return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
+
+
+def _sums_now(facts: Facts) -> int:
+    """The same of this site's features: the effects of another site's columns on any response are sums over these too."""
+    if not facts.other_sites or facts.differential_privacy:
         return 0
     most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most

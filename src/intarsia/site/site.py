@@ -336,7 +336,8 @@ class Site:
         if pending is None:
             result = self.make(study, key, table, order, mac, check)
             shared = published_scales(backs_of(table), result.units) if study.deliver.share_scales else ()
-            message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
+            more = {"response_scales": shared, "most_told": check.facts.most_told}
+            message = result.message if study.sketch.gram else replace(result.message, **more)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             skewness = {c.name: c.skewness for c in check.facts.own_columns}
@@ -371,7 +372,7 @@ class Site:
     def make(self, study: Study, key: SketchKey, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
-            return gram.own_block(self, study, table, order, mac)
+            return gram.own_block(self, study, table, order, mac, check.facts.most_told)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms = SketchTerms.of(study, self.name, mac)

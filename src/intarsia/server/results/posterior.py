@@ -217,6 +217,11 @@ class Posterior:
         return [] if Gamma is None else [str(name) for name in Gamma.coords["covariate"].values]
 
     @property
+    def most_told(self) -> dict[str, int]:
+        """How many effects another site may be told in full, by the site whose features it is for."""
+        return {str(site): int(most) for site, most in json.loads(self.tree.attrs.get("most_told", "{}")).items()}
+
+    @property
     def response_scales(self) -> dict[str, float]:
         """The responses' standard deviations in their units, where their owners share them; else empty."""
         shared = json.loads(self.tree.attrs.get("response_scales", "[]"))

@@ -6,7 +6,7 @@ draws. Files are written whole; `fit.json` comes last and says that the step is 
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from intarsia.errors import FederationError
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
+from intarsia.server.results.coarser import coarser
 from intarsia.server.results.draws import Draws
 from intarsia.server.results.groups import Group
 from intarsia.server.results.judgement import Judgement, judge, keep, kept
@@ -68,6 +69,7 @@ def fit(
         posterior.save(temporary)
         os.replace(temporary, target)
     messages, summary = coefficients(study, posterior, judgement, folder.names)
+    messages = as_told(messages, posterior.most_told)
     summary["draws_to_converge"] = _enough(judgement.diagnosis)
     summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
@@ -75,6 +77,13 @@ def fit(
     write_atomic(done, json.dumps(summary, indent=1).encode())
     folder.note("fit done", verdict=summary["verdict"])
     return summary
+
+
+def as_told(messages: Mapping[str, Coefficients], most: Mapping[str, int]) -> dict[str, Coefficients]:
+    """Each site's results with as many effects in full as all other sites let it be told."""
+    everything = max(len(message.features) + len(message.covariates) for message in messages.values())
+    least = {name: min((k for other, k in most.items() if other != name), default=everything) for name in messages}
+    return {name: coarser(message, least[name]) for name, message in messages.items()}
 
 
 def _sampled(folder: StudyFolder, settings: Settings) -> tuple[Posterior, Judgement]:
@@ -139,7 +148,8 @@ def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Post
         fitted.draws,
         Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
-        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
+        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {})
+        | ({"most_told": dict(joined.most_told)} if joined.most_told else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
     return posterior, fitted
