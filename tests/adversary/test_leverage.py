@@ -24,6 +24,7 @@ from tests.adversary.few_people_tables import (
     totals,
 )
 
+from intarsia.privacy.blind import blind_phi, danger
 from intarsia.privacy.card import Release, site_card
 from intarsia.privacy.card_page import page
 from intarsia.privacy.facts import WARN
@@ -157,6 +158,25 @@ def test_more_pairs_than_can_be_held_are_compared_in_turns_and_what_is_left_is_s
     looked = judged(case).facts.looked
     assert looked is not None
     assert looked.unseen == ("30 pairs of columns that look alike",)
+
+
+def test_differences_of_columns_may_be_skewed_where_the_columns_are_not() -> None:
+    """Pairs that share a normal part; what sets them apart has long tails. The blind figure of the columns alone says nothing."""
+    rng = np.random.default_rng(0)
+    n, m, count = 120, 30, 1500
+    common, own = rng.standard_normal((n, count)), 0.12 * (np.exp(rng.standard_normal((n, count))) - np.exp(0.5))
+    case = Case({f"a{j}": common[:, j] for j in range(count)} | {f"b{j}": (common + own)[:, j] for j in range(count)}, m, unlike)
+    check = judged(case)
+    assert hits(case) > 5
+    assert danger(check.facts.shape, n, m) < check.verdict.policy.max_blind
+    assert check.facts.looked is not None
+    assert check.facts.looked.found_in_differences
+    assert "blind" in {f.rule for f in check.verdict.refused}
+
+
+def unlike(S: np.ndarray, labels: list[str]) -> np.ndarray:
+    half = len(labels) // 2
+    return blind_phi(S[:, half:] - S[:, :half], np.random.default_rng(1), 60)
 
 
 def test_families_are_columns_with_a_beginning_or_an_end_in_common() -> None:

@@ -84,7 +84,8 @@ def site_card(
     guarantee, head = release.guarantee, release.ledger_head
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
-    card["attacks"]["membership_auc_most_exposed"] = UNKNOWN if verdict.most_exposed is None else verdict.most_exposed
+    if verdict.most_exposed is not None:
+        card["attacks"]["membership_auc_most_exposed"] = verdict.most_exposed
     exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",

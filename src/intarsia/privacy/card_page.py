@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from intarsia.privacy.card import UNKNOWN, digest, level
+from intarsia.privacy.card import digest, level
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;
 max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -95,8 +95,8 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
 
 
 def _most_exposed(attacks: Mapping[str, Any]) -> str:
-    most = attacks.get("membership_auc_most_exposed", UNKNOWN)
-    return "" if most == UNKNOWN else f"; that is of the average person, {_number(most)} of the one who is most exposed"
+    most = attacks.get("membership_auc_most_exposed")
+    return "" if most is None else f"; that is of the average person, {_number(most)} of the one who is most exposed"
 
 
 def _in_bits(card: Mapping[str, Any]) -> str:

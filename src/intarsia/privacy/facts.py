@@ -67,6 +67,8 @@ class Looked:
     carried: tuple[Carried, ...] = ()
     unseen: tuple[str, ...] = ()
     loudest: float | None = None
+    differences: Shape | None = None  # of what is left of each column when the one most like it is taken off
+    found_in_differences: int | None = None  # columns of Φ that the blind attack finds in these; None: not tried
     farthest: float | None = None  # the largest squared distance of a person's row from the mean, per column
 
 
@@ -91,6 +93,7 @@ class Facts:
     told: int = 0  # effects on a response that other sites get, in this run and the earlier ones on (any part of) this cohort
     sums: int = 0  # sums over this site's features that another site gets in this run; in the earlier ones (`earlier_sums`)
     earlier_sums: int = 0
+    strangers: int = 0  # earlier runs of this site, where none of them had any of these subjects
     most_told: int | None = None  # of a site's effects, so many may be told in full for these features; None: all
     epsilon: float | None = None  # of this run, against the server
     delta: float | None = None
@@ -128,6 +131,15 @@ class Facts:
     def shape(self) -> Shape:
         """The columns' shape, the other sites' columns (where counted) taken to be like this site's."""
         own = Shape.of([c.skewness for c in self.own_columns], [c.kurtosis for c in self.own_columns], self.n)
+        return self._of_all(own)
+
+    @property
+    def shape_of_differences(self) -> Shape:
+        """The same of the differences of columns that are alike: these may be skewed where the columns are not."""
+        own = None if self.looked is None else self.looked.differences
+        return Shape(0, 0.0, 0.0) if own is None else self._of_all(own)
+
+    def _of_all(self, own: Shape) -> Shape:
         return own.scaled(max(self.columns, own.columns)) if own.columns else own
 
 

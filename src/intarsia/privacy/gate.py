@@ -68,8 +68,9 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     far = _farthest(facts)
     most = None if auc is None or far is None else auc_of_person(facts.n, facts.m, far)
     ratio = (facts.history_m + facts.m) / facts.n
-    risk = None if facts.differential_privacy else danger(facts.shape, facts.n, facts.m)
-    found = [*rules.ratio(facts, ratio, policy), *rules.membership(facts, auc, policy, most)]
+    shapes = (facts.shape, facts.shape_of_differences)
+    risk = None if facts.differential_privacy else max(danger(shape, facts.n, facts.m) for shape in shapes)
+    found = [*rules.ratio(facts, ratio, policy), *rules.strangers(facts), *rules.membership(facts, auc, policy, most)]
     if facts.differential_privacy:
         found += rules.budget(facts, policy)
     else:
@@ -88,7 +89,7 @@ def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     most = None if auc is None or far is None else gram_leakage.auc_of_person(facts.people, facts.columns, far)
     found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy, most), *rules.columns(facts, policy)]
     found += [*leverage_rules.leverage(facts), *gram_leakage.differencing(facts, policy), *rules.scales(facts, policy)]
-    found += [*rules.readable(facts), *rules.told(facts)]
+    found += [*rules.readable(facts), *rules.told(facts), *rules.strangers(facts)]
     excused = tuple(_excused(f, policy) for f in found)
     return Verdict(excused, None, auc, facts.columns / facts.people, None, policy, most)
 

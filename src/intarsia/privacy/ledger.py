@@ -164,6 +164,11 @@ class Ledger:
         counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
 
+    def strangers(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """How many released runs there are, where none of them had any of these subjects: ids may have been written anew."""
+        entries = self._released(but)
+        return 0 if self._added_up(tokens, [(entry, 1) for entry in entries]) else len(entries)
+
     def sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
         """The same for sums over this site's features."""
         counts = [(e, _noted(e.note, _SUMS) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]

@@ -30,6 +30,18 @@ def ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
     return [Finding("ratio", OK, f"ratio: Σm/n = {ratio:.3f}{past}.", ratio, policy.warn_ratio)]
 
 
+def strangers(facts: Facts) -> list[Finding]:
+    """Subjects are known by their ids: with new pseudonyms everything that is counted for them starts again."""
+    if not facts.strangers:
+        return []
+    runs = plural(facts.strangers, "earlier run")
+    text = (
+        f"pseudonyms: none of these subjects took part in the {runs} of this site, as far as ids say. If they are the same people "
+        "under new pseudonyms, Σm, Σε and what was told start again, and must be added up by hand."
+    )
+    return [Finding("pseudonyms", NOTE, text, facts.strangers)]
+
+
 def membership(facts: Facts, auc: float | None, policy: Policy, most: float | None = None) -> list[Finding]:
     if facts.differential_privacy:
         stated = "unknown" if auc is None else f"{auc:.3f}"
@@ -184,12 +196,13 @@ def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
         'Ask for transform = "rank-normal" for this site in study.toml (coefficients are then per standard deviation of the '
         "normal score), fewer columns, or a smaller m."
     )
-    if facts.blind_found:
+    found = max(facts.blind_found or 0, (facts.looked.found_in_differences or 0) if facts.looked else 0)
+    if found:
         text = (
-            f"blind: from this site's sketch alone, without the key, {facts.blind_found} of {facts.n} columns of Φ were found; "
+            f"blind: from this site's sketch alone, without the key, {found} of {facts.n} columns of Φ were found; "
             f"each gives an estimate of one person's every value. {remedy}"
         )
-        return [Finding("blind", REFUSE, text, float(facts.blind_found), 0)]
+        return [Finding("blind", REFUSE, text, float(found), 0)]
     if danger > policy.max_blind:
         text = (
             f"blind: {who} of this shape give columns of Φ away without the key: the signal is {danger:.2f} of where that "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.privacy.blind import Shape, affordable_starts, blind_phi, danger, matched
 from intarsia.privacy.facts import Carried, Facts, Looked
 from intarsia.privacy.leverage import Directions, attacks
 from intarsia.privacy.policy import Policy
@@ -21,7 +22,7 @@ from intarsia.site.data.columns import Profile
 from intarsia.site.data.table import Table
 from intarsia.site.near_duplicates import DOMINATED_SHARE, ONE_PERSONS_SHARE
 from intarsia.site.panels import LARGEST_VALUES, Narrow
-from intarsia.site.self_attack import LARGEST_PHI, real_phi
+from intarsia.site.self_attack import BLIND_SECONDS, LARGEST_PHI, real_phi
 from intarsia.site.sketch.partial import Design
 
 Array = NDArray[np.float64]
@@ -35,6 +36,8 @@ LARGEST_CHECK = 20_000_000_000  # multiplications for all of that
 _MORE = 0.1  # of the length may be a person's in the sketch beyond the share in the rows: of so many some are near a φ by chance
 LARGEST_PRODUCTS = 40_000_000_000  # multiplications for the products of a Gram study's columns: it makes them anyway
 LOUD_SD, LOUD_COLUMNS, LOUD_PEOPLE = 3.0, 8, 20  # so far out, in so many columns; so many people are looked at
+ALIKE, FEWEST_ALIKE = 0.7, 20  # columns that correlate so in the sketch have a difference worth a look, where so many do
+WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, it finds nothing
 _NAMED = 0.1  # of the largest weight: columns with a smaller one are not named
 _FEW = 20  # of so many subjects at most one counts as few
 
@@ -90,9 +93,10 @@ def look(
     if S is None:
         return Looked(tuple(panels), (*unseen, *missed))
     farthest = _farthest(rows, norm2)
+    shape, blind = (None, None) if Phi is None else _of_differences(rows, S, Phi, facts)
     found_in = search(rows, S, Phi, level, loud)
     loudest = loudness(float(norm2.max()), S, rows.n, facts.m if phi is not None else rows.n, max(facts.columns, len(rows.at)))
-    return Looked((*panels, *summed_up(found_in.carried)), (*unseen, *missed, *found_in.unseen), loudest, farthest)
+    return Looked((*panels, *summed_up(found_in.carried)), (*unseen, *missed, *found_in.unseen), loudest, shape, blind, farthest)
 
 
 def _faultless(facts: Facts, policy: Policy) -> set[str]:
@@ -143,6 +147,38 @@ def _loud(rows: Rows) -> tuple[Array, list[NDArray[np.int64]]]:
         at += len(Z)
     kept.sort(key=lambda one: -one[0])
     return np.concatenate(norm2), [columns for _, _, columns in kept[:LOUD_PEOPLE]]
+
+
+def _of_differences(rows: Rows, S: Array, Phi: Array, facts: Facts) -> tuple[Shape | None, int | None]:
+    """The shape of what is left of each column when the one most like it is taken off, and what the blind attack finds there."""
+    m, c = S.shape
+    if m * c * c > LARGEST_SEARCH:
+        return None, None
+    length = np.linalg.norm(S, axis=0)
+    unit = (S / np.where(length > 0, length, 1.0)).astype(np.float32)
+    other, times = np.zeros(c, dtype=np.int64), np.zeros(c)
+    for some in np.array_split(np.arange(c), -(-c // 512)):
+        inner = unit.T @ unit[:, some]
+        inner[some, np.arange(len(some))] = 0.0
+        other[some] = np.abs(inner).argmax(axis=0)
+        times[some] = inner[other[some], np.arange(len(some))]
+    alike = np.flatnonzero(np.abs(times) > ALIKE)
+    if len(alike) < FEWEST_ALIKE:
+        return None, None
+    other, times = other[alike], times[alike] * length[alike] / length[other[alike]]
+    sums = np.zeros((4, len(alike)))
+    for Z in rows.blocks():
+        left = Z[:, alike] - Z[:, other] * times
+        square = left * left
+        sums += [left.sum(axis=0), square.sum(axis=0), (square * left).sum(axis=0), (square * square).sum(axis=0)]
+    variance = np.maximum(sums[1] / rows.n, 1e-300)
+    shape = Shape.of(sums[2] / rows.n / variance**1.5, sums[3] / rows.n / variance**2 - 3, rows.n)
+    # The site's own: those of other sites count in the figure, the attack is tried on what is here.
+    if danger(shape.scaled(max(facts.columns, c)), rows.n, m) <= WORTH_TRYING:
+        return shape, None
+    differences = S[:, alike] - S[:, other] * times
+    starts = affordable_starts(m, len(alike), BLIND_SECONDS / 4)
+    return shape, int(matched(blind_phi(differences, np.random.default_rng(0), starts), Phi).size)
 
 
 def _farthest(rows: Rows, norm2: Array) -> float:

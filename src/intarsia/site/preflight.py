@@ -32,15 +32,13 @@ from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
-from intarsia.site.few_people import look
+from intarsia.site.few_people import WORTH_TRYING, look
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
 from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
-
-WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _looked_at(
         this = (study.id, study.run)
         facts = replace(
             facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
-            earlier_sums=ledger.sums(tokens, but=this),
+            earlier_sums=ledger.sums(tokens, but=this), strangers=ledger.strangers(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
         )  # fmt: skip

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from intarsia.wire.study import Study
 
 class Site:
     """A party: its name, its table and the roles of the columns, its identity and its folder (None: in memory)."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A Site is not pickled or copied: it has ids, rows and keys. Make another from the same table.")
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Site:
                 "the sites' keys, so the study key comes from their agreement and never from a key file. By files: intarsia site "
                 "offer, share, combine, seal, in this order."
             )
+        study.check_pins()
         if self._key is None:
             raise KeyFileError(
                 f"Site {self.name!r} has no key for study {study.id!r}. Agree on one with the other sites, or give the "
