@@ -36,8 +36,8 @@ def strangers(facts: Facts) -> list[Finding]:
         return []
     runs = plural(facts.strangers, "earlier run")
     text = (
-        f"pseudonyms: none of these subjects took part in the {runs} of this site, as far as ids say. If they are the same people "
-        "under new pseudonyms, Σm, Σε and what was told start again, and must be added up by hand."
+        f"pseudonyms: none of these subjects took part in the {runs} of this site, as far as ids say. If they are the same "
+        "people under new pseudonyms, Σm, Σε and what was told start again, and must be added up by hand."
     )
     return [Finding("pseudonyms", NOTE, text, facts.strangers)]
 

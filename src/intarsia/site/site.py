@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
-from intarsia.site import agreement, departed, joint_prediction
+from intarsia.site import agreement, departed, joint_prediction, peers
 from intarsia.site.align import Tokens, check_ids, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
@@ -223,7 +223,8 @@ class Site:
             table = self.table()
             responses = leaving(table, kinds_of(study, self.name, self.kinds))
             columns = len(table.features) + len(responses) + len(table.covariates)
-            counts = Announcement(self.name, study.hash, self.tokens(study).n, columns, covariates=len(table.covariates))
+            n, lines = self.tokens(study).n, None if self.folder is None else self._ledger_head()[0]
+            counts = Announcement(self.name, study.hash, n, columns, covariates=len(table.covariates), ledger=lines)
             message = store.put("announcement", counts.signed(self._announcement_key(study)).to_bytes())
         return self._send(study, "announcement", message)
 
@@ -231,14 +232,17 @@ class Site:
         """The other sites' counts, checked and kept; what was heard first holds for the run."""
         heard = check_announcements(study, self.name, self._announcement_key(study), announcements)
         counts = {
-            name: {"subjects": told.n, "columns": told.columns, "covariates": told.covariates} for name, told in heard.items()
+            name: {"subjects": told.n, "columns": told.columns, "covariates": told.covariates, "ledger": told.ledger}
+            for name, told in heard.items()
         }
+        if self.run_store(study).get("announcements.json") is None:
+            peers.check(self.folder, study, {name: told.ledger for name, told in heard.items() if name != self.name})
         text = json.dumps(counts, sort_keys=True, indent=1).encode()
         if self.run_store(study).put("announcements.json", text) != text:
             raise FederationError("Other counts were announced before in this run. Refused; start a new run of the study.")
         return heard
 
-    def heard(self, study: Study) -> dict[str, dict[str, int]]:
+    def heard(self, study: Study) -> dict[str, dict[str, Any]]:
         """The counts every site announced in this run, by site; empty where nothing was announced (a strict study by files)."""
         raw = self.run_store(study).get("announcements.json")
         return {} if raw is None else dict(json.loads(raw))
@@ -471,6 +475,8 @@ class Site:
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
         gram.forget(store)
+        others = {name: counts.get("ledger") for name, counts in self.heard(study).items() if name != self.name}
+        peers.released(self.folder, study, others)
         return model
 
     def receipt(self, study: Study) -> bytes:
