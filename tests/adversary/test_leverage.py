@@ -133,7 +133,7 @@ def test_the_card_states_the_most_exposed_persons_membership() -> None:
     text = next(f.text for f in check.verdict.findings if f.rule == "membership")
     assert f"of the one who is most exposed it is {most:.3f}" in text
     card = site_card(study(100, others=10), "lab", check.facts, check.verdict, Release(check.key_fingerprint))
-    assert card["attacks"]["membership_auc_most_exposed"] == most
+    assert card["membership_auc_most_exposed"] == most
     assert "of the one who is most exposed" in page(card)
 
 

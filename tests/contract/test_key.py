@@ -70,7 +70,8 @@ def test_nothing_shows_the_secret() -> None:
 
 def test_a_site_with_its_rows_and_ids_is_not_pickled() -> None:
     site = Site("clinic", {"id": ["P1", "P2"], "x": [1.0, 2.0]}, id="id", key=KEY)
-    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+    assert copy.copy(site).table().labels == ["x"]
+    for attempt in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="not pickled"):
             attempt(site)
 

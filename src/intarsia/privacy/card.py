@@ -85,7 +85,7 @@ def site_card(
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     if verdict.most_exposed is not None:
-        card["attacks"]["membership_auc_most_exposed"] = verdict.most_exposed
+        card["membership_auc_most_exposed"] = verdict.most_exposed
     exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",
@@ -139,6 +139,7 @@ def study_card(
             {
                 "site": c.get("made_by"),
                 "sum_m": (c.get("history") or {}).get("sum_m"),
+                "membership_auc_most_exposed": c.get("membership_auc_most_exposed"),
                 "ratio": (c.get("history") or {}).get("ratio"),
                 "exposed_columns": [e.get("name") for e in c.get("exposed_columns", ())],
                 "imputed": dict(c.get("imputed") or {}),

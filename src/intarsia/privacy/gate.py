@@ -68,14 +68,14 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     far = _farthest(facts)
     most = None if auc is None or far is None else auc_of_person(facts.n, facts.m, far)
     ratio = (facts.history_m + facts.m) / facts.n
-    shapes = (facts.shape, facts.shape_of_differences)
-    risk = None if facts.differential_privacy else max(danger(shape, facts.n, facts.m) for shape in shapes)
+    risk = None if facts.differential_privacy else danger(facts.shape, facts.n, facts.m)
     found = [*rules.ratio(facts, ratio, policy), *rules.strangers(facts), *rules.membership(facts, auc, policy, most)]
     if facts.differential_privacy:
         found += rules.budget(facts, policy)
     else:
         found += [*rules.columns(facts, policy), *leverage_rules.leverage(facts)]
-        found += [*rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
+        found += [*rules.blind(facts, risk or 0.0, policy), *rules.blind_of_differences(facts, policy)]
+        found += rules.attack(facts, policy)
         found += rules.scales(facts, policy)
     found += [*rules.told(facts), *rules.precision(facts), *rules.information(facts, bits)]
     return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy, most)

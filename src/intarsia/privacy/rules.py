@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import isinf
 
+from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.gram_leakage import of_the_most_exposed
 from intarsia.privacy.leakage import Leakage
@@ -189,38 +190,58 @@ def elsewhere(facts: Facts) -> list[Finding]:
     return [Finding("similar-elsewhere", WARN, text)]
 
 
-def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
+def blind(facts: Facts, figure: float, policy: Policy) -> list[Finding]:
     """Can Φ be found without the key, from the shape of so many columns?"""
     who = f"{facts.columns} columns" if facts.columns_known else f"the {len(facts.own_columns)} columns of this site alone"
     remedy = (
         'Ask for transform = "rank-normal" for this site in study.toml (coefficients are then per standard deviation of the '
         "normal score), fewer columns, or a smaller m."
     )
-    found = max(facts.blind_found or 0, (facts.looked.found_in_differences or 0) if facts.looked else 0)
+    found = facts.blind_found
     if found:
         text = (
             f"blind: from this site's sketch alone, without the key, {found} of {facts.n} columns of Φ were found; "
             f"each gives an estimate of one person's every value. {remedy}"
         )
         return [Finding("blind", REFUSE, text, float(found), 0)]
-    if danger > policy.max_blind:
+    if figure > policy.max_blind:
         text = (
-            f"blind: {who} of this shape give columns of Φ away without the key: the signal is {danger:.2f} of where that "
+            f"blind: {who} of this shape give columns of Φ away without the key: the signal is {figure:.2f} of where that "
             f"begins (limit {policy.max_blind:g}). {remedy}"
         )
-        return [Finding("blind", REFUSE, text, danger, policy.max_blind)]
-    if danger > policy.warn_blind:
+        return [Finding("blind", REFUSE, text, figure, policy.max_blind)]
+    if figure > policy.warn_blind:
         text = (
-            f"blind: the signal by which Φ can be found without the key, from {who}, is {danger:.2f} of where that begins "
+            f"blind: the signal by which Φ can be found without the key, from {who}, is {figure:.2f} of where that begins "
             f"(warning above {policy.warn_blind:g}). {remedy}"
         )
-        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
+        return [Finding("blind", WARN, text, figure, policy.warn_blind)]
     if not facts.columns_known and len(facts.own_columns) > 1:
-        text = f"blind: {danger:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
-        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
+        text = f"blind: {figure:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
+        return [Finding("blind", WARN, text, figure, policy.warn_blind)]
     return [
-        Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)
+        Finding("blind", OK, f"blind: {figure:.2f} of where Φ begins to be found without the key.", figure, policy.warn_blind)
     ]
+
+
+def blind_of_differences(facts: Facts, policy: Policy) -> list[Finding]:
+    """The same from the differences of columns that are alike, which may have long tails where the columns have none. Columns of
+    few values have such differences too, and nothing is found in most of them: the figure alone is no reason to refuse."""
+    looked, figure = facts.looked, danger(facts.shape_of_differences, facts.n, facts.m)
+    remedy = "Leave out one of each two columns that are alike, or merge them; or a smaller m."
+    if looked is not None and looked.found_in_differences:
+        text = (
+            f"blind: from the differences of columns that are alike, without the key, {looked.found_in_differences} of {facts.n} "
+            f"columns of Φ were found; each gives an estimate of one person's every value. {remedy}"
+        )
+        return [Finding("blind", REFUSE, text, float(looked.found_in_differences), 0)]
+    if figure <= policy.max_blind:
+        return []
+    text = (
+        f"blind: by the shape of the differences of columns that are alike Φ might be found without the key: the signal is "
+        f"{figure:.2f} of where that begins with other columns. The attack found none here. {remedy}"
+    )
+    return [Finding("blind", WARN, text, figure, policy.max_blind)]
 
 
 def attack(facts: Facts, policy: Policy) -> list[Finding]:

@@ -39,6 +39,7 @@ LOUD_SD, LOUD_COLUMNS, LOUD_PEOPLE = 3.0, 8, 20  # so far out, in so many column
 ALIKE, FEWEST_ALIKE = 0.7, 20  # columns that correlate so in the sketch have a difference worth a look, where so many do
 WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, it finds nothing
 _NAMED = 0.1  # of the largest weight: columns with a smaller one are not named
+ROWS_PER_PERSON = 10  # of the sketch: of more people than one per so many rows a direction says little of each
 _FEW = 20  # of so many subjects at most one counts as few
 
 
@@ -245,7 +246,7 @@ def search(rows: Rows, S: Array, Phi: Array | None, level: int, loud: Sequence[N
             f"sums of more than {steps} of the {c:,} columns whose names have nothing in common" if steps
             else f"pairs and sums among the {c:,} columns but for those with common names"
         )  # fmt: skip
-    tried = _Tried(rows, Phi, min(level - 1, rows.n // _FEW))
+    tried = _Tried(rows, Phi, min(level - 1, rows.n // _FEW, m if Phi is None else m // ROWS_PER_PERSON))
     for some in attacks(S, labels, steps, loud):
         tried.add(some)
     out.carried = tried.carried()
@@ -270,7 +271,7 @@ class _Tried:
         if self.phi is not None and count:
             near = np.square(some.found.T @ self.phi)
             likely = near.max(axis=1) >= WARN_ONE
-            if near.shape[1] > self.few:
+            if near.shape[1] > self.few > 1:
                 together = np.partition(near, -self.few, axis=1)[:, -self.few :].sum(axis=1) > FEW - 0.05
                 likely |= together if some.short is None else together & some.short
             good = np.flatnonzero(likely)

@@ -44,7 +44,13 @@ class Site:
     """A party: its name, its table and the roles of the columns, its identity and its folder (None: in memory)."""
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("A Site is not pickled or copied: it has ids, rows and keys. Make another from the same table.")
+        raise TypeError("A Site is not pickled: it has ids, rows and keys. Make another from the same table.")
+
+    def __copy__(self) -> "Site":
+        """The same rows and keys, in this process."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __init__(
         self,
