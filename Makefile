@@ -13,8 +13,8 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick lint format test-slow oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-cpu bench-gpu bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
+.PHONY: help install demo test quick lint format test-slow faults oldest lock system-packages docs figures clean
+.PHONY: bench-sketch bench-sampler bench-default bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -84,17 +84,14 @@ system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests 
 test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples each time
 	INTARSIA_EXPLORE=1 $(BIN)/python -m pytest -m slow
 
+faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studies; the counts go to tests/faults/last_run.json
+	$(BIN)/python -m tests.faults
+
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch
 
 bench-sampler: $(VENV)/.tested  ## the sampler against the paper's algorithm as its authors coded it
 	$(BIN)/python -m benchmarks.sampler
-
-bench-cpu: $(VENV)/.tested  ## one sweep at 100,000 features beside a bare DSYRK of its product
-	$(BIN)/python -m benchmarks.cpu
-
-bench-gpu: $(VENV)/.tested  ## the sampler on an accelerator, up to a million features
-	$(BIN)/python -m benchmarks.gpu
 
 bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and other methods beside
 	$(BIN)/python -m benchmarks.growth

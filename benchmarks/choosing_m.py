@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from intarsia.privacy.precision import interval_ratio, power
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
+from intarsia.server.assess.findings import select
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 TARGET = Path(__file__).parent / "results" / "choosing_m.json"

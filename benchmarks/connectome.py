@@ -17,8 +17,8 @@ from sklearn.model_selection import KFold
 from benchmarks.local_fit import LocalFit, local_fit
 from benchmarks.real import Z95, tuned_ridge
 from intarsia.lab.connectome import simulate_connectome
-from intarsia.server.results.stacking import FOLDS as PARTS
-from intarsia.server.sampler.model import Model
+from intarsia.server.assess.stacking import FOLDS as PARTS
+from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "connectome.json"

@@ -19,9 +19,9 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
+from intarsia.server.assess.findings import select
 from intarsia.server.covariates import Covariates, sample_adjusted
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 TARGET = Path(__file__).parent / "results" / "findings.json"

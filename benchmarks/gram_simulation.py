@@ -27,7 +27,7 @@ from intarsia.lab import metrics  # noqa: E402
 from intarsia.lab.experiments.simulations import SIM1  # noqa: E402
 from intarsia.lab.simulate import simulate  # noqa: E402
 from intarsia.server.pseudo_rows import root  # noqa: E402
-from intarsia.server.sampler.sample import sample  # noqa: E402
+from intarsia.server.sampler.horseshoe.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.wire.ring import decode, encode, fraction_bits, product  # noqa: E402
 

@@ -75,24 +75,31 @@ def fit_exponent(x: Any, y: Any) -> dict[str, float] | None:
             "b": float(np.exp(best.x[1]) * size / x.max() ** best.x[2])}  # fmt: skip
 
 
+def simulated(P: int, m: int, Q: int, signals: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """X and Y."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((P, m)).T
+    signals = min(signals, P)
+    return X, X[:, :signals] @ (rng.standard_normal((signals, Q)) / 5) + rng.standard_normal((m, Q))
+
+
 def sweeps(P: int, m: int, Q: int, local: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
     """Milliseconds per sweep: at least `rounds` rounds of a full sweep and its light ones, more while time is left."""
-    from benchmarks.cpu import problem
-    from benchmarks.one_chain import OneChain, period
-    from intarsia.server.sampler.model import Model
+    from intarsia.server.sampler.horseshoe.chain import GibbsChain
+    from intarsia.server.sampler.horseshoe.model import Model
+    from intarsia.server.sampler.horseshoe.sweep import prepare
+    from intarsia.server.sampler.settings import Settings
 
-    chain = OneChain(*problem(30, 8, Q), Model(local=local), warmup=1)  # what is compiled is no part of the problem's memory
-    for _ in range(period(chain.plan)):
-        chain.sweep()
+    never = Settings(draws=1, warmup=10**9, thin=1, seed=1)  # nothing is kept
+    # What is compiled is no part of the problem's memory.
+    GibbsChain(prepare(Model(local=local), *simulated(30, 8, Q)), never, 0).advance(4)
     imports, times, made, warmup = child.high_mb(), [], 0, 4  # warm-up in rounds
     began = time.perf_counter()
-    chain = OneChain(*problem(P, m, Q), Model(local=local), warmup=1)
-    every = period(chain.plan)
-    chain.warmup = warmup * every
+    model = prepare(Model(local=local), *simulated(P, m, Q))
+    chain, every = GibbsChain(model, never, 0), model.every
     while len(times) < warmup + rounds or (time.perf_counter() - began < seconds and len(times) < 200):
         begin = time.process_time()
-        for _ in range(every):
-            chain.sweep()
+        chain.advance(every)
         times.append((time.process_time() - begin) / every)
         made += every
     times = times[warmup:]

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.prepared import Prepared
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.assess.findings import Findings, select
+from intarsia.server.assess.stacking import Weighed
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.prediction_weights import weigh
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import Selection, select
-from intarsia.server.results.stacking import Weighed
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 Array = NDArray[np.float64]
@@ -45,7 +45,7 @@ class LocalFit:
 
     data: Prepared
     fitted: Fitted
-    selection: Selection
+    findings: Findings
     said: tuple[str, ...]
     weighed: Weighed | None = None
 
@@ -56,11 +56,11 @@ class LocalFit:
 
     def draws(self) -> Array:
         """(draw, P, Q) of C in the data's units; constant columns have none."""
-        C = self.data.all_columns(self.fitted.draws, None)[0].C
+        C = self.data.all_columns(self.fitted.draws, None)[0].effects.dense()
         return np.asarray(C.reshape(-1, *C.shape[2:]) * self.back)
 
     def rhat(self) -> float:
-        return float(np.nanmax(diagnose(self.fitted.draws.C, workers=1).rhat))
+        return float(np.nanmax(diagnose(self.fitted.draws.effects.dense(), workers=1).rhat))
 
     def noise(self) -> Array:
         """(Q, Q) posterior mean of Sigma in the data's units, of the responses that vary."""
@@ -76,10 +76,10 @@ class LocalFit:
         assert self.weighed is not None
         draws, data = self.fitted.draws, self.data
         X, y = data.x.standardise(new), data.y.scale
-        each = np.stack([X @ C for C in draws.C.reshape(-1, *draws.C.shape[2:])])
+        each = draws.fitted(X)
         noise = np.diagonal(draws.Sigma.mean(axis=(0, 1)))
         sd = np.sqrt((each.var(axis=0, ddof=1) + noise * (1 + 1 / data.n)) * self.weighed.spread)
-        return self.predict_with(draws.mean() + self.weighed.coefficients, new), sd * y
+        return self.predict_with(draws.prediction_mean() + self.weighed.coefficients, new), sd * y
 
 
 def local_fit(
@@ -97,6 +97,6 @@ def local_fit(
         )
         weighed = weigh(fitted, sample, model, settings, folds)
         seen = data.x.put_back(fitted.X) * data.x.scale
-        C = data.all_columns(fitted.draws, None)[0].C * (data.y.or_one() / data.x.or_one()[:, None])
-        selection = select(C, X=seen)
-    return LocalFit(data, fitted, selection, tuple(str(one.message) for one in said), weighed)
+        C = data.all_columns(fitted.draws, None)[0].effects.dense() * (data.y.or_one() / data.x.or_one()[:, None])
+        findings = select(C, X=seen)
+    return LocalFit(data, fitted, findings, tuple(str(one.message) for one in said), weighed)

@@ -19,7 +19,7 @@ import numpy as np  # isort: skip
 from benchmarks.local_fit import local_fit
 from benchmarks.look_alikes_data import SETS, simulate
 from benchmarks.real import ROWS, RUN, Z95, r2, tuned_ridge
-from intarsia.server.results.stacking import FOLDS
+from intarsia.server.assess.stacking import FOLDS
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "look_alikes.json"

@@ -13,9 +13,9 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "nuts_agreement.json"

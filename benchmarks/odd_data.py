@@ -17,7 +17,7 @@ import numpy as np  # isort: skip
 
 from benchmarks.local_fit import local_fit
 from intarsia.errors import IntarsiaError
-from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "odd_data.json"
@@ -334,11 +334,11 @@ def one(task: Task, **length: Any) -> resumed.Row:
     true = np.nan_to_num(data.C).any(axis=1) if data.true is None else data.true
     low, high = np.quantile(C, [0.025, 0.975], axis=0)
     inside, nonzero = (low <= data.C) & (high >= data.C), known & (data.C != 0)
-    findings = fit.selection.findings
+    findings = fit.findings.findings
     named = np.unique(np.concatenate([*findings, np.empty(0, dtype=int)]).astype(int))
     return {
         "findings": len(findings), "false": sum(not true[finding].any() for finding in findings),
-        "sets": len(fit.selection.groups), "true": int(true.sum()), "hit": int(true[named].sum()),
+        "sets": len(fit.findings.sets), "true": int(true.sum()), "hit": int(true[named].sum()),
         "nonzero": int(nonzero.sum()), "covered_nonzero": int(inside[nonzero].sum()),
         "zero": int((known & ~nonzero).sum()), "covered_zero": int(inside[known & ~nonzero].sum()),
         "rhat": round(fit.rhat(), 3), "finite": bool(np.isfinite(C).all()), "said": list(fit.said),

@@ -34,11 +34,11 @@ import numpy as np  # noqa: E402
 from scipy.special import expit  # noqa: E402
 from scipy.stats import skew  # noqa: E402
 
+from intarsia.server.assess.findings import select  # noqa: E402
+from intarsia.server.assess.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
+from intarsia.server.assess.unshrunk import unshrunk  # noqa: E402
 from intarsia.server.prediction_weights import refit_settings  # noqa: E402
-from intarsia.server.results.selection import select  # noqa: E402
-from intarsia.server.results.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
-from intarsia.server.results.unshrunk import unshrunk  # noqa: E402
-from intarsia.server.sampler.sample import sample  # noqa: E402
+from intarsia.server.sampler.horseshoe.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.site.data.kinds import Prepared, prepare  # noqa: E402
 from intarsia.site.own_language import Response  # noqa: E402
@@ -98,7 +98,7 @@ def fitted(rng: np.random.Generator, X: np.ndarray, prepared: Prepared, truth: n
     draws = sample(rows[:, :P], rows[:, P:], settings=replace(RUN, seed=int(rng.integers(2**31))))
     C, Sigma = draws.C.reshape(-1, P, 1), draws.Sigma.reshape(-1, 1, 1)
     known: dict[str, Any] = {"s_y": s_y, "sigma2": Sigma[:, 0], "skewness": skew(X), "share": float(y.mean())}
-    mean, sd = unshrunk(rows[:, :P], rows[:, P:], C, Sigma)
+    mean, sd = unshrunk(rows[:, :P], rows[:, P:], draws)
     return judged(
         select(draws.C, fdr=FDR).selected,
         {
@@ -190,7 +190,7 @@ def predicted(task: Task) -> dict[str, Any]:
 
     def again(some: np.ndarray, of: np.ndarray) -> Refit:
         found = sample(some, of, settings=short)
-        return Refit(found.C[0], found.Sigma[0].mean(axis=0))
+        return Refit(found)
 
     stacked = stack(rows[:, :P], rows[:, P:], C, again, stretched=np.array([True]))
     assert stacked is not None

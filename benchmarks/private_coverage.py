@@ -13,11 +13,11 @@ from benchmarks import resumed  # before NumPy: it sets one thread for each proc
 
 import numpy as np  # isort: skip
 
-from intarsia.server.results.diagnostics import diagnose
-from intarsia.server.results.selection import select
-from intarsia.server.sampler import private
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
+from intarsia.server.assess.convergence import diagnose
+from intarsia.server.assess.findings import select
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample_noisy
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "private_coverage.json"
@@ -43,7 +43,7 @@ def one(task: Task, draws: int = 600, warmup: int = 300) -> resumed.Row:
     W = Y + np.sqrt(share) * rng.standard_normal(Y.shape)
     level = np.sqrt(share * SUBJECTS)
     known = PrivacyNoise(SUBJECTS, np.full(P, level), np.full(Q, level))
-    run = private.sample(Z, W, known, Model(noise=noise), Settings(draws, warmup, 2, 1, seed, workers=1))
+    run = sample_noisy(Z, W, known, Model(noise=noise), Settings(draws, warmup, 2, 1, seed, workers=1))
     flat = run.C.reshape(-1, P, Q)
     low, high = np.quantile(flat, [0.025, 0.975], axis=0)
     inside, nonzero, true = (low <= C) & (high >= C), C != 0, C.any(axis=1)

@@ -18,6 +18,7 @@ from benchmarks.quoting import RESULTS, Quote, Rows, Sentence, bare, differences
 from intarsia.lab.runner import read_rows
 
 README, PERFORMANCE, SKETCH = "README.md", "docs/performance.md", "docs/sketch.md"
+NOTES = "docs/notes/horseshoe-mixing.md"
 STARTED, TRUST = "docs/getting-started.md", "docs/why-trust.md"
 SIZES = ("sim1_m50", "sim1_m100", "sim1_m250", "sim2_m200")
 CURVES = {"sketch": "sketching", "row": "sampling, row scales", "element": "sampling, element scales"}
@@ -59,19 +60,6 @@ def choosing_m_rows(design: str) -> Iterator[list[str]]:
         power = [f"{row[f'power_{e}']:.0%} / {row[f'expected_{e}']:.0%}" for e in ("0.15", "0.25", "0.35")]
         width = f"{fixed(row['width'], 2)} / {fixed(row['width_expected'], 2)}"
         yield [str(row["m"]), width, *power, f"{row['false']} of {row['findings']}"]
-
-
-def bounded_rows() -> Iterator[list[str]]:
-    for row in kept("bounded")["intervals"]:
-        inside = [bare(row[key], 3) for key in ("inside", "inside_low", "inside_high")]
-        yield [str(row["whole_draws"]), fixed(row["width"], 2), bare(row["error"], 2), inside[0], f"{inside[1]} to {inside[2]}"]
-
-
-def bounded_diagnostics() -> list[str]:
-    found = kept("bounded")["diagnostics"]
-    exact, ours = found["rhat_folded"]["largest"]
-    correlations = [bare(found[name]["correlation"], 2) for name in ("rhat", "rhat_folded")]
-    return [*correlations, fixed(ours, 2), fixed(exact, 2)]
 
 
 def outcome_rows() -> Iterator[list[str]]:
@@ -187,28 +175,6 @@ def outcome(row: dict[str, Any]) -> str:
     return f"nothing in {row['budget_s']:.0f} s ({row['ms_per_sweep']:,.0f} ms per draw)"
 
 
-def cpu_rows() -> Iterator[list[str]]:
-    for row in kept("cpu"):
-        over = f"{row['ratio']:.2f} (processor time {row['ratio_cpu']:.2f})"
-        over_full = f"{row['ratio_full']:.2f} ({row['ratio_full_cpu']:.2f})"
-        device, each, full = row["device"].removeprefix("cpu: "), fixed(row["ms_per_sweep"]), fixed(row["ms_full_sweep"])
-        yield [device, each, over, full, over_full, fixed(row["ms_dsyrk"])]
-
-
-def gpu_rows() -> Iterator[list[str]]:
-    for row in kept("gpu"):
-        full = "–" if row["ms_full_sweep"] is None else fixed(row["ms_full_sweep"], 1)
-        yield [
-            fixed(row["P"]),
-            str(row["m"]),
-            str(row["Q"]),
-            row["local"],
-            str(row["chains"]),
-            fixed(row["ms_per_sweep"], 1),
-            full,
-        ]
-
-
 def parquet_rows() -> Iterator[list[str]]:
     for row in kept("storage")["rows"]:
         if row["what"].startswith("parquet: "):
@@ -305,26 +271,6 @@ def ratios(key: str) -> list[str]:
     return [f"{kept('sampler')[key][size]:.0f}" for size in SIZES]
 
 
-def shortcut_rows() -> Iterator[list[str]]:
-    for row in kept("shortcuts")["rows"]:
-        kind, bar = row["what"].removesuffix(" of the trace").rsplit(" ", 1)
-        power = f"10{raised(round(math.log10(float(bar))))}"
-        if "features" in row:
-            share = 100 * row["features"]
-            error = row["largest_error_sd"]
-            cells = [
-                f"{bare(share, 1) if share < 1 else fixed(share)} %",
-                fixed(error) if error > 1 else bare(error, 3 if error < 0.01 else 2),
-                "",
-            ]
-            name = f"{kind} {power}" + (" of the trace of G" if "0.01" in row["what"] else "")
-        else:
-            cells = ["", "", fixed(row["iterations"])]
-            name = f"{kind.replace(' to', ', residual')} {power}"
-        over = row["over_product"]
-        yield [name, *cells, fixed(over) if over > 1 else bare(over, 2)]
-
-
 def simulation2() -> list[str]:
     """Our default, stated design: data sets per cell, most false discoveries, fewest signals found, coverage from and to."""
     rows = [row for row in read_rows(RESULTS / "sim2" / "full.csv") if row["method"] == "intarsia" and row["design"] == "stated"]
@@ -399,10 +345,6 @@ QUOTES: list[Quote] = [
     ),
     Sentence(PERFORMANCE, "with Φ in memory | {} × its time", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
     Sentence(
-        PERFORMANCE, "over a bare DSYRK of its product | {} on average, {} for a full sweep",
-        lambda: [fixed(kept("cpu")[0]["ratio"], 1), fixed(kept("cpu")[0]["ratio_full"], 1)],
-    ),
-    Sentence(
         PERFORMANCE, "all coefficients; the worst one | {}, {}, {}, {} ×; {}, {}, {}, {} ×",
         lambda: ratios("ess_per_s_ratio") + ratios("min_ess_per_s_ratio"),
     ),
@@ -459,10 +401,10 @@ QUOTES: list[Quote] = [
         "docs/lab.md", "our 95 % intervals is {}–{} in the nine stated cells", lambda: simulation2()[3:],
     ),
     *ANSWER_QUOTES, *LAB_QUOTES, *PREDICTION_QUOTES,
-    Rows("docs/mixing.md", "moves", moves_rows),
-    Rows("docs/mixing.md", "noise", noise_rows),
+    Rows(NOTES, "moves", moves_rows),
+    Rows(NOTES, "noise", noise_rows),
     Sentence(
-        "docs/mixing.md", "takes {}, {} and {} times as long at Simulation 1 (m = 50, 100, 250) and {} times at Simulation 2",
+        NOTES, "takes {}, {} and {} times as long at Simulation 1 (m = 50, 100, 250) and {} times at",
         lambda: [f"{row['ratio']:.2f}" for row in kept("noise_cost")],
     ),
     Rows("docs/mixing.md", "sampler", sampler_rows),
@@ -475,29 +417,14 @@ QUOTES: list[Quote] = [
     ),
     Rows(PERFORMANCE, "growth", growth_rows),
     Rows(PERFORMANCE, "comparison", comparison_rows),
-    Rows(PERFORMANCE, "cpu", cpu_rows),
-    Rows(PERFORMANCE, "shortcuts", shortcut_rows),
-    Rows(PERFORMANCE, "gpu", gpu_rows),
     Rows(PERFORMANCE, "parquet", parquet_rows),
     Rows(PERFORMANCE, "dask", dask_rows),
-    Sentence(PERFORMANCE, "a million take {} ms,", lambda: [fixed(kept("cpu")[0]["ms_million_local_scales"])]),
     Sentence(
         PERFORMANCE,
         "makes {} million normals per second with one thread and {} million with two (NumPy's generator, one thread: {} million)",
         lambda: [fixed(normals(1)), fixed(normals(2)), fixed(numpy_normals())],
     ),
     Sentence(PERFORMANCE, "sketching takes {} times as long ([details]", lambda: [fixed(kept("sketch")["time_over_gemm"], 1)]),
-    Rows(PERFORMANCE, "bounded", bounded_rows),
-    Sentence(
-        PERFORMANCE,
-        "with R̂ from all draws is {} and {} (folded); it is the stricter one (largest folded R̂ {} against {}).",
-        bounded_diagnostics,
-    ),
-    Sentence(
-        PERFORMANCE,
-        "of its size (tail): {} and {} times those from all draws in the median",
-        lambda: [bare(kept("bounded")["diagnostics"][name]["median_ratio"], 2) for name in ("ess_bulk", "ess_tail")],
-    ),
     Rows("docs/selection.md", "findings", findings_rows),
     Rows("docs/choosing-m.md", "choosing-m", lambda: choosing_m_rows("independent")),
     Rows("docs/choosing-m.md", "choosing-m correlated", lambda: choosing_m_rows("correlated")),

@@ -23,7 +23,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 
 from benchmarks.local_fit import LocalFit, local_fit, prepared
-from intarsia.server.results.stacking import FOLDS as PARTS
+from intarsia.server.assess.stacking import FOLDS as PARTS
 from intarsia.server.sampler.settings import Settings
 
 RESULT = Path(__file__).parent / "results" / "real.json"

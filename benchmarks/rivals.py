@@ -7,6 +7,7 @@ slowest one.
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from benchmarks import child
 from benchmarks.sampler import sketched
 from intarsia.lab.simulate import Scenario
-from intarsia.server.results.diagnostics import entries
+from intarsia.server.assess.diagnostics import entries
 
 EARLY = 1.05  # R̂ above which the effective sample size is not to be believed
 
@@ -37,14 +38,15 @@ def effective(C: np.ndarray, seconds_per_draw: float) -> dict[str, Any]:
 
 
 def ours(rows: int, P: int, Q: int, draws: int, warmup: int) -> Iterator[dict[str, Any]]:
-    from benchmarks.mixing import chain
+    from intarsia.server.sampler.horseshoe.sample import sample
+    from intarsia.server.sampler.settings import Settings
 
-    chain(rows_of(20, 30, Q), 8, 8, seed=1)  # compiles
+    run = Settings(draws=8, warmup=8, chains=2, thin=1, seed=1, workers=1)
+    sample(*rows_of(20, 30, Q), settings=run)  # compiles
     yield {"imports_mb": child.high_mb()}
-    X, Y = rows_of(rows, P, Q)
-    runs = [chain((X, Y), warmup, draws, seed=seed) for seed in (1, 2)]
-    each = median(ms for _, _, ms in runs) / 1e3
-    found = effective(np.stack([C for C, _, _ in runs]), each)
+    found = sample(*rows_of(rows, P, Q), settings=replace(run, draws=draws, warmup=warmup))
+    each = median(found.info["ms_per_sweep"]) / 1e3
+    found = effective(found.C, each)
     yield {"ms_per_sweep": 1e3 * each, "seconds": 2 * each * (draws + warmup), **found}
 
 

@@ -29,9 +29,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from intarsia.lab.baselines import paper_kron
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.results.diagnostics import entries
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.assess.diagnostics import entries
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules

@@ -22,7 +22,7 @@ import numpy as np  # isort: skip
 from benchmarks.local_fit import local_fit
 from intarsia.lab import metrics
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.results.selection import select
+from intarsia.server.assess.findings import select
 from intarsia.server.sampler.settings import Settings
 
 FOLDER = Path(__file__).parent / "results"

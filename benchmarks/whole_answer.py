@@ -83,9 +83,9 @@ def whole(case: Case, seed: int, draws: int | None) -> dict[str, Any]:
     true, found = set(np.flatnonzero(C.any(axis=1)).tolist()), [set(group.tolist()) for group in model.groups_]
     return {
         "P": case.P, "m": case.m, "Q": case.Q, "s": case.s, "design": case.design, "seed": seed,
-        "device": model.posterior_.tree.attrs["device"],
+        "device": model.posterior_.attrs["device"],
         "seconds": round(seconds, 1), "seconds_report": round(seconds - fitted, 1),
-        "draws": int(model.posterior_.C.shape[1]), "converged": bool(model.diagnosis_.converged),
+        "draws": model.posterior_.draws.draws, "converged": bool(model.diagnosis_.converged),
         "power": round(len(true & set().union(*found)) / len(true), 3),
         "fdr": round(sum(not group & true for group in found) / max(1, len(found)), 3),
         "report_mb": round(size / 1e6, 2), "peak_host_gb": round((high_mb() - before) / 1024, 2),

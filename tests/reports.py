@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.posterior import Names, Posterior
+from intarsia.server.posterior.draws import Draws, diagonal
+from intarsia.server.posterior.posterior import Names, Posterior
 from intarsia.wire.messages import Joined
 
 
@@ -43,7 +43,7 @@ def made_up(
         "feature_sites": sites,
         "response_sites": ["clinic"] * Q,
     }
-    made = Draws(samples, diagonal(sigma2), tau, shrinkage, info)
+    made = Draws(samples, diagonal(sigma2), {"tau": tau}, shrinkage, info)
     posterior = Posterior.from_draws(made, Names(**names), attrs={"n": 900, "m": m})
     labels = {key: tuple(value) for key, value in names.items()}
     joined = Joined(X=X, Y=Y, n=900, m=m, kind="orthonormal", study_hash="ab" * 32, key_fingerprint="cd" * 16, **labels)

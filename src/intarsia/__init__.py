@@ -16,7 +16,9 @@ _PUBLIC = {
     "Table": "intarsia.site.data.table",
     "TableRules": "intarsia.site.data.table_rules",
     "SketchKey": "intarsia.site.key",
+    "SparseRegression": "intarsia.regression",
     "ReducedRankHorseshoe": "intarsia.regression",
+    "Until": "intarsia.server.sampler.settings",
 }
 
 __all__ = sorted([*_PUBLIC, "__version__"])
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from intarsia.carriers.in_process import fit as fit
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.regression import ReducedRankHorseshoe as ReducedRankHorseshoe
+    from intarsia.regression import SparseRegression as SparseRegression
+    from intarsia.server.sampler.settings import Until as Until
     from intarsia.site.data.table import Table as Table
     from intarsia.site.data.table_rules import TableRules as TableRules
     from intarsia.site.key import SketchKey as SketchKey

@@ -5,6 +5,7 @@ No message ever holds a data value, a subject id or key material: messages may c
 
 import errno
 import os
+import re
 
 
 class IntarsiaError(Exception):
@@ -63,9 +64,15 @@ class FederationError(IntarsiaError):
 
 def of_the_system(error: OSError) -> str:
     """What the operating system refused, in its words (not in those of a library in between), and what helps."""
+    number = error.errno or _told_in(str(error))
+    if not number:
+        return _nameless(error)
     again = " Free some space and give the same command again: what was finished is kept."
     remedy = {
         errno.ENOSPC: again,
+        errno.EFBIG: " The system limits how large a file may be: raise the limit (ulimit -f) and give the same command again.",
+        errno.EIO: " The disk itself fails: see the system's log, and go on with a copy of the folder on another one.",
+        errno.EPIPE: " The process at the other end has ended. Give the same command again: what was finished is kept.",
         errno.EDQUOT: again,
         errno.ENOENT: " Check the name and the folder.",
         errno.EACCES: " Check who may read and write it.",
@@ -74,6 +81,22 @@ def of_the_system(error: OSError) -> str:
         errno.EEXIST: " Choose another name.",
         errno.ENOTDIR: " A folder was expected there.",
         errno.EISDIR: " A file was expected there.",
-    }.get(error.errno or 0, "")
+    }.get(number, "")
     where = f": {error.filename}" if error.filename else ""
-    return f"{os.strerror(error.errno) if error.errno else type(error).__name__}{where}.{remedy}"
+    return f"{os.strerror(number)}{where}.{remedy}"
+
+
+def _told_in(words: str) -> int:
+    """The system's number of an error that a library put into its words; 0 where there is none."""
+    found = re.search(r"\berrno = ([0-9]+)", words)
+    return int(found[1]) if found else 0
+
+
+def _nameless(error: OSError) -> str:
+    """An error of the system that came without its number."""
+    if isinstance(error, ConnectionError):
+        return "The connection was lost. See that the other end runs, and give the same command again: what has arrived is kept."
+    return (
+        "A file could not be read or written, and the library in between does not say which. See whether "
+        "the disk is full or a file is damaged, and give the same command again; --debug shows where it was."
+    )

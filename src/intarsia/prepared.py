@@ -5,7 +5,7 @@ Columns are centred and scaled, the covariates' columns set apart, constant colu
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws, square_root
-from intarsia.server.results.rows import Rows
+from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.stacking import Weighed
+from intarsia.server.posterior.draws import Draws, square_root
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -84,44 +85,29 @@ class Prepared:
         p, q = self.x.kept, self.y.kept
         if p.all() and q.all():
             return draws, Gamma
-        at = np.flatnonzero(q)
-        known = draws.summaries
-        if known is not None:
-            known = known.spread_out(p, q)
-        here = np.flatnonzero(p) if known is None else np.arange(draws.C.shape[2])
-        C = np.zeros((*draws.C.shape[:2], len(p) if known is None else len(here), len(q)))
-        C[:, :, here[:, None], at] = draws.C
-        Sigma = np.zeros((*C.shape[:2], len(q), len(q)))
-        Sigma[:, :, at[:, None], at] = draws.Sigma
-        shrinkage = None
-        if draws.shrinkage is not None:
-            shrinkage = np.ones(len(p))
-            shrinkage[p] = draws.shrinkage
         if Gamma is not None:
             whole = np.zeros((*Gamma.shape[:3], len(q)))
-            whole[..., at] = Gamma
+            whole[..., np.flatnonzero(q)] = Gamma
             Gamma = whole
-        return Draws(C, Sigma, draws.tau, shrinkage, draws.info, known), Gamma
+        return draws.spread_out(p, q), Gamma
 
     def own_units(self, draws: Draws, Gamma: Array | None) -> tuple[Draws, Array | None]:
         """The draws of all columns in the data's units."""
         y = self.y.scale
-        C = draws.C if draws.C.flags.writeable else np.array(draws.C)
-        factor, known = y / self.x.or_one()[:, None], draws.summaries
-        C *= factor if known is None else factor[known.features]  # in place: the draws may be the largest thing in memory
-        if known is not None:
-            known = known.scaled(factor)
         if Gamma is not None:
             Gamma = Gamma * (y / self.z.scale[:, None])
-        return Draws(C, draws.Sigma * np.outer(y, y), draws.tau, draws.shrinkage, draws.info, known), Gamma
+        return draws.scaled(self.x.or_one(), y), Gamma
 
-    def mean_units(self, C: Array, Gamma: Array) -> tuple[Array, Array]:
-        """Coefficients (kept features, kept responses) and covariates' effects of all columns, in the data's units."""
+    def weighed(self, found: Weighed | None) -> Weighed | None:
+        """What refits of the standardised rows say of prediction, for all columns in the data's units."""
+        if found is None:
+            return None
         y = self.y.scale[self.y.kept]
-        whole, effects = np.zeros((len(self.x.scale), len(self.y.scale))), np.zeros((len(Gamma), len(self.y.scale)))
-        whole[np.ix_(self.x.kept, self.y.kept)] = C * y / self.x.scale[self.x.kept][:, None]
-        effects[:, self.y.kept] = Gamma * y / self.z.scale[:, None]
-        return whole, effects
+        whole, effects = np.zeros((len(self.x.scale), len(self.y.scale))), np.zeros((len(found.effects), len(self.y.scale)))
+        whole[np.ix_(self.x.kept, self.y.kept)] = found.coefficients * y / self.x.scale[self.x.kept][:, None]
+        effects[:, self.y.kept] = found.effects * y / self.z.scale[:, None]
+        told: dict[str, Any] = {name: self.y.of_all(getattr(found, name)) for name in ("r2", "r2_se", "alike", "rows")}
+        return replace(found, coefficients=whole, effects=effects, spread=self.y.of_all(found.spread, 1.0), **told)
 
     def rows(self) -> Rows:
         """The standardised (and perhaps sketched) rows of all columns, in the data's units (centred)."""
@@ -129,10 +115,10 @@ class Prepared:
 
     def intercept(self, draws: Draws, Gamma: Array | None, rng: np.random.Generator) -> Array:
         """Under a flat prior the intercept given C, Γ and Σ is N(ȳ − x̄C − z̄Γ, Σ/n)."""
-        centre = self.y.mean - np.einsum("p,cdpq->cdq", self.x.mean, draws.whole, optimize=True)
+        centre = self.y.mean - draws.times(self.x.mean[None])[:, :, 0]
         if Gamma is not None:
             centre = centre - np.einsum("j,cdjq->cdq", self.z.mean, Gamma, optimize=True)
-        noise = square_root(draws.Sigma[:, draws.whole_at] / self.n) @ rng.standard_normal((*centre.shape, 1))
+        noise = square_root(draws.Sigma / self.n) @ rng.standard_normal((*centre.shape, 1))
         return np.asarray(centre + noise[..., 0])
 
 

@@ -18,7 +18,7 @@ EVERY_SECONDS = 5.0  # seconds between plain lines
 
 
 class Bar:
-    """Consumes `intarsia.server.sampler.settings.Progress`; use as a context manager, pass as the `progress` callback."""
+    """Consumes a sampler's `Progress`; use as a context manager, pass as the `progress` callback."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool | None = None, label: str = "sampling"):
         self.stream = stream or sys.stderr

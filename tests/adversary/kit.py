@@ -25,7 +25,7 @@ import pandas as pd
 from tests.federation import NAMES, RESPONSES, frames, sites, study
 
 from intarsia.carriers import in_process
-from intarsia.server.results.not_converged import NotConvergedWarning
+from intarsia.server.assess.not_converged import NotConvergedWarning
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder

@@ -15,7 +15,7 @@ from tests.adversary.kit import FIXED_WORDS, RogueServer
 from tests.federation import NAMES, fixed_identity, frames, gram_parties, gram_sites, gram_study, gram_study_of
 
 from intarsia.errors import FederationError
-from intarsia.server.study import gram, protocol
+from intarsia.server.study import gram, kept, protocol
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import REFUSALS
@@ -83,6 +83,7 @@ def again(server: RogueServer, where: Path, liar: str, change: Callable[[bytes],
     shutil.copytree(server.folder.path, where / "server")
     folder = StudyFolder.open(where / "server")
     folder.file("product", liar).unlink()
+    kept.forget(folder.path, lambda item: item == kept.item("product", liar))
     folder.accept("product", liar, change(server.folder.read("product", liar)))
     return folder
 
@@ -146,7 +147,7 @@ def test_a_holder_that_opens_wrongly_is_found(collected, tmp_path):
         return signed(replace(found, opened=opened), found.site)
 
     folder = again(collected, tmp_path, "clinic", other)
-    (folder.path / "opened" / "3.npy").unlink()
+    (folder.path / "opened" / "3.npz").unlink()
     with pytest.raises(FederationError, match=r"open: the own block of site 'mri' .* 'lab' or 'clinic' opened wrongly"):
         gram.joint(folder)
 

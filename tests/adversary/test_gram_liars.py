@@ -10,7 +10,7 @@ from tests.adversary.kit import RogueServer
 from tests.federation import fixed_identity, frames, gram_sites, gram_study
 
 from intarsia.errors import FederationError
-from intarsia.server.study import gram, protocol
+from intarsia.server.study import gram, kept, protocol
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.gram import encode
@@ -60,6 +60,7 @@ def taken_in(server: RogueServer, where: Path, liar: str, message: bytes) -> Stu
     shutil.copytree(server.folder.path, where / "server")
     folder = StudyFolder.open(where / "server")
     folder.file("product", liar).unlink()
+    kept.forget(folder.path, lambda item: item == kept.item("product", liar))
     folder.accept("product", liar, message)
     return folder
 
@@ -131,7 +132,7 @@ def test_an_opening_that_is_made_to_fit_by_all_that_the_liar_knows_is_found(runs
     folder = taken_in(
         runs[0], tmp_path, "clinic", signed(replace(found, opened={**opened, "1": w + delta}, tails=tails), "clinic")
     )
-    (folder.path / "opened" / "3.npy").unlink()
+    (folder.path / "opened" / "3.npz").unlink()
     with pytest.raises(FederationError, match="open: the own block of site 'mri'"):
         gram.joint(folder)
 

@@ -12,8 +12,8 @@ from tests.adversary.kit import told_by_results
 from tests.federation import RESPONSES, frames
 
 from intarsia.carriers.in_process import fit, study_for
-from intarsia.server.results.not_converged import NotConvergedWarning
-from intarsia.server.results.worth import to_worth
+from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.release_rounding import rounded
 from intarsia.server.study import fit as fitting
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
@@ -76,7 +76,7 @@ def test_whole_numbers_are_read_from_exact_results_and_not_from_those_that_are_t
     """Half of 30 people have the response, which nothing but its exactness gives away: 7 sums for 30 people."""
     rounded = told_to_the_snoop()
     assert not any(read(*rounded, bits) for bits in (*ROUNDED, EXACT))
-    monkeypatch.setattr(fitting, "to_worth", lambda values, sd: values)
+    monkeypatch.setattr(fitting, "rounded", lambda values, sd: values)
     assert read(*told_to_the_snoop(), EXACT)
 
 
@@ -102,9 +102,9 @@ def test_what_sites_predict_with_and_covariates_effects_are_rounded_too() -> Non
 def test_values_are_rounded_to_a_quarter_of_their_sd_at_most() -> None:
     rng = np.random.default_rng(1)
     values, sd = rng.standard_normal((200, 3)), 10 ** rng.uniform(-3, 1, (200, 3))
-    told = to_worth(values, sd)
+    told = rounded(values, sd)
     assert (np.abs(told - values) <= sd / 8).all()
     steps = np.exp2(np.floor(np.log2(sd / 4)))
     np.testing.assert_array_equal(told % steps, 0)
     assert (np.unique(told[:, 0] / sd[:, 0]).size) > 3
-    np.testing.assert_array_equal(to_worth([1.23, 1.23, 1.23], [0.0, np.nan, np.inf]), [1.23, 1.23, 1.23])
+    np.testing.assert_array_equal(rounded([1.23, 1.23, 1.23], [0.0, np.nan, np.inf]), [1.23, 1.23, 1.23])

@@ -7,14 +7,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, gram, growth, million_fit, million_report, mixing, outcomes, resumed, storage, whole_answer
+from benchmarks import child, gram, growth, outcomes, resumed, storage, whole_answer
 from benchmarks.answer import Case
-from benchmarks.one_chain import OneChain
 from tests import children
-
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.start import initial_tuning
-from intarsia.server.study import fit
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,33 +124,6 @@ def test_nuts_at_toy_size() -> None:
     assert found["s_per_1000_worst"] >= found["s_per_1000_median"] > 0
 
 
-@pytest.mark.parametrize("left_out", list(mixing.LEFT_OUT))
-def test_every_move_can_be_left_out(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaving a move out changes the sweep that users run, and what the move alone changes stays as it was."""
-    if left_out == "without A, B integrated out":
-        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", 0.0)  # as in a large problem
-    rng = np.random.default_rng(0)
-    X, Y = rng.standard_normal((20, 60)), rng.standard_normal((20, 3))
-    Y += 3 * X[:, :1]
-    numbers = mixing.LEFT_OUT[left_out]
-    whole, without = (OneChain(X, Y, Model(), warmup=30, left_out=name) for name in ("", numbers))
-    assert without.plan.compiled
-    assert numbers == "" or numbers in mixing.random_numbers(without.plan)
-    seen = []
-    for _ in range(40):
-        whole.sweep()
-        without.sweep()
-        seen.append(np.array_equal(whole.state.B, without.state.B))
-    assert np.isfinite(without.state.B).all()
-    assert all(seen) is (numbers == "")
-    before, theta, steps = without.state, initial_tuning(without.plan).theta, initial_tuning(without.plan).log_steps
-    if numbers == "single.u":
-        assert (without.tuning.theta < theta).all()  # nothing is ever accepted, so every proposal was made smaller
-    if numbers == "steps.u":
-        assert (without.tuning.log_steps < steps).all()
-    assert before.lam.shape == (60,)
-
-
 def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     storage.write_parquet(path, 500, 6, group=128)
@@ -190,11 +158,9 @@ def test_kept_rows_name_sizes_device_and_time() -> None:
     """What is kept under benchmarks/results can be read by anybody: sizes, device and time in every row."""
     wanted = {"P", "m", "Q", "device", "ms_per_sweep"}
     folder = ROOT / "benchmarks" / "results"
-    rows = [row for name in ("cpu", "gpu") for row in json.loads((folder / f"{name}.json").read_text())]
-    if (folder / "growth.json").exists():
-        kept = json.loads((folder / "growth.json").read_text())
-        rows += [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
+    kept = json.loads((folder / "growth.json").read_text())
+    rows = [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
     assert rows
     assert all(wanted <= set(row) for row in rows)
 
@@ -205,14 +171,3 @@ def test_the_whole_way_to_the_report_is_measured() -> None:
         assert row["report_mb"] > 0.05
         assert row["draws"] <= 40
         assert row["power"] > 0.3 > row["fdr"]
-
-
-def test_a_fit_of_files_is_measured_without_its_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "run_chains", fit.run_chains)  # put back what the benchmark puts in its place
-    monkeypatch.setattr(million_report, "WHOLE", 1)
-    monkeypatch.setattr(million_report, "DRAWS", 40)
-    million_fit.make_sketches(tmp_path, 2_500, 2, 40)
-    row = million_fit.measure(tmp_path, 2_500, 2)
-    assert row["whole_draws"] == 84
-    names = {path.name for path in (tmp_path / "out" / "coefficients").iterdir()}
-    assert {name.split(".")[0] for name in names} == {"chip", "clinic"}

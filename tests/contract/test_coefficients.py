@@ -5,17 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.reports import made_up
+from tests.sparse_draws import ragged
 
 from intarsia.errors import MessageError
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge, keep
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
-from intarsia.server.results.worth import to_worth
+from intarsia.server.assess.assessment import assess, keep
+from intarsia.server.assess.leave_one_out import Rows
+from intarsia.server.assess.release_rounding import rounded
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients
 from intarsia.site.prediction import SiteModel
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.container import pack, unpack
 from intarsia.wire.study import Study
 
 SITES = [
@@ -44,13 +46,13 @@ def messages():
     Sigma = np.tile(0.3 * np.eye(Q) + 0.2, (chains, draws, 1, 1))
     coords = posterior.C.coords
     posterior = Posterior.from_draws(
-        Draws(C, Sigma, posterior.tau.values),
+        Draws(C, Sigma, {"tau": posterior.tau.values}),
         Names(posterior.features, posterior.responses, coords["site"].values.tolist(), coords["response_site"].values.tolist()),
         effects=effects,
     )
     study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
-    judgement = keep(posterior, judge(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X))
-    return (posterior, *coefficients(study, posterior, judgement))
+    assessment = keep(posterior, assess(posterior, Rows.of(X, joined.Y, rng.standard_normal((len(X), 3))), X=X))
+    return (posterior, *coefficients(study, posterior, assessment))
 
 
 def test_each_site_gets_its_own_covariates_groups_and_noise(messages):
@@ -60,18 +62,18 @@ def test_each_site_gets_its_own_covariates_groups_and_noise(messages):
     }  # fmt: skip
     flat = posterior.Gamma.values.reshape(-1, *posterior.Gamma.shape[2:])
     spread = flat.std(axis=0, ddof=1)
-    np.testing.assert_array_equal(sent["clinic"].covariate_mean, to_worth(flat[:, :2].mean(axis=0), spread[:2]))
-    np.testing.assert_array_equal(sent["imaging"].covariate_lower, to_worth(np.quantile(flat[:, 2:], 0.025, axis=0), spread[2:]))
+    np.testing.assert_array_equal(sent["clinic"].covariate_mean, rounded(flat[:, :2].mean(axis=0), spread[:2]))
+    np.testing.assert_array_equal(sent["imaging"].covariate_lower, rounded(np.quantile(flat[:, 2:], 0.025, axis=0), spread[2:]))
     Q = len(posterior.responses)
     np.testing.assert_allclose(sent["clinic"].noise_covariance, 0.3 * np.eye(Q) + 0.2)
     assert sent["imaging"].noise_covariance.shape == (0, 0)
-    (here,), (there,) = sent["imaging"].groups, sent["laboratory"].groups
+    (here,), (there,) = sent["imaging"].sets, sent["laboratory"].sets
     assert (here.members, here.elsewhere) == (("f003",), 1)
     assert (there.members, there.elsewhere) == (("f015",), 1)
-    assert here.evidence > 0.95
-    assert sent["clinic"].groups == ()
+    assert here.coverage > 0.95
+    assert sent["clinic"].sets == ()
     assert list(summary)[:2] == ["converged", "verdict"]
-    assert summary["groups"] == [["f003", "f015"]]
+    assert [one["members"] for one in summary["sets"]] == [["f003", "f015"]]
     assert summary["covariates"] == ["age", "sex", "batch"]
     assert all(message.converged == summary["converged"] for message in sent.values())
 
@@ -98,7 +100,7 @@ def test_they_survive_the_way(messages):
         raw = message.to_bytes()
         back = Coefficients.from_bytes(raw)
         assert back.to_bytes() == raw
-        assert back.groups == message.groups
+        assert back.sets == message.sets
         assert back.covariates == message.covariates
 
 
@@ -108,11 +110,39 @@ def test_they_survive_the_way(messages):
         {"members": ("f015",)},  # of another site
         {"members": ()},
         {"elsewhere": -1},
-        {"evidence": 2.0},
+        {"coverage": 2.0},
+        {"purity": -0.1},
     ],
 )
 def test_a_set_described_wrongly_is_refused(messages, change):
     message = messages[1]["imaging"]
-    spoilt = replace(message, groups=(replace(message.groups[0], **change),))
+    spoilt = replace(message, sets=(replace(message.sets[0], **change),))
     with pytest.raises(MessageError, match="set of features"):
         Coefficients.from_bytes(spoilt.to_bytes())
+
+
+def test_another_version_and_what_no_probability_can_be_are_refused(messages):
+    message = messages[1]["imaging"]
+    header, arrays = unpack(message.to_bytes(), "coefficients")
+    with pytest.raises(MessageError, match="another version than 2"):
+        Coefficients.from_bytes(pack("coefficients", header | {"version": 3}, arrays))
+    for change in ({"pip": message.pip + 1.0}, {"lfsr": message.lfsr - 1.0}, {"stands": message.stands + np.uint8(9)}):
+        with pytest.raises(MessageError, match="a probability that cannot be"):
+            Coefficients.from_bytes(replace(message, **change).to_bytes())
+
+
+def test_sparse_draws_give_the_same_message_and_the_background_to_predict_with(messages):
+    posterior, sent, _ = messages
+    C = np.where(np.abs(posterior.draws.C) < 0.1, 0.0, posterior.draws.C)
+    background = np.random.default_rng(9).standard_normal(C.shape[2:])
+    study = Study.from_dict({"id": "s", "run": "ab" * 8, "sketch": {"m": 100}, "site": SITES})
+    both = []
+    for draws in (ragged(C, C.any(axis=3)), C):
+        one = replace(posterior, draws=replace(posterior.draws, C=draws, background=background), groups={})
+        both.append(coefficients(study, one, assess(one))[0])
+    at = [posterior.features.index(label) for label in sent["imaging"].features]
+    for sparse, dense in zip(*(found.values() for found in both), strict=True):
+        for name in ("mean", "sd", "lower", "upper", "draws", "sigma2", "noise_covariance", "to_predict", "covariate_mean"):
+            np.testing.assert_allclose(getattr(sparse, name), getattr(dense, name), atol=1e-12, err_msg=name)
+        assert Coefficients.from_bytes(sparse.to_bytes()).to_bytes() == sparse.to_bytes()
+    np.testing.assert_array_equal(both[0]["imaging"].to_predict, background[at])

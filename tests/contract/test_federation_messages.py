@@ -29,7 +29,7 @@ def coefficients() -> Coefficients:
     return Coefficients(
         "clinic", HASH, ("a", "b"), ("y", "z"), ("clinic", "lab"), 0.95,
         mean=rng.standard_normal((2, 2)), sd=np.ones((2, 2)), lower=-np.ones((2, 2)), upper=np.ones((2, 2)),
-        evidence=np.ones(2), selected=np.array([True, False]), by_response=np.eye(2, dtype=bool),
+        pip=np.ones(2), selected=np.array([True, False]), by_response=np.eye(2, dtype=bool),
         sigma2_mean=np.ones(1), draws=rng.standard_normal((5, 2, 2)), sigma2=np.ones((5, 1)), verdict="fine",
     )  # fmt: skip
 

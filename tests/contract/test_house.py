@@ -56,6 +56,7 @@ def test_functions_take_values_with_names_instead_of_eight_parameters() -> None:
 # Names of modules that occur twice because the folder makes each plain. A name is added here with its reason or changed.
 TWICE = {
     "check", "fit", "key", "site", "study",  # a command of that name, and what it calls
+    "files",  # written whole or not at all, and studies that go by files
     "kinds",  # of responses: what may be said of them, and how a site prepares them
     "prediction",  # a message, and the site's step that makes it
     "private",  # a site's private sketch, and the draws given one

@@ -48,7 +48,7 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
     has = np.ones((5, 2), bool)
     columns = {name: np.ones((3, 2)) for name in ("mean", "sd", "lower", "upper")}
     fitted = coefficients.Coefficients(
-        "clinic", HASH, ("a", "b", "c"), ("y", "z"), ("clinic", "mri"), 0.95, **columns, evidence=np.ones(3),
+        "clinic", HASH, ("a", "b", "c"), ("y", "z"), ("clinic", "mri"), 0.95, **columns, pip=np.ones(3),
         selected=np.ones(3, bool), by_response=np.ones((3, 2), bool), sigma2_mean=np.ones(1),
         draws=np.ones((4, 3, 2)), sigma2=np.ones((4, 1)), fit_parts={"clinic": HASH},
     )  # fmt: skip

@@ -13,9 +13,9 @@ from intarsia.cli import main
 from intarsia.report.evidence import convergence
 from intarsia.report.gather import Beside, Material, gather
 from intarsia.report.methods_paragraph import REFERENCES, methods
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
-from intarsia.server.results.stacking import Weighed
+from intarsia.server.assess.stacking import Weighed
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
 from intarsia.wire.study import Study
 
 SITES: list[dict[str, Any]] = [
@@ -40,7 +40,7 @@ def material(of: Study | None, Q: int = 3, covariates: bool = False, apart: floa
         effects = CovariateEffects(rng.standard_normal((*C.shape[:2], 1, Q)), ("age",), ("laboratory",))
     coords = posterior.C.coords
     posterior = Posterior.from_draws(
-        Draws(C, posterior.Sigma.values, posterior.tau.values, None, {"warmup": 300, "thin": 5, "seed": 9}),
+        Draws(C, posterior.Sigma.values, {"tau": posterior.tau.values}, None, {"warmup": 300, "thin": 5, "seed": 9}),
         Names(
             posterior.features,
             posterior.responses,
@@ -193,7 +193,7 @@ def test_the_text_says_by_which_refits_rows_were_predicted_and_findings_looked_f
     assert "leave-one-out" in methods(found)
     zeros = np.zeros(found.Q)
     weighed = Weighed(np.zeros((found.P, found.Q)), np.zeros((0, found.Q)), zeros, zeros, zeros, zeros, zeros + 40, 0.7)
-    found.judgement = found.judgement.with_weights(weighed)
+    found.assessment = found.assessment.with_weights(weighed)
     found.refits = {
         "k_fold": {"folds": 4, "r2": [0.5] * found.Q},
         "replication": [{"features": ["f1"], "probability": [1.0, 1.0], "replicates": True},
@@ -211,7 +211,7 @@ def test_effective_samples_are_whole_ones_as_in_the_verdict() -> None:
     found = material(study())
     d = found.diagnosis
     low = np.full_like(d.ess_bulk, 626.7)  # rounding would tell 627
-    found.judgement = replace(found.judgement, diagnosis=replace(d, ess_bulk=low, ess_tail=low, noise=None))
+    found.assessment = replace(found.assessment, diagnosis=replace(d, ess_bulk=low, ess_tail=low, noise=None))
     assert "at least 626 effective samples" in str(found.diagnosis.verdict)
     assert "smallest effective sample size 626 (" in methods(found)
     assert "<td>626</td>" in convergence(found)

@@ -17,8 +17,7 @@ from intarsia.cli.accepted import is_called
 from intarsia.cli.fit import found
 from intarsia.errors import AlignmentError, FederationError, InputError, KeyFileError, MessageError, StudyError, of_the_system
 from intarsia.report.gather import read_cards
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.study.alone import alone
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.align import report, tokenise
 from intarsia.site.answer import REFUSED
@@ -99,7 +98,7 @@ def test_a_sites_folder_is_not_made_the_servers(tmp_path: Path, capsys: pytest.C
 def test_a_second_command_on_the_same_study_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two fits into one checkpoint ended one of them with an error of no meaning."""
     folder = StudyFolder.create(tmp_path / "liver", study())
-    with alone(folder):
+    with folder.locked():
         for words in (["fit", "-o", str(folder.path)], ["check", str(folder.path), "--halves"]):
             assert main(words) == FederationError.exit_code
             assert f"Another command is working on {folder.path}. Wait for it, or stop it." in capsys.readouterr().err
@@ -182,11 +181,11 @@ def test_a_full_disk_leaves_no_half_file_in_the_way(
         raise FULL
 
     with monkeypatch.context() as full:
-        full.setattr("intarsia.wire.container.os.replace", fails)
+        full.setattr("intarsia.files.os.replace", fails)
         assert main(new) == MessageError.exit_code
         told = capsys.readouterr().err
         assert "study.toml: No space left on device. Free some space and give the same command again" in told
-        full.setattr("intarsia.site.key.os.fdopen", fails)
+        full.setattr("intarsia.files.os.fsync", fails)
         with pytest.raises(KeyFileError, match="Nothing is left of it"):
             KEY.save(tmp_path / "study.key")
         posterior, _, _ = made_up(P=4, Q=2, draws=20)

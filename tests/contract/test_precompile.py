@@ -7,16 +7,18 @@ import sys
 import numpy as np
 import pytest
 
-from intarsia.server.sampler import kernels
+from intarsia.server import sampler as package
+from intarsia.server.sampler.horseshoe import collapsed, conditionals, model, noise, systems
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.precompile import precompile
-from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 FIT = """
 import hashlib, sys
 import numpy as np
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.settings import Settings
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((12, 30)), rng.standard_normal((12, 2))
@@ -41,18 +43,45 @@ def test_the_same_bits_whether_compiled_now_or_before_and_whatever_ran_first(tmp
 
 def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
     precompile()
-    compiled = [f for f in vars(kernels).values() if hasattr(f, "signatures")]
-    before = {f.__name__: list(f.signatures) for f in compiled}
+    modules = collapsed, conditionals, model, noise, systems
+    compiled = {f"{m.__name__}.{n}": f for m in modules for n, f in vars(m).items() if hasattr(f, "signatures")}
+    before = {name: list(f.signatures) for name, f in compiled.items()}
     rng = np.random.default_rng(1)
     for costly in (np.inf, 0):  # as small problems, then as large ones
-        monkeypatch.setattr("intarsia.server.sampler.schedule.COSTLY", costly)
+        monkeypatch.setattr("intarsia.server.sampler.horseshoe.sweep.COSTLY", costly)
         for m, P, Q in ((30, 50, 3), (9, 40, 4), (40, 10, 2)):
             X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, Q))
-            sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
-    X = rng.standard_normal((30, 1_200))  # look-alikes among features that are searched
-    X[:, 1] += 40 * X[:, 0]
-    Y = 9 * X[:, :1] + rng.standard_normal((30, 3))
-    sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
-    after = {f.__name__: list(f.signatures) for f in compiled}
-    assert {name for name in after if after[name] != before[name]} == set()
-    assert before["exchange"]
+            for noise_prior, local in (("correlated", "row"), ("independent", "row"), ("correlated", "element")):
+                run = Settings(draws=8, warmup=8, chains=1, thin=1, workers=1)
+                sample(X, Y, Model(noise=noise_prior, local=local), run)
+    assert {name for name, f in compiled.items() if list(f.signatures) != before[name]} == set()
+    assert len(before) > 15
+
+
+def test_what_is_kept_is_made_anew_when_any_file_of_the_sampler_changes(tmp_path, monkeypatch):
+    """A compiled function holds those it calls, which may stand in another file."""
+    monkeypatch.setattr(package, "__file__", str(tmp_path / "__init__.py"))
+    stamps = []
+    for text in ("one", "two", "one"):
+        (tmp_path / "other.py").write_text(text)
+        package._stamp.cache_clear()
+        stamps.append(package._stamp())
+    package._stamp.cache_clear()
+    assert stamps[0] == stamps[2] != stamps[1]
+    assert conditionals.draw_lam._cache._cache_file._source_stamp == stamps_of_the_package(monkeypatch)
+
+
+def stamps_of_the_package(monkeypatch):
+    monkeypatch.undo()
+    package._stamp.cache_clear()
+    return package._stamp()
+
+
+def test_where_nothing_can_be_kept_functions_are_compiled_all_the_same(monkeypatch):
+    from numba.core.dispatcher import Dispatcher
+
+    def refused(self):
+        raise RuntimeError("cannot cache function 'f': no locator available for file")
+
+    monkeypatch.setattr(Dispatcher, "enable_caching", refused)
+    assert package.compiled(lambda x: x + 1.0)(2.0) == 3.0

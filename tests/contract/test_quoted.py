@@ -32,7 +32,7 @@ def test_a_changed_figure_is_found(quote: quoting.Quote, tmp_path: Path, monkeyp
     at = start + re.search(r"\d(?=\D*$)", text[start:end]).start()  # type: ignore[union-attr]
     wrong = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
     monkeypatch.setattr(quoting, "ROOT", tmp_path)
-    (tmp_path / quote.page).parent.mkdir(exist_ok=True)
+    (tmp_path / quote.page).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / quote.page).write_text(wrong, encoding="utf-8")
     assert len(quoting.differences([quote])) == 1
     assert quoting.write([quote]) == [quote.page]

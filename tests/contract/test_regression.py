@@ -19,10 +19,10 @@ import intarsia
 from intarsia import ReducedRankHorseshoe
 from intarsia.errors import InputError
 from intarsia.regression import NotConvergedWarning
-from intarsia.server.results.criticism import compare
-from intarsia.server.results.leave_one_out import to_arviz
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.sampler.sample import sample
+from intarsia.server.assess.criticism import compare
+from intarsia.server.assess.leave_one_out import to_arviz
+from intarsia.server.posterior.posterior import Posterior
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.site.data.table import Table
 from intarsia.site.key import SketchKey

@@ -30,10 +30,10 @@ from intarsia.report.monitor import Monitor, loopback
 from intarsia.report.monitor_state import chains, find_studies
 from intarsia.report.page import collect, render
 from intarsia.report.svg import Scale
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import judge, keep
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
+from intarsia.server.assess.assessment import assess, keep
+from intarsia.server.assess.leave_one_out import Rows
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
 
 SECTIONS = ("asked", "converged", "selected", "map", "forest", "checks", "rank", "noise", "traces", "privacy", "again")
 NASTY = ['<script>alert("x")</script>', "a&b", '"><img src=x onerror=alert(1)>', "'; DROP", "Größe–Ünïcode 🧠", "עברית", "=1+1"]
@@ -474,7 +474,7 @@ def test_doubts_are_said_in_words():
 def with_twins():
     """A posterior with its rows, its draws to be changed, X with feature 7 nearly a copy of feature 6, and a generator."""
     posterior, joined, _ = made_up(P=20)
-    draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), posterior.tau.values)
+    draws = Draws(np.array(posterior.C.values), np.array(posterior.Sigma.values), {"tau": posterior.tau.values})
     rng = np.random.default_rng(0)
     X = np.array(joined.X)
     X[:, 7] = X[:, 6] + 0.02 * rng.standard_normal(len(X))
@@ -489,7 +489,7 @@ def test_sets_and_covariates_have_their_tables():
     draws.C[:, :, 6:8] += 0.01 * rng.standard_normal((chains, number, 2, Q))
     effects = CovariateEffects(0.5 + 0.01 * rng.standard_normal((chains, number, 1, Q)), ("<age>",), ("clinic",))
     made = Posterior.from_draws(draws, Names(posterior.features, posterior.responses), effects=effects)
-    keep(made, judge(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X))
+    keep(made, assess(made, Rows.of(X, joined.Y, rng.standard_normal((len(X), 1))), X=X))
     page = render(collect(made))
     assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
@@ -509,7 +509,7 @@ def test_a_set_stands_beside_the_selected_features_in_forests_and_in_the_table_f
     draws.C[:, :, 7, 0] += np.where(first, 0.0, 0.9)
     draws.C[:, :, 6:8, 1] += 0.15  # the sum is two standard deviations from zero: an interval without zero, and no finding
     made = Posterior.from_draws(draws, Names(posterior.features, posterior.responses))
-    keep(made, judge(made, Rows.of(X, joined.Y), X=X))
+    keep(made, assess(made, Rows.of(X, joined.Y), X=X))
     page = render(collect(made))
     forests = re.findall(r"<h3><bdi>(y\d)</bdi> <small>([^<]*)</small></h3>(.*?)</figure>", page, flags=re.DOTALL)
     assert [name for name, _, _ in forests] == ["y0", "y1", "y2"]
@@ -521,20 +521,21 @@ def test_a_set_stands_beside_the_selected_features_in_forests_and_in_the_table_f
     with open(tmp_path / "t.csv") as file:
         rows = list(csv.DictReader(file))
     (of_set,) = [row for row in rows if row["role"] == "set"]
-    assert (of_set["feature"], of_set["response"], of_set["group"]) == ("one of f006, f007", "y0", "1")
+    assert (of_set["feature"], of_set["response"], of_set["set"]) == ("one of f006, f007", "y0", "1")
     assert (of_set["selected"], of_set["selected_here"]) == ("True", "True")
     assert float(of_set["effect"]) == pytest.approx(0.9, abs=0.15)
     assert float(of_set["local_fdr"]) < 0.001
     assert main(["report", str(tmp_path / "posterior.nc"), "--table", str(tmp_path / "all.csv")]) == 0
-    assert ",set," not in (tmp_path / "all.csv").read_text()
+    with open(tmp_path / "all.csv") as file:
+        assert {row["role"] for row in csv.DictReader(file)} == {"feature"}
 
 
-def test_the_report_reads_the_judgement_that_was_kept(monkeypatch):
+def test_the_report_reads_the_assessment_that_was_kept(monkeypatch):
     """A fit is diagnosed and selected from once; the report does neither."""
-    from intarsia.server.results import judgement as module
+    from intarsia.server.assess import assessment as module
 
     posterior, joined, _ = made_up()
-    keep(posterior, judge(posterior, Rows.of(joined.X, joined.Y), X=joined.X))
+    keep(posterior, assess(posterior, Rows.of(joined.X, joined.Y), X=joined.X))
     for name in ("diagnose", "select", "leave_one_out"):
         monkeypatch.setattr(module, name, None)
     assert "Selected features" in render(collect(posterior, joined=joined))

@@ -1,6 +1,5 @@
 """The report as a person reads it: units, each coefficient's own evidence, names on the map, the card in plain words."""
 
-import json
 import re
 from dataclasses import replace
 from html import escape
@@ -31,7 +30,7 @@ STUDY = {
 def material(scales: list[float] | None = None, **card):
     posterior, joined, _C = made_up()
     if scales:
-        posterior.tree.attrs["response_scales"] = json.dumps(scales)
+        posterior.attrs["response_scales"] = scales
     study = Study.from_dict(STUDY)
     made = study_card(study, n=900, columns=63, key_fingerprint="cd" * 16, **card)
     return gather(posterior, Beside(study=study, joined=joined, card=made))
@@ -72,7 +71,7 @@ def test_every_coefficient_of_a_selected_feature_has_its_own_evidence() -> None:
     details = text[text.index("These coefficients with interval") :]
     p = int(found.chosen[0])
     for q in range(found.Q):
-        assert f">{escape(small(float(found.selection.local_fdr_by_response[p, q])))}<" in details
+        assert f">{escape(small(float(found.findings.local_fdr_by_response[p, q])))}<" in details
     assert details.count("not selected here") + details.count(">selected<") == found.count * found.Q
 
 

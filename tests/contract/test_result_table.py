@@ -15,8 +15,8 @@ from intarsia.carriers.in_process import StudyResult, fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError, MessageError
 from intarsia.regression import NotConvergedWarning, ReducedRankHorseshoe
-from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import kept
+from intarsia.server.assess.assessment import kept
+from intarsia.server.assess.effects import effects_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.site import Site
 from intarsia.wire.coefficients import Coefficients
@@ -209,7 +209,7 @@ def test_the_study_table_by_command(shared, tmp_path, suffix, capsys):
     if suffix == "md":  # for a page: nothing empty, nothing that only a program reads
         head = [name.strip() for name in path.read_text(encoding="utf-8").splitlines()[0].strip("|").split("|")]
         # Every row is of a feature, which needs no column.
-        assert head == ["feature", "site", "response", "effect", "lower", "upper", "unit", "sd", "local_fdr",
+        assert head == ["feature", "site", "response", "effect", "lower", "upper", "unit", "sd", "pip", "lfsr",
                         "selected_here", "selected"]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tests.federation import KEY, NAMES, frames, sites, study
 from intarsia.errors import PrivacyError
 from intarsia.privacy.card import study_card
 from intarsia.privacy.ledger import Ledger
+from intarsia.site.run_store import RunStore
 from intarsia.site.site import Site
 from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.messages import Sketch
@@ -74,7 +75,7 @@ def test_a_receipt_alone_remembers_the_ledger(tmp_path):
     clinic(tmp_path, data()).sketch(plan())
     entries, head = open_ledger(tmp_path).head
     run = next(tmp_path.glob("studies/*"))
-    (run / "receipt").write_bytes(Receipt("clinic", plan().hash, "ab" * 32, entries, head).to_bytes())
+    RunStore(run).put("receipt", Receipt("clinic", plan().hash, "ab" * 32, entries, head).to_bytes())
     for path in (*run.glob("card*"), *run.glob("sketch*"), tmp_path / "ledger.head"):
         path.unlink()
     shutil.rmtree(tmp_path / "ledger")

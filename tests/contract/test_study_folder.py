@@ -188,7 +188,7 @@ def test_receipts_are_of_this_fit_and_signed_by_their_site(tmp_path: Path) -> No
     folder = StudyFolder.create(tmp_path / "study", s)
     zero, none = np.zeros((1, 1)), np.zeros((0, 1))
     own = Coefficients(
-        "clinic", s.hash, ("a",), ("y",), ("lab",), 0.95, mean=zero, sd=zero, lower=zero, upper=zero, evidence=np.ones(1),
+        "clinic", s.hash, ("a",), ("y",), ("lab",), 0.95, mean=zero, sd=zero, lower=zero, upper=zero, pip=np.ones(1),
         selected=np.array([True]), by_response=np.array([[True]]), sigma2_mean=np.zeros(0), noise_covariance=np.zeros((0, 0)),
         local_fdr=zero, to_predict=zero, spread=np.zeros(0), covariate_to_predict=none,
         **{f"covariate_{what}": none for what in ("mean", "sd", "lower", "upper")},

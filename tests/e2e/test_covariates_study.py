@@ -67,14 +67,14 @@ def test_a_set_across_sites_tells_each_site_its_part(study):
     result, _tables, _where = study
     assert result.selected == []
     assert result.groups == [["x0", "twin"]]
-    (here,) = result.models["lab"].coefficients.groups
+    (here,) = result.models["lab"].coefficients.sets
     assert (here.members, here.elsewhere) == (("x0",), 1)
-    (there,) = result.models["scanner"].coefficients.groups
+    (there,) = result.models["scanner"].coefficients.sets
     assert (there.members, there.elsewhere) == (("twin",), 1)
     assert here.number == there.number == 1
     table = result.table().set_index("feature")
-    assert table.loc[["x0", "twin"], "group"].tolist() == [1, 1]
-    assert table.loc["x1", "group"] != table.loc["x1", "group"]  # none
+    assert table.loc[["x0", "twin"], "set"].tolist() == [1, 1]
+    assert table.loc["x1", "set"] != table.loc["x1", "set"]  # none
     assert "\nNOT CONVERGED, what follows is provisional: " in repr(result)
 
 

@@ -12,7 +12,7 @@ from intarsia.privacy.gate import judge
 from intarsia.privacy.gram_leakage import membership_auc
 from intarsia.privacy.ledger import Claim, Ledger
 from intarsia.privacy.policy import Policy
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.study import gram, protocol
 from intarsia.server.study.check import check

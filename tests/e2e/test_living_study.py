@@ -144,7 +144,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, list[Si
 
 def test_the_refit_is_the_fit_of_the_remaining_sketches(left) -> None:  # type: ignore[no-untyped-def]
     folder, _, told = left
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
     from intarsia.server.study.fit import posterior_of, settings_of
     from intarsia.wire.messages import Sketch
 
@@ -172,7 +172,7 @@ def test_nothing_of_the_site_stays_at_the_server_but_its_notice(left) -> None:  
     assert not any(some in path.read_bytes() for path in folder.path.rglob("*") if path.is_file())
     kept = next(folder.path.glob("superseded/*/fit.json"))
     assert json.loads(kept.read_text())["superseded"] is True
-    rows = json.loads((kept.parent / "results.json").read_text())
+    rows = json.loads((kept.parent / "results.json").read_text())["rows"]
     assert {row["site"] for row in rows} == {"clinic", "lab"}
 
 
@@ -212,8 +212,8 @@ def test_the_sites_that_stay_predict_without_it(left) -> None:  # type: ignore[n
     ask = carrier(parties, plan, lambda site: new[site])
     protocol.predict(folder, "july", ask)
     prediction = parties[0].predictions[plan.hash, "july"]
-    from intarsia.server.results.judgement import kept
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.assess.assessment import kept
+    from intarsia.server.posterior.posterior import Posterior
 
     posterior = Posterior.load(folder.path / "posterior.nc")
     weighed = kept(posterior).weighed

@@ -12,7 +12,7 @@ from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError, MessageError, StudyError
-from intarsia.server.results.judgement import kept
+from intarsia.server.assess.assessment import kept
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
 from intarsia.site.predict_rules import PredictRules

@@ -97,7 +97,7 @@ def test_the_report_says_who_contributes_to_what(done: tuple[StudyResult, StudyF
 def test_predictions_are_weighed_by_the_rows_that_have_the_response(done: tuple[StudyResult, StudyFolder]) -> None:
     coefficients = {name: model.coefficients for name, model in done[0].models.items()}
     assert all(np.any(found.to_predict) for found in coefficients.values() if found.features)
-    whole, kept = from_folder(done[1].path).judgement, coefficients["clinic"]
+    whole, kept = from_folder(done[1].path).assessment, coefficients["clinic"]
     rows = ~np.isnan(done[1].joined().Y)
     assert whole.weighed is not None
     assert whole.weighed.rows.tolist() == rows.sum(axis=0).tolist()

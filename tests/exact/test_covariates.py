@@ -5,7 +5,7 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.server.covariates import Covariates, Fitted, adjust, adjust_in_parts, sample_adjusted
-from intarsia.server.results.draws import Draws
+from intarsia.server.posterior.draws import Draws
 
 m, P, Q, c = 40, 6, 3, 2
 NAMES = ("age", "sex")
@@ -41,7 +41,9 @@ def test_effects_are_drawn_from_their_conditional(data):
     Sigma, C = covariance(rng), rng.standard_normal((P, Q))
     found = adjust(Z, X, Y, NAMES)
     number = 1 + c * Q
-    draws = Draws(np.broadcast_to(C, (1, number, P, Q)), np.broadcast_to(Sigma, (1, number, Q, Q)), np.ones((1, number, Q)))
+    draws = Draws(
+        np.broadcast_to(C, (1, number, P, Q)), np.broadcast_to(Sigma, (1, number, Q, Q)), {"tau": np.ones((1, number, Q))}
+    )
 
     class Unit:
         """Zero noise first, then each unit vector."""
@@ -63,7 +65,7 @@ def test_effects_follow_a_change_of_the_coefficients(data):
     rng = np.random.default_rng(2)
     C, change = rng.standard_normal((2, P, Q))
     made = adjust(Z, X, Y, NAMES)
-    draws = Draws(np.zeros((1, 4, P, Q)), np.ones((1, 4, Q, Q)), np.ones((1, 4, Q)))
+    draws = Draws(np.zeros((1, 4, P, Q)), np.ones((1, 4, Q, Q)))
     fitted = Fitted(draws, None, made.X_left, made.Y_left, made)
     before, after = (np.linalg.lstsq(Z, Y - X @ B, rcond=None)[0] for B in (C, C + change))
     np.testing.assert_allclose(fitted.effects_follow(change), after - before, atol=1e-12)
@@ -77,7 +79,7 @@ def test_the_sampler_sees_only_what_is_left(data):
 
     def run(X, Y):
         seen.append((X, Y))
-        return Draws(np.zeros((1, 5, P, Q)), np.tile(np.eye(Q), (1, 5, 1, 1)), np.ones((1, 5, Q)))
+        return Draws(np.zeros((1, 5, P, Q)), np.tile(np.eye(Q), (1, 5, 1, 1)))
 
     fitted = sample_adjusted(run, X, Y, Covariates(Z, NAMES), seed=4)
     left = adjust(Z, X, Y, NAMES)
@@ -92,7 +94,7 @@ def test_the_sampler_sees_only_what_is_left(data):
 
 
 def test_posterior_with_covariates_is_that_of_projected_data(data):
-    from intarsia.server.sampler.sample import sample
+    from intarsia.server.sampler.horseshoe.sample import sample
     from intarsia.server.sampler.settings import Settings
 
     Z, X, Y = data
@@ -150,7 +152,9 @@ def test_with_gaps_effects_are_least_squares_over_the_rows_that_have_the_respons
     rng = np.random.default_rng(1)
     Sigma, C = covariance(rng), rng.standard_normal((P, Q))
     number = 1 + m * Q
-    draws = Draws(np.broadcast_to(C, (1, number, P, Q)), np.broadcast_to(Sigma, (1, number, Q, Q)), np.ones((1, number, Q)))
+    draws = Draws(
+        np.broadcast_to(C, (1, number, P, Q)), np.broadcast_to(Sigma, (1, number, Q, Q)), {"tau": np.ones((1, number, Q))}
+    )
 
     class Unit:
         """Zero noise first, then each unit vector."""

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.results.criticism import compare, objections, residuals
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.judgement import Judgement, judge, keep, kept
-from intarsia.server.results.leave_one_out import Rows, leave_one_out
-from intarsia.server.results.posterior import Names, Posterior
-from intarsia.server.results.refits import k_fold, split_half
+from intarsia.server.assess.assessment import Assessment, assess, keep, kept
+from intarsia.server.assess.criticism import compare, objections, residuals
+from intarsia.server.assess.leave_one_out import Rows, leave_one_out
+from intarsia.server.assess.replication import k_fold, split_half
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import Names, Posterior
 
 m, P, Q = 120, 5, 3
 SIGMA = np.array([[1.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -31,20 +31,21 @@ def fit(data: Rows, Sigma: np.ndarray = SIGMA, draws: int = 300) -> Posterior:
     V = np.linalg.inv(data.X.T @ data.X + np.eye(P))
     noise = np.linalg.cholesky(V) @ rng.standard_normal((4, draws, P, Q)) @ np.linalg.cholesky(Sigma).T
     return Posterior.from_draws(
-        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1)), np.ones((4, draws, 1))), Names(responses=RESPONSES)
+        Draws(V @ data.X.T @ data.Y + noise, np.tile(Sigma, (4, draws, 1, 1))),
+        Names(responses=RESPONSES),
     )
 
 
 def test_a_good_fit_has_only_its_unpredicted_response_to_confess():
     data = rows()
     posterior = fit(data)
-    judgement = judge(posterior, data, X=data.X)
-    found = residuals(posterior, data, judgement.loo)
+    assessment = assess(posterior, data, X=data.X)
+    found = residuals(posterior, data, assessment.loo)
     assert not found.independent
     assert not found.correlated
     assert not found.not_normal.any()
     np.testing.assert_allclose(found.correlation[0, 1], 0.6, atol=0.15)
-    said = objections(judgement, RESPONSES, found)
+    said = objections(assessment, RESPONSES, found)
     assert len(said) == 1
     assert said[0].startswith("age is not predicted beyond chance: out-of-sample R²")
 
@@ -52,12 +53,12 @@ def test_a_good_fit_has_only_its_unpredicted_response_to_confess():
 def test_correlated_residuals_of_an_independent_fit_are_named_with_the_remedy():
     data = rows()
     posterior = fit(data, np.eye(Q))
-    judgement = judge(posterior, data)
-    found = residuals(posterior, data, judgement.loo)
+    assessment = assess(posterior, data)
+    found = residuals(posterior, data, assessment.loo)
     assert found.independent
     assert found.correlated
     assert found.worst_pair == (0, 1)
-    said = " ".join(objections(judgement, RESPONSES, found))
+    said = " ".join(objections(assessment, RESPONSES, found))
     assert "The residuals of bmi and crp correlate at 0." in said
     assert 'fit again with noise = "correlated"' in said
 
@@ -66,19 +67,19 @@ def test_residuals_that_are_not_normal_are_told():
     data = rows()
     data.Y[:, 2] = np.random.default_rng(1).standard_t(1.5, m)
     posterior = fit(data)
-    judgement = judge(posterior, data)
-    found = residuals(posterior, data, judgement.loo)
+    assessment = assess(posterior, data)
+    found = residuals(posterior, data, assessment.loo)
     assert found.not_normal.tolist() == [False, False, True]
-    assert any("residuals of age are not normal" in line for line in objections(judgement, RESPONSES, found))
+    assert any("residuals of age are not normal" in line for line in objections(assessment, RESPONSES, found))
 
 
 def test_an_unconverged_fit_says_so_first():
     data = rows()
     posterior = fit(data)
-    posterior.C.values[0, :, 0] += 5
-    judgement = judge(posterior, data)
-    assert objections(judgement, RESPONSES)[0].startswith("The fit has not converged, so everything it found is provisional:")
-    summary = judgement.summary(posterior.features, RESPONSES)
+    posterior.draws.C[0, :, 0] += 5
+    assessment = assess(posterior, data)
+    assert objections(assessment, RESPONSES)[0].startswith("The fit has not converged, so everything it found is provisional:")
+    summary = assessment.summary(posterior.features, RESPONSES)
     assert list(summary)[:3] == ["converged", "verdict", "provisional"]
     assert summary["provisional"]
 
@@ -86,8 +87,8 @@ def test_an_unconverged_fit_says_so_first():
 def test_of_two_fits_the_one_with_the_right_noise_predicts_better():
     data = rows()
     right, wrong = fit(data), fit(data, np.eye(Q))
-    keep(right, judge(right, data))
-    keep(wrong, judge(wrong, data))
+    keep(right, assess(right, data))
+    keep(wrong, assess(wrong, data))
     found = compare(right, wrong)
     assert found.difference > 2 * found.se
     assert found.words.startswith("The first fit predicts better: elpd differs by")
@@ -120,21 +121,21 @@ def test_what_is_there_replicates_and_what_is_not_does_not():
     assert split_half(fit, data, fit(data), []).probability.shape == (0, 2)
 
 
-def test_a_judgement_is_kept_with_the_draws(tmp_path):
+def test_an_assessment_is_kept_with_the_draws(tmp_path):
     data = rows()
     data.X[:, 1] = data.X[:, 0] + 0.05 * data.X[:, 1]
     posterior = fit(data)
     assert kept(posterior) is None
-    made = keep(posterior, judge(posterior, data, X=data.X, fdr=0.1))
+    made = keep(posterior, assess(posterior, data, X=data.X, fdr=0.1))
     back = kept(Posterior.load(posterior.save(tmp_path / "fit.nc")))
-    assert isinstance(back, Judgement)
+    assert isinstance(back, Assessment)
     np.testing.assert_array_equal(back.diagnosis.rhat, made.diagnosis.rhat)
     np.testing.assert_array_equal(back.diagnosis.noise.ess_bulk, made.diagnosis.noise.ess_bulk)
     assert back.diagnosis.verdict == made.diagnosis.verdict
-    assert back.selection.to_dict() == made.selection.to_dict()
-    assert [g.members.tolist() for g in back.selection.groups] == [[0, 1]]
-    np.testing.assert_array_equal(back.selection.groups[0].mean, made.selection.groups[0].mean)
+    assert back.findings.to_dict() == made.findings.to_dict()
+    assert [g.members.tolist() for g in back.findings.sets] == [[0, 1]]
+    np.testing.assert_array_equal(back.findings.sets[0].mean, made.findings.sets[0].mean)
     np.testing.assert_array_equal(back.loo.mean, made.loo.mean)
     assert back.summary(posterior.features, RESPONSES) == made.summary(posterior.features, RESPONSES)
-    keep(posterior, judge(posterior, data, X=data.X))  # a second judgement takes the first one's place
-    assert kept(posterior).selection.fdr == 0.05
+    keep(posterior, assess(posterior, data, X=data.X))  # a second assessment takes the first one's place
+    assert kept(posterior).findings.fdr == 0.05

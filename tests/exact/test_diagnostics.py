@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError
-from intarsia.server.results import diagnostics
-from intarsia.server.results.diagnostics import RunningMoments, diagnose, entries, rhat
-from intarsia.server.results.draws import Draws, diagonal
-from intarsia.server.results.verdict import Diagnosis
+from intarsia.server.assess import diagnostics
+from intarsia.server.assess.convergence import Diagnosis, diagnose
+from intarsia.server.assess.diagnostics import entries, rhat_from_moments
+from intarsia.server.posterior.draws import Draws, diagonal
 
 arviz.Numba.disable_numba()  # its compiled spread of a constant is an array, not a number
 
@@ -80,17 +80,6 @@ def series(rng, chains, draws, phi):
     return x
 
 
-@pytest.mark.parametrize("phi", [-0.6, 0.0, 0.9, 0.99])
-@pytest.mark.parametrize(("chains", "draws", "digits"), [(4, 400, 9), (1, 101, 9), (2, 5, 9), (3, 7, 9), (3, 120, 0)])
-def test_the_compiled_pass_equals_the_vectorised_one(chains, draws, digits, phi, monkeypatch):
-    x = np.round(series(np.random.default_rng(draws), chains, draws, phi), digits)
-    x[:, :, 0], x[0, 0, 1] = 1.0, np.nan
-    compiled = entries(x)
-    monkeypatch.setattr(diagnostics, "_compiled", diagnostics._vectorised)
-    for name, values in entries(x).items():
-        np.testing.assert_allclose(compiled[name], values, rtol=1e-12, err_msg=name)
-
-
 def test_one_chain_is_judged_by_its_halves():
     x = np.random.default_rng(0).standard_normal((1, 200, 2))
     x[0, 100:, 1] += 4
@@ -103,22 +92,19 @@ def test_chunks_workers_and_disk_change_nothing(tmp_path, monkeypatch):
     whole = entries(x)
     np.save(tmp_path / "C.npy", x)
     monkeypatch.setattr(diagnostics, "_CHUNK", 4 * 60 * 4)
-    monkeypatch.setattr(diagnostics, "_SLAB", 4 * 60 * 8)
     parts = entries(np.load(tmp_path / "C.npy", mmap_mode="r"), workers=3)
     for name in whole:
         assert whole[name].shape == (6, 5)
         np.testing.assert_allclose(parts[name], whole[name], rtol=1e-12)
 
 
-def test_running_moments_give_the_plain_rhat():
+def test_moments_give_the_plain_rhat():
     x = np.random.default_rng(1).standard_normal((3, 40, 4, 2)) + np.arange(3)[:, None, None, None]
-    running = RunningMoments.start(3, (4, 2))
-    assert np.isnan(running.rhat()).all()
-    for t in range(40):
-        for chain in range(3):
-            running.add(chain, x[chain, t])
-    expected = rhat(x.reshape(3, 40, 8).transpose(2, 0, 1)).reshape(4, 2)
-    np.testing.assert_allclose(running.rhat(), expected, rtol=1e-12)
+    mean, square = x.mean(axis=1), x.var(axis=1) * 40
+    within, between = x.var(axis=1, ddof=1).mean(axis=0), 40 * mean.var(axis=0, ddof=1)
+    expected = np.sqrt((between / within + 39) / 40)
+    np.testing.assert_allclose(rhat_from_moments(np.full(3, 40.0), mean, square), expected, rtol=1e-12)
+    assert np.isnan(rhat_from_moments(np.array([1.0, 40, 40]), mean, square)).all()
 
 
 def made(**changes) -> Diagnosis:
@@ -194,7 +180,7 @@ def test_noise_is_diagnosed_with_the_coefficients():
     C = rng.standard_normal((4, 500, 3, 2))
     sigma2 = rng.gamma(3, size=(4, 500, 2))
     sigma2[0, :, 1] += 9
-    found = diagnose(Draws(C, diagonal(sigma2), rng.gamma(1, size=(4, 500, 2))))
+    found = diagnose(Draws(C, diagonal(sigma2), {"tau": rng.gamma(1, size=(4, 500, 2))}))
     assert not found.converged
     assert ". Noise: 1 of 2 noise variances has R̂ > 1.05" in found.verdict
     told = found.to_dict()

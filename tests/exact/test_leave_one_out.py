@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from intarsia.server.results import leave_one_out as module
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.leave_one_out import Rows, leave_one_out, log_likelihood, normal_log_density, to_arviz
-from intarsia.server.results.posterior import CovariateEffects, Posterior
+from intarsia.server.assess import leave_one_out as module
+from intarsia.server.assess.leave_one_out import Rows, leave_one_out, log_likelihood, normal_log_density, to_arviz
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import CovariateEffects, Posterior
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 m, P, Q = 60, 4, 2
@@ -37,7 +37,7 @@ def posterior(data: Rows, draws: int = 1000) -> Posterior:
     rng = np.random.default_rng(1)
     mean, V = conjugate(data)
     C = mean + np.linalg.cholesky(V) @ rng.standard_normal((4, draws, P, Q)) @ np.linalg.cholesky(SIGMA).T
-    return Posterior.from_draws(Draws(C, np.tile(SIGMA, (4, draws, 1, 1)), np.ones((4, draws, 1))))
+    return Posterior.from_draws(Draws(C, np.tile(SIGMA, (4, draws, 1, 1)), {"tau": np.ones((4, draws, 1))}))
 
 
 def test_agrees_with_refitting_without_each_row():
@@ -88,7 +88,7 @@ def test_likelihood_is_joint_over_responses_and_knows_covariates():
     data, Z = rows(), rng.standard_normal((m, 1))
     plain = posterior(data, 20)
     Gamma = rng.standard_normal((4, 20, 1, Q))
-    draws = Draws(plain.C.values, plain.Sigma.values, plain.tau.values)
+    draws = Draws(plain.C.values, plain.Sigma.values, {"tau": plain.tau.values})
     adjusted = Posterior.from_draws(draws, effects=CovariateEffects(Gamma, ("age",)))
     got, fitted = log_likelihood(adjusted, Rows.of(data.X, data.Y, Z))
     expected = data.X @ draws.C + Z @ Gamma
@@ -117,7 +117,7 @@ def test_arviz_says_nothing_of_its_own_and_needs_no_home(tmp_path: Path) -> None
     """Its daily note stood in the middle of a first demo; a service without a home folder could not end its fit."""
     (tmp_path / "no-folder").write_text("")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "no-folder"), "PYTHONWARNINGS": "default"}
-    script = "from intarsia.server.results.leave_one_out import arvizs; print(arvizs('psislw').__name__)"
+    script = "from intarsia.server.assess.leave_one_out import arvizs; print(arvizs('psislw').__name__)"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "psislw\n", done.stderr
     assert "major refactor" not in done.stderr

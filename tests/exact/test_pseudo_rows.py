@@ -7,8 +7,8 @@ from scipy import stats
 from intarsia.errors import FederationError, InputError
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.pseudo_rows import root, rotated_rows
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 LENGTH = Settings(draws=12, warmup=8, chains=2, thin=1, seed=5)

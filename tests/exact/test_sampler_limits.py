@@ -5,17 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from intarsia.server.sampler import backends
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.schedule import Sweep, draw_noise
-from intarsia.server.sampler.schedule import plan as make_plan
+from intarsia.server.sampler.horseshoe.chain import start, untuned
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.horseshoe.sweep import FULL, LIGHT, Sweep, prepare, sweep
 from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.state import prepare
-from intarsia.server.sampler.sweep import sweep
 
-BE = backends.get("numpy")
 RUN = Settings(draws=60, warmup=60, chains=2, thin=1, seed=1)
 
 
@@ -76,9 +71,8 @@ def test_responses_that_are_exact_functions_of_the_features(local, m, P, Q, used
 @pytest.mark.parametrize("which", ["lam", "tau", "Sigma", "half of lam"])
 def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
     X, Y, _ = data()
-    plan, rng = make_plan(Model(local=local), X, Y), np.random.default_rng(3)
-    prepared = prepare(BE, X, Y)
-    state = initial(plan, prepared, rng)
+    problem, rng = prepare(Model(local=local), X, Y), np.random.default_rng(3)
+    state, kind = start(problem, rng), FULL if local == "row" else LIGHT
     if which == "half of lam":
         lam = state.lam.copy()
         lam[::2] *= scale
@@ -87,7 +81,7 @@ def test_scales_over_twenty_four_orders_of_magnitude(local, scale, which):
         state = state._replace(**{which: getattr(state, which) * scale})
     with np.errstate(all="ignore"):
         for _ in range(300):
-            state, _ = sweep(Sweep(BE, plan, prepared, initial_tuning(plan), draw_noise(plan, rng)), state)
+            state, _ = sweep(Sweep(problem, untuned(problem), kind, rng), state)
             assert all(np.isfinite(v).all() for v in state)
     C = state.B @ state.A.T
     assert np.abs(C[0] - 2.0).max() < 1.5  # it has found its way back

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from intarsia.errors import InputError
-from intarsia.server.results import selection
-from intarsia.server.results.distance_from_zero import calibrate, contour_share, sign_share
-from intarsia.server.results.selection import bayesian_fdr, low_component, select
+from intarsia.server.assess import findings
+from intarsia.server.assess.distance_from_zero import calibrate, contour_share, sign_share
+from intarsia.server.assess.findings import bayesian_fdr, select
+from intarsia.server.assess.mixture import low_component
 
 
 def posterior(seed: int, P: int = 60, Q: int = 3, signals: int = 8, draws: int = 400) -> np.ndarray:
@@ -78,7 +79,7 @@ def test_signals_are_found_and_nothing_else():
     np.testing.assert_array_equal(found.sign_by_response, np.sign(mean))
     assert found.expected_fdr == pytest.approx(found.local_fdr[:8].mean())
     assert found.expected_fdr <= 0.05
-    np.testing.assert_allclose(found.evidence, 1 - found.local_fdr)
+    np.testing.assert_allclose(found.pip, 1 - found.local_fdr)
     assert found.to_dict()["selected"] == 8
 
 
@@ -142,7 +143,7 @@ def test_nulls_give_nothing_and_doubtful_features_do_not_ride_on_sure_ones():
 
 def test_one_response_and_few_draws():
     assert select(posterior(7, Q=1)).selected[:8].all()
-    few = select(posterior(8, Q=3, draws=7))
+    few = select(posterior(8, Q=3, draws=7), max_local_fdr=0.1)
     assert few.selected[:8].all()
     assert few.selected.sum() == 8
 
@@ -151,7 +152,7 @@ def test_chunks_and_disk_change_nothing(tmp_path, monkeypatch):
     C = posterior(9)
     whole = select(C)
     np.save(tmp_path / "C.npy", C)
-    monkeypatch.setattr(selection, "_CHUNK", 2 * 400 * 3 * 7)
+    monkeypatch.setattr(findings, "_CHUNK", 2 * 400 * 3 * 7)
     parts = select(np.load(tmp_path / "C.npy", mmap_mode="r"))
     np.testing.assert_allclose(parts.local_fdr, whole.local_fdr)
     np.testing.assert_array_equal(parts.by_response, whole.by_response)
@@ -159,7 +160,7 @@ def test_chunks_and_disk_change_nothing(tmp_path, monkeypatch):
 
 def test_mixture_is_algorithm_three():
     C = posterior(10)
-    for covariance in ("bic", "VII", "VVI", "EEE", "VVV"):
+    for covariance in ("mclust", "VII", "VVI", "EEE", "VVV"):
         found = select(C, method="mixture", covariance=covariance)
         low = low_component(np.abs(C.mean(axis=(0, 1))), covariance)
         np.testing.assert_array_equal(found.selected, low < 0.05)
@@ -187,7 +188,7 @@ def test_bad_arguments_are_named():
         select(C, method="lasso")
     with pytest.raises(InputError, match="fdr is 0"):
         select(C, fdr=0)
-    with pytest.raises(InputError, match="Unknown covariance"):
+    with pytest.raises(InputError, match="Covariance model"):
         select(C, method="mixture", covariance="XYZ")
     with pytest.raises(InputError, match="expected 4"):
         select(C[0])

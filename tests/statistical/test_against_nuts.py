@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 
@@ -28,7 +28,7 @@ def nuts(X, Y, local, noise, draws=4000, seed=0):
 @pytest.mark.parametrize("noise", ["correlated", "independent"])
 @pytest.mark.parametrize("local", ["row", "element"])
 def test_means_and_sds_agree_with_nuts(local, noise):
-    from intarsia.server.results.diagnostics import diagnose
+    from intarsia.server.assess.convergence import diagnose
 
     rng = np.random.default_rng(7)
     X = rng.standard_normal((30, 5))

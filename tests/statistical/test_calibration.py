@@ -8,34 +8,25 @@ import contextlib
 
 import numpy as np
 import pytest
-from joint import BE, Setting
+from joint import Setting
 from scipy.stats import kstest
 from test_joint import wrong_tau
 
 from intarsia.errors import ConvergenceError
-from intarsia.server.sampler import adapt, kernels
-from intarsia.server.sampler.schedule import Sweep, draw_noise
-from intarsia.server.sampler.start import initial, initial_tuning
-from intarsia.server.sampler.sweep import factored, strength, sweep
+from intarsia.server.sampler.horseshoe import conditionals
+from intarsia.server.sampler.horseshoe.chain import GibbsChain
+from intarsia.server.sampler.settings import Settings
 
 FAILURE = 1e-4
 
 
-def posterior(setting, data, rng, warmup, draws, thin):
+def posterior(problem, seed, warmup, draws, thin):
     """Quantities of `draws` thinned draws of one chain with its own warm-up."""
-    plan = setting.plan
-    state, tuning, memory = initial(plan, data, rng), initial_tuning(plan), adapt.start(plan)
-    kept, factor = [], None
-    with np.errstate(all="ignore"):
-        for i in range(warmup + draws * thin):
-            kind = plan.kind(i)
-            factor = None if kind.collapse or plan.element else factored(BE, plan, data, state, factor)
-            state, stats = sweep(Sweep(BE, plan, data, tuning, draw_noise(plan, rng, kind), kind, factor), state)
-            if i < warmup:
-                seen = adapt.Seen(i, warmup, kind, stats, strength(BE, plan, data, state))
-                tuning, memory = adapt.adapt(BE, plan, tuning, memory, seen)
-            elif (i - warmup) % thin == 0:
-                kept.append(quantities(state))
+    chain, kept = GibbsChain(problem, Settings(draws=draws, warmup=warmup, thin=thin, seed=seed), 0), []
+    chain.advance(warmup)
+    for _ in range(draws):
+        chain.advance(thin)
+        kept.append(quantities(chain.state))
     return np.array(kept)
 
 
@@ -51,8 +42,8 @@ def ranks(setting, replicates, warmup=60, draws=20, thin=12, seed=0):
     for r in range(replicates):
         rng = np.random.default_rng([seed, r])
         truth = setting.prior(rng)
-        _, data = setting.data(truth, rng)
-        kept = posterior(setting, data, rng, warmup, draws, thin)
+        _, problem = setting.data(truth, rng)
+        kept = posterior(problem, [seed, r, 1], warmup, draws, thin)
         below = (kept < quantities(truth)).sum(axis=0)
         out.append((below + rng.random(below.shape)) / (draws + 1))
     return np.array(out)
@@ -70,8 +61,7 @@ def test_row_scales_are_calibrated():
 @pytest.mark.slow
 def test_the_papers_tau_step_is_not_calibrated(monkeypatch):
     """It drives tau to infinity until a factorisation breaks: both ways of failing count."""
-    monkeypatch.setattr(kernels, "given_B", kernels.given_B.py_func)
-    monkeypatch.setattr(kernels, "draw_tau", wrong_tau)
+    monkeypatch.setattr(conditionals, "draw_tau", wrong_tau)
     with contextlib.suppress(np.linalg.LinAlgError, ConvergenceError):
         assert smallest(ranks(Setting(), 60)) < 1e-6
 

@@ -10,12 +10,13 @@ from scipy.stats import invgamma, norm
 
 from intarsia.errors import InputError
 from intarsia.privacy.dp import calibrate
-from intarsia.server.sampler import backends, private
 from intarsia.server.sampler import errors_in_variables as ev
-from intarsia.server.sampler.covariance import Correlated
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
-from intarsia.server.sampler.sample import sample as sample_without_noise
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe import noisy_chain
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample as sample_without_noise
+from intarsia.server.sampler.horseshoe.sample import sample_noisy
+from intarsia.server.sampler.horseshoe.sweep import State
 from intarsia.server.sampler.settings import Settings
 
 
@@ -55,7 +56,7 @@ BRIEF = Settings(draws=300, warmup=200, chains=1, thin=1, workers=1)
 
 def fit(Z, Y, d, model=None, settings=BRIEF, n=10**5):
     w = np.sqrt(d * n)
-    return private.sample(Z, Y, PrivacyNoise(n, np.full(Z.shape[1], w), np.full(Y.shape[1], w)), model, settings)
+    return sample_noisy(Z, Y, PrivacyNoise(n, np.full(Z.shape[1], w), np.full(Y.shape[1], w)), model, settings)
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -73,11 +74,10 @@ def test_latent_features_against_the_dense_gaussian():
     gain = S @ observe.T @ np.linalg.inv(observe @ S @ observe.T + noise)
     mean, cov = np.hstack([Z, Y]) @ gain.T, S - gain @ observe @ S
     precision = np.linalg.inv(S)
-    law = Correlated(np.ones(Q))
-    noise_of = law.rotation(backends.get("numpy"), Sigma)
-    found = ev.draw_latent(Z, Y, C, noise_of, d, precision, np.zeros((P, m)))
+    root = np.linalg.inv(np.linalg.cholesky(Sigma))
+    found = ev.draw_latent(Z, Y, C, root, d, precision, np.zeros((P, m)))
     np.testing.assert_allclose(found, mean, atol=1e-10)
-    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, noise_of, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
+    J = np.array([ev.draw_latent(Z[:1], Y[:1], C, root, d, precision, e[:, None])[0] - mean[0] for e in np.eye(P)])
     np.testing.assert_allclose(J.T @ J, cov, atol=1e-10)
 
 
@@ -132,16 +132,16 @@ def _joint(noise_known, sweeps, rng):
 
     marginal = np.array([summary(*prior()) for _ in range(20_000)])
     X, k = prior()
-    setting = ev.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
-    setting = replace(setting, T=np.diag(T), d=d if noise_known else d * 0.3)
+    setting = noisy_chain.setting(np.ones((m, P)), np.ones((m, Q)), d, Model())
+    noisy = setting.noisy._replace(T=np.diag(T), d=d if noise_known else d * 0.3)
     A, B = np.eye(Q), C
-    state = ev.State(X, A, B, np.ones(P), np.ones(Q), Sigma, float(k))
+    state = noisy_chain.State(ev.Latent(X, float(k)), State(A, B, np.ones((P, 1)), np.ones(Q), Sigma))
     chain = []
     for _ in range(sweeps):
-        Z = state.X + np.sqrt(d) * rng.standard_normal((m, P))
-        Y = state.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
-        state = ev.draw_features(replace(setting, Z=Z, Y=Y), state, rng)
-        chain.append(summary(state.X, state.strength))
+        Z = state.latent.X + np.sqrt(d) * rng.standard_normal((m, P))
+        Y = state.latent.X @ C + rng.standard_normal((m, Q)) @ np.linalg.cholesky(Sigma).T
+        state = noisy_chain.draw_features(replace(setting, noisy=noisy._replace(Z=Z), Y=Y), state, rng)
+        chain.append(summary(*state.latent))
     chain = np.array(chain)
     blocks = chain[: sweeps // 50 * 50].reshape(50, -1, chain.shape[1]).mean(axis=1)
     error = np.sqrt(blocks.var(axis=0, ddof=1) / 50 + marginal.var(axis=0) / len(marginal))
@@ -261,6 +261,6 @@ def test_bad_input():
     ):
         given = {"noise": PrivacyNoise(100, np.ones(3))} | bad
         with pytest.raises(InputError, match=words):
-            private.sample(Z, Y, **given)
+            sample_noisy(Z, Y, **given)
     with pytest.raises(InputError, match="not finite"):
-        private.sample(Z * np.nan, Y, PrivacyNoise(10, np.ones(3)))
+        sample_noisy(Z * np.nan, Y, PrivacyNoise(10, np.ones(3)))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from benchmarks.findings import neighbours, twins
 
+from intarsia.server.assess.findings import select
 from intarsia.server.covariates import Covariates, sample_adjusted
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -37,7 +37,7 @@ def test_without_close_features_sets_change_nothing():
     draws = sample(*standard(X, X @ C + rng.standard_normal((150, 2))), settings=replace(BRIEF, seed=1))
     with_sets = select(draws, X=X)
     np.testing.assert_array_equal(with_sets.selected, select(draws).selected)
-    assert with_sets.groups == ()
+    assert with_sets.sets == ()
 
 
 def test_a_feature_that_acts_through_a_covariate_is_not_found_once_adjusted():

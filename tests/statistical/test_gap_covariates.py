@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intarsia.server.covariates import Covariates, sample_adjusted
-from intarsia.server.sampler.sample import sample
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.results.selection import select
-from intarsia.server.sampler.sample import sample
+from intarsia.server.assess.findings import select
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -11,7 +11,6 @@ from typing import Any
 
 from intarsia.errors import FederationError, MessageError
 from intarsia.server.study import protocol
-from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import go_on
@@ -98,7 +97,7 @@ def fit_files(
     Of a Gram study: the sites' own blocks, their products and, where the server is a holder, what they dealt to it.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
-    with alone(folder):
+    with folder.locked():
         return _taken_in_and_fitted(folder, sketches, length or {}, workers=workers, backend=backend, progress=progress)
 
 

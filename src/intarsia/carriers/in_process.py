@@ -14,11 +14,12 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
-from intarsia.server.results.not_converged import warn_unless
+from intarsia.server.assess.not_converged import warn_unless
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.kept import posterior_file
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.identity import Identity
@@ -27,11 +28,12 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
 from intarsia.wire.changes import Changes
+from intarsia.wire.plain import some
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
 from intarsia.wire.study_parts import GRAM, SCREENED, SERVER
 
-MOST_SHOWN = 8  # names in a summary for the screen
+MOST_SHOWN = 8  # sets in a summary for the screen
 
 
 @dataclass(repr=False)
@@ -60,14 +62,21 @@ class StudyResult:
         return [] if self.screened is None else list(self.screened.loc[~self.screened["kept"], "feature"])
 
     @property
+    def sets(self) -> list[dict[str, Any]]:
+        """Sets of interchangeable features, one of each of which matters: members, coverage, purity and log Bayes factor;
+        provisional unless `converged`.
+        """
+        return [dict(one) for one in self.summary["sets"]]
+
+    @property
     def groups(self) -> list[list[str]]:
-        """Sets of interchangeable features, one of each of which matters; provisional unless `converged`."""
-        return [list(group) for group in self.summary["groups"]]
+        """The members of each set."""
+        return [list(one["members"]) for one in self.sets]
 
     @property
     def n(self) -> int:
         """How many subjects the study rests on: those all sites have."""
-        return int(self.posterior.tree.attrs["n"])
+        return int(self.posterior.attrs["n"])
 
     def __repr__(self) -> str:
         """What a person wants to know first, on one screen."""
@@ -78,9 +87,9 @@ class StudyResult:
             f"Study {self.study.id}: {self.n:,} subjects, {how}, {len(self.sites)} sites, "
             f"{of}, {responses} response{'' if responses == 1 else 's'}",
             f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
-            f"{len(self.selected)} features selected" + (f": {_some(self.selected)}" if self.selected else ""),
-            *(f"one of a set matters: {_some(group)}" for group in self.groups[:MOST_SHOWN]),
-            "Effects with intervals, units and local false discovery rates: .table()",
+            f"{len(self.selected)} features selected" + (f": {some(self.selected)}" if self.selected else ""),
+            *(f"one of a set matters: {some(group)}" for group in self.groups[:MOST_SHOWN]),
+            "Effects with intervals, units, inclusion probabilities and sign rates: .table()",
         ]
         return "\n".join(shorten(line, 160, placeholder=" …") for line in lines)
 
@@ -135,9 +144,9 @@ class StudyResult:
 
 
 def _posterior(folder: StudyFolder) -> Any:
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
 
-    return Posterior.load(folder.path / "posterior.nc")
+    return Posterior.load(posterior_file(folder.path))
 
 
 def screened_table(folder: StudyFolder) -> Any:
@@ -151,10 +160,6 @@ def screened_table(folder: StudyFolder) -> Any:
         for row in screened.table(folder)
     ]  # fmt: skip
     return DataFrame(rows)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
 
 
 def study_for(

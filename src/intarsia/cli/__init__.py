@@ -5,6 +5,8 @@ as a default; the function takes the parsed arguments and returns an exit code (
 """
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,7 +38,8 @@ EPILOG = """examples:
   intarsia site --help                  # each command's help ends with examples
 
 exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file; 4 bad study file;
-5 subjects do not align; 6 refused by a privacy rule; 7 key problem; 8 sampler; 9 federation; 130 interrupted"""
+5 subjects do not align; 6 refused by a privacy rule; 7 key problem; 8 sampler; 9 federation;
+10 a damaged file; 130 interrupted"""
 
 
 def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
@@ -86,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(fitted(f"intarsia: {printable(str(error))}", sys.stderr), file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        return 0
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 0
         if args.debug:
             raise
         print(fitted(f"intarsia: {printable(of_the_system(error))}", sys.stderr), file=sys.stderr)
@@ -98,3 +101,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"intarsia: unexpected {type(error).__name__} (run again with --debug to see where)", file=sys.stderr)
         return 1
+
+
+def _reader_is_gone() -> bool:
+    """Did whoever read our output close it (`intarsia … | head`)? Any other broken pipe is a failure of what we did."""
+    try:
+        looked = select.poll()
+        looked.register(sys.stdout.fileno(), 0)
+    except (AttributeError, OSError):  # a system without it; an output that is no file
+        return True
+    if not any(event & select.POLLERR for _, event in looked.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds of it goes nowhere
+    return True

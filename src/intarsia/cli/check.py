@@ -24,15 +24,15 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from intarsia.errors import InputError
     from intarsia.progress import Bar
-    from intarsia.server.results.posterior import Posterior
-    from intarsia.server.study.alone import alone
+    from intarsia.server.posterior.posterior import Posterior
     from intarsia.server.study.check import check, sentences
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.kept import posterior_file
 
     if args.folds is None and not args.halves:
         raise InputError("Say what to check: --folds 5, --halves, or both.")
     folder = StudyFolder.open(args.folder)
-    with alone(folder), Bar() as bar:
+    with folder.locked(), Bar() as bar:
         found = check(folder, folds=args.folds, halves=args.halves, workers=args.workers, progress=bar)
-    responses = Posterior.load(folder.path / "posterior.nc").responses
+    responses = Posterior.load(posterior_file(folder.path)).responses
     emit(args, found, sentences(found, responses))

@@ -28,11 +28,10 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run_send(args: argparse.Namespace) -> None:
     from intarsia.carriers.flare.engine import Patience, run_job, session
-    from intarsia.server.study.alone import alone
     from intarsia.server.study.folder import StudyFolder
 
     folder = StudyFolder.open(args.folder)
-    with alone(folder), session(args.server) as opened:
+    with folder.locked(), session(args.server) as opened:
         outcome = run_job(opened, folder, "deliver", patience=Patience(args.timeout))
     emit(args, outcome, ["delivered to " + ", ".join(folder.names)])
 

@@ -21,6 +21,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--people", type=int, help="people all three hospitals know (2000; screened 10000)")
     parser.add_argument("--m", type=int, default=160, help="rows of the sketch (160)")
     parser.add_argument("--draws", type=int, help="draws per chain, and as many for warm-up (at most 500)")
+    parser.add_argument(
+        "--patience", type=float, default=120.0, metavar="S", help="give up on a hospital that gives no sign for S seconds (120)"
+    )
     parser.add_argument("--workers", type=int, help="processes for the sampler")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -36,7 +39,8 @@ def run(args: argparse.Namespace) -> None:
     length: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say
     people = args.people or (10_000 if args.screened else 2000)
-    result = go(args.out, Options(people, args.m, length, args.workers, say, screened=args.screened))
+    options = Options(people, args.m, length, args.workers, say, screened=args.screened, patience_s=args.patience)
+    result = go(args.out, options)
     if not quiet:
         rows = [
             {

@@ -6,7 +6,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import StudyError
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, probability, some
 
 EPILOG = """examples:
   intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
@@ -57,13 +57,16 @@ def found(summary: dict[str, Any]) -> list[str]:
     """The verdict, then what was found: called provisional unless the fit has converged."""
     state = "converged" if summary["converged"] else "NOT CONVERGED, what follows is provisional"
     lines = [f"{state}: {summary['verdict']}"]
-    chosen, sets = summary["selected"], summary.get("groups", [])
-    lines.append(
-        f"{len(chosen)} of {summary['features']:,} features selected" + (f": {', '.join(chosen[:12])}" if chosen else "")
-    )
+    chosen, sets = summary["selected"], summary.get("sets", [])
+    lines.append(f"{len(chosen)} of {summary['features']:,} features selected" + (f": {some(chosen, 12)}" if chosen else ""))
     if sets:
-        each = "; ".join("/".join(members[:4]) + ("/…" if len(members) > 4 else "") for members in sets[:6])
-        lines.append(f"{plural(len(sets), 'set')} of interchangeable features, of each of which one matters: {each}")
+        each = "; ".join(
+            "/".join(one["members"][:4])
+            + ("/…" if len(one["members"]) > 4 else "")
+            + f" (coverage {probability(one['coverage'])})"
+            for one in sets[:6]
+        )
+        lines.append(f"{plural(len(sets), 'set')} of interchangeable features, of each of which one matters (coverage): {each}")
     if summary.get("left"):
         lines.append(f"without {', '.join(summary['left'])}, which left after having sent")
     if summary.get("left_out"):
@@ -73,7 +76,7 @@ def found(summary: dict[str, Any]) -> list[str]:
             "many: how are the ids written? see [alignment] canonical)"
         )
     if summary.get("not_predicted"):
-        lines.append(f"not predicted beyond chance: {', '.join(summary['not_predicted'][:12])}")
+        lines.append(f"not predicted beyond chance: {some(summary['not_predicted'], 12)}")
     return lines
 
 

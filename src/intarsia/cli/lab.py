@@ -27,11 +27,6 @@ def register(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--cells", help="comma-separated parts of cell labels to run (default: all), e.g. 'rho=0.5 s=10'")
     run.add_argument("--workers", type=int, help="parallel processes (default: all cores)")
     run.add_argument("--minutes", type=float, help="begin no further data set after so long; the same command goes on from there")
-    run.add_argument(
-        "--backend", default="numpy", choices=("numpy", "jax"),
-        help="jax: the sampled fits of a simulation side by side on an accelerator; rows without times",
-    )  # fmt: skip
-    run.add_argument("--together", type=int, default=60, help="with --backend jax: data sets side by side (default: 60)")
     for name in ("chains", "warmup", "draws", "thin"):
         text = f"chains of another length than the size's: {name} (use --results for a folder of their own)"
         run.add_argument(f"--{name}", type=int, help=text)
@@ -79,7 +74,6 @@ def _run(args: argparse.Namespace) -> int:
     from intarsia.lab import runner
     from intarsia.lab.experiments import find
     from intarsia.lab.realdata import PUBLIC, available
-    from intarsia.server.sampler import backends
 
     experiment = find(args.experiment)
     if args.experiment in ("brain", "real"):
@@ -91,10 +85,7 @@ def _run(args: argparse.Namespace) -> int:
         part = runner.Part(
             args.replicates, _names(args.methods), _names(args.cells), {"data": args.data, "chain": chain}, args.minutes
         )
-        together = args.together if backends.engine(args.backend) == "device" else None
-        path = runner.run(
-            args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell, side_by_side=together
-        )
+        path = runner.run(args.experiment, args.size, args.results, part, workers=args.workers, progress=bar.tell)
     rows = runner.read_rows(path)
     if args.json:
         print(json.dumps({"experiment": args.experiment, "size": args.size, "file": str(path), "rows": len(rows)}))

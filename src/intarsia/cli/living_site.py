@@ -8,7 +8,7 @@ from typing import Any
 
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError, StudyError
-from intarsia.wire.plain import one_line, plural
+from intarsia.wire.plain import one_line, plural, some
 
 
 def register(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -165,7 +165,7 @@ def run_correct(args: argparse.Namespace) -> None:
     roles = {
         role: [label for label in changed if label in getattr(table, role)] for role in ("responses", "features", "covariates")
     }
-    lines = [f"changed since that run: {len(labels)} {role}: {', '.join(labels[:8])}" for role, labels in roles.items() if labels]
+    lines = [f"changed since that run: {len(labels)} {role}: {some(labels)}" for role, labels in roles.items() if labels]
     if len(changed) > sum(map(len, roles.values())):
         lines.append("columns of that run that the table has no more: correct site.toml or the table")
     lines += [

@@ -86,7 +86,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def run_again(args: argparse.Namespace) -> None:
-    from intarsia.server.study.folder import dump
+    from intarsia.server.study.toml_text import dump
     from intarsia.wire.next_run import next_run, without_site
 
     if args.out.exists():
@@ -160,14 +160,13 @@ def run_leave(args: argparse.Namespace) -> None:
     from intarsia.cli.fit import found
     from intarsia.cli.message_files import one
     from intarsia.progress import Bar
-    from intarsia.server.study.alone import alone
     from intarsia.server.study.departure import leave
     from intarsia.server.study.folder import StudyFolder
     from intarsia.wire.leave import Leave
 
     folder = StudyFolder.open(args.folder)
     raw, _ = one(args.notice, Leave.from_bytes, "notice of leaving", step="align")
-    with alone(folder), Bar() as bar:
+    with folder.locked(), Bar() as bar:
         notice, summary, changes = leave(folder, raw, workers=args.workers, progress=bar)
     lines = [*found(summary)]
     if changes is not None:

@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from intarsia import files
 from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.bounded import read_file
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.study_parts import SKETCH_KINDS
 
 _PLAN = """example:
@@ -230,7 +231,7 @@ def _study_card(args: argparse.Namespace) -> dict[str, Any]:
     cards = [card_of(_read(path), study) for path in args.site_card]
     card = study_card(study, n=joined.n, columns=joined.columns, key_fingerprint=joined.key_fingerprint, site_cards=cards)
     if args.out:
-        Path(args.out).write_text(json.dumps(card, indent=1, ensure_ascii=False), encoding="utf-8")
+        files.replace(Path(args.out), json.dumps(card, indent=1, ensure_ascii=False).encode())
     return card
 
 
@@ -247,7 +248,7 @@ def _card(args: argparse.Namespace) -> int:
         card = verify(text, args.key)
         signer = args.key or str(json.loads(text)["signing_key"])
     if args.html:
-        Path(args.html).write_text(page(card, signer), encoding="utf-8")
+        files.replace(Path(args.html), page(card, signer).encode())
     if args.json:
         return print_json(card)
     sketch, attacks, bits = card["sketch"], card["attacks"], card["information"]["phi_secret_bits"]
@@ -283,8 +284,7 @@ def _exposed(card: Any, most: int = 12) -> str:
     names, absent = exposed_names(card), without_card(card)
     if absent and not card["sites"]:
         return "unknown: give the sites' cards (--site-card)"
-    more = f" and {len(names) - most} more (--json)" if len(names) > most else ""
-    found = f"{len(names)}: {', '.join(names[:most])}{more}" if names else "none found"
+    found = f"{len(names)}: {some(names, most, rest=' (--json)')}" if names else "none found"
     return found + (f"; of {', '.join(absent)} unknown: give all cards (--site-card)" if absent else "")
 
 

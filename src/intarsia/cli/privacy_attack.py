@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
 EPILOG = """examples:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     columns, complete = attack_columns(table, phi, found, None, terms.precision, args.seconds)
     varying = [c.name for c in columns if c.distinct < 2]
     if varying:
-        raise InputError(f"Columns of one value carry nothing and cannot be attacked: {', '.join(varying[:5])}. Drop them.")
+        raise InputError(f"Columns of one value carry nothing and cannot be attacked: {some(varying)}. Drop them.")
     server = attack_as_server(table, phi, None, terms.precision)
     facts = Facts(
         n=table.n, m=terms.m, kind=cast(Any, terms.kind), columns=len(columns), own_columns=tuple(columns),

@@ -22,11 +22,12 @@ WHOLE = {
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    from intarsia.wire.study_parts import LOCALS, NOISES
+    from intarsia.wire.study_parts import LOCALS, NOISES, PRIORS
 
     parser.epilog = EPILOG
     parser.add_argument("folder", type=Path, help="the study folder at the server, fitted")
     parser.add_argument("-o", "--out", type=Path, required=True, help="the posterior to write (.nc)")
+    parser.add_argument("--prior", choices=PRIORS, help="another prior")
     parser.add_argument("--noise", choices=NOISES, help="noise of the responses")
     parser.add_argument("--law", help="law of the local scales: horseshoe, laplace or student")
     parser.add_argument("--local", choices=LOCALS, help="a local scale per feature or per coefficient")
@@ -47,14 +48,16 @@ def run(args: argparse.Namespace) -> None:
 
     if args.out.suffix != ".nc":
         raise InputError(f"{args.out}: a posterior is written as .nc (netCDF).")
-    names = ("noise", "law", "local", *WHOLE, "fdr")
+    names = ("prior", "noise", "law", "local", *WHOLE, "fdr")
     changes = {name: value for name in names if (value := getattr(args, name)) is not None}
     if not changes:
-        raise InputError("Say what is to be different: --noise, --law, --local, --rank, --seed, --fdr or the chains' length.")
+        raise InputError(
+            "Say what is to be different: --prior, --noise, --law, --local, --rank, --seed, --fdr or the run's length."
+        )
     folder = StudyFolder.open(args.folder)
     with Bar() as bar:
         made = refit(folder, changes, workers=args.workers, progress=bar)
     made.posterior.save(args.out)
-    summary = made.judgement.summary(list(made.posterior.features), list(made.posterior.responses))
+    summary = made.assessment.summary(list(made.posterior.features), list(made.posterior.responses))
     told = {"posterior": str(args.out), "changed": changes, **summary, "comparison": made.words()}
     emit(args, told, [*found(summary), *made.words(), f"posterior  {args.out}; a page: intarsia report {args.out}"])

@@ -58,17 +58,17 @@ def run(args: argparse.Namespace) -> None:
 
 def _table(args: argparse.Namespace) -> str:
     from intarsia.report.gather import read_fit
-    from intarsia.server.results.effects import effects_of, sets_of
+    from intarsia.server.assess.effects import effects_of, sets_of
     from intarsia.wire.result_table import COLUMNS, table_columns, table_rows
     from intarsia.wire.table_files import write_table
 
-    posterior, judgement, study = read_fit(args.source)
+    posterior, assessment, study = read_fit(args.source)
     probability = args.interval or (0.95 if study is None else study.deliver.interval)
     kinds = None if study is None else study.kinds
-    rows = table_rows(table_columns(effects_of(posterior, judgement, probability, kinds)))
+    rows = table_rows(table_columns(effects_of(posterior, assessment, probability, kinds)))
     line = f"wrote {args.table}: {plural(len(rows), 'coefficient')}"
     if args.selected:
-        picked, sets = [row for row in rows if row["selected"]], sets_of(posterior, judgement, probability, kinds)
+        picked, sets = [row for row in rows if row["selected"]], sets_of(posterior, assessment, probability, kinds)
         line = f"wrote {args.table}: {plural(len(picked), 'coefficient')} of selected features"
         if sets:
             line += f", and {plural(len(sets), 'common effect')} of sets of interchangeable features"

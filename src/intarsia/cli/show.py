@@ -5,10 +5,28 @@ import json
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from intarsia.wire.plain import one_line, printable
+
+EVERY_SECONDS = 5.0  # seconds between lines about a table that is read
+
+
+class Passes:
+    """Tells of a table that is read again and again: a line every few seconds, and none of what is over before the first."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self.stream = stream or sys.stderr
+        self._said, self._passes, self._done = time.monotonic(), 1, 0
+
+    def __call__(self, done: int, n: int) -> None:
+        self._passes += done < self._done
+        self._done = done
+        if (now := time.monotonic()) - self._said >= EVERY_SECONDS:
+            self._said = now
+            print(f"  reading the table, pass {self._passes}: {done:,} of {n:,} rows", file=self.stream, flush=True)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

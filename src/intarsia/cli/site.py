@@ -8,10 +8,11 @@ from typing import Any
 from intarsia.cli import living_site, site_check, site_gram, site_letters
 from intarsia.cli.accepted import HELP, accepted, the_one
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
-from intarsia.cli.show import add_json, emit
+from intarsia.cli.show import Passes, add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
-from intarsia.wire.plain import one_line, plural
+from intarsia.files import replace
+from intarsia.wire.plain import one_line, plural, probability, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
 EPILOG = """examples (a study by files; DIR is the site's own folder):
@@ -120,7 +121,7 @@ def run_init(args: argparse.Namespace) -> None:
     site_folder = SiteFolder.create(args.dir, args.name, table, args.id, query=args.query, **roles)
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
-    public.write_text(identity.toml(), encoding="utf-8")
+    replace(public, identity.toml().encode())
     data = {"name": args.name, "fingerprint": identity.fingerprint, "words": identity.words, "public": str(public)}
     lines = [
         f"site {args.name} made in {args.dir}; the private keys are in identity.key (owner only)",
@@ -253,7 +254,7 @@ def run_receive(args: argparse.Namespace) -> None:
     told, lines = _write_results(args.out, site.model(study))
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
-    back.write_bytes(receipt)
+    replace(back, receipt)
     emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])
 
 
@@ -285,11 +286,12 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
         lines.append(f"{len(responses)} responses in {beside}: variance explained, residual sd, number of features selected")
     if not rows:
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
-    for group in model.coefficients.groups:
-        elsewhere = f" or {group.elsewhere} at other sites" if group.elsewhere else ""
-        here = ", ".join(group.members[:_MEMBERS_SHOWN])
-        more = f" and {len(group.members) - _MEMBERS_SHOWN} more" if len(group.members) > _MEMBERS_SHOWN else ""
-        lines.append(f"one of a set matters, which one the data do not say: {here}{more}{elsewhere}")
+    for own in model.coefficients.sets:
+        elsewhere = f" or {own.elsewhere} at other sites" if own.elsewhere else ""
+        sure = f"(coverage {probability(own.coverage)}, purity {own.purity:.2f})"
+        lines.append(
+            f"one of a set matters, which one the data do not say {sure}: {some(own.members, _MEMBERS_SHOWN)}{elsewhere}"
+        )
     lines += [f"mind: {one_line(text)}" for text in model.cautions()]
     return told, lines
 
@@ -339,6 +341,8 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
     from intarsia.site.answer import answer
 
     site, study = both(args)
+    if step == "sketch":
+        site.table().heard = Passes()
     raw = answer(site, study, step, payload, operator=True)
     if signed:
         write_signed(args.out, site, study, raw)

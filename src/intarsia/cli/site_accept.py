@@ -9,7 +9,7 @@ from intarsia.cli.confirm import add_fingerprints, confirm
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.policy import Policy
-from intarsia.wire.plain import one_line, printable
+from intarsia.wire.plain import one_line, printable, some
 from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 _COLUMNS_SHOWN = 8
@@ -82,7 +82,7 @@ def _earlier(site_folder: Any, study: Any) -> list[str]:
     from intarsia.site.site_ledger import open_ledger
 
     try:
-        ids = site_folder.site().table().ids()
+        ids = site_folder.site().table().id_column
     except IntarsiaError:
         return lines
     ledger = open_ledger(site_folder.folder)
@@ -136,8 +136,7 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
     for what in ("features", "responses", "covariates"):
         labels = responses if what == "responses" else list(getattr(table, what))
         if labels:
-            more = f" and {len(labels) - _COLUMNS_SHOWN:,} more" if len(labels) > _COLUMNS_SHOWN else ""
-            lines.append(f"  {len(labels):,} {what}: {', '.join(map(one_line, labels[:_COLUMNS_SHOWN]))}{more}")
+            lines.append(f"  {len(labels):,} {what}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
     try:
         site.claimed(study, table)
     except IntarsiaError as error:

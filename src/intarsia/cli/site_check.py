@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from intarsia.cli.accepted import HELP, accepted
 from intarsia.cli.show import emit, fitted
 from intarsia.errors import PrivacyError
-from intarsia.wire.plain import one_line, plural
+from intarsia.wire.plain import one_line, plural, some
 
 if TYPE_CHECKING:
     from intarsia.site.dry_run import ColumnReport, SiteReport, StudyReport
@@ -112,11 +112,11 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         ("covariate", " (adjusted for, not shrunk)"),
         ("feature", ""),
     ):
-        some = counts[role]
-        out.append(plural(len(some), role) + words + (":" if some else ""))
-        out += _alike(some, show_all) if role == "feature" else [f"  {_column(c)}" for c in some]
-    stays = ", ".join(report.kept_back[:_MOST_SHOWN]) + (" …" if len(report.kept_back) > _MOST_SHOWN else "")
-    out += [f"stay here: {report.id or 'no id'} (id){', ' + stays if stays else ''}", ""]
+        of_role = counts[role]
+        out.append(plural(len(of_role), role) + words + (":" if of_role else ""))
+        out += _alike(of_role, show_all) if role == "feature" else [f"  {_column(c)}" for c in of_role]
+    stays = some([f"{report.id or 'no id'} (id)", *report.kept_back], _MOST_SHOWN)
+    out += [f"stay here: {stays}", ""]
     filled = {c.name: c.missing for c in report.columns if c.missing and c.when_missing in ("mean", "regression")}
     if filled:
         total = sum(filled.values())
@@ -155,15 +155,14 @@ def _alike(columns: "Sequence[ColumnReport]", show_all: bool) -> list[str]:
     for column in columns:
         same.setdefault(_about(column, counted=False), []).append(column)
     out = []
-    for said, some in same.items():
-        if len(some) == 1:
-            out.append(f"  {_column(some[0])}")
+    for said, alike in same.items():
+        if len(alike) == 1:
+            out.append(f"  {_column(alike[0])}")
             continue
-        names = [f"{c.name} ({c.missing:,})" if c.missing else c.name for c in some]
-        shown = names if show_all else names[:_MOST_SHOWN]
-        more = f" and {len(names) - len(shown):,} more (--all lists them)" if len(shown) < len(names) else ""
+        names = [f"{c.name} ({c.missing:,})" if c.missing else c.name for c in alike]
+        shown = some(names, len(names) if show_all else _MOST_SHOWN, rest=" (--all lists them)")
         about = f"{said} ({len(names):,} columns): " if said else ""
-        out += [f"  {about}{', '.join(shown)}{more}"] if names else []
+        out += [f"  {about}{shown}"] if names else []
     return out
 
 

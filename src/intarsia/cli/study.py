@@ -8,11 +8,12 @@ from typing import Any
 from intarsia.cli import kind_options, living_study
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
+from intarsia.files import json_lines
 from intarsia.privacy.policy import Policy
 from intarsia.wire.container import write
 from intarsia.wire.defaults import CHAINS
 from intarsia.wire.kinds import in_words
-from intarsia.wire.plain import one_line
+from intarsia.wire.plain import one_line, some
 from intarsia.wire.schema import Checker, check_name
 from intarsia.wire.study import Study, new_run, read_study_text
 from intarsia.wire.study_parts import MAX_LIST_RATIO, SERVER
@@ -186,9 +187,9 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines.append(f"  A site that lists people finds out who of them is at all sites; the longest list allowed is {most}.")
     lines.append(f"Ids are compared after: {', '.join(study.alignment.canonical) or 'nothing'}.")
     for site in study.sites:
-        has = f"features {_some(site.features)}" if site.features else "no features"
-        also = f", responses {_some(site.responses)}" if site.responses else ""
-        also += f", covariates {_some(site.covariates)}" if site.covariates else ""
+        has = f"features {some(site.features, 6)}" if site.features else "no features"
+        also = f", responses {some(site.responses, 6)}" if site.responses else ""
+        also += f", covariates {some(site.covariates, 6)}" if site.covariates else ""
         keys = "keys pinned" if site.exchange_key else "no keys pinned"
         lines.append(f"Site {site.name}: {has}{also}; {keys}.")
         lines += [f"  Response {one_line(name)}: {in_words(said)}." for name, said in site.kinds.items()]
@@ -197,7 +198,8 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
     else:
         lines.append("Study key: exchanged by file; whoever has it can undo the sketch. Keep it from the server.")
     rank = "as many as responses" if f.rank is None else str(f.rank)
-    lines.append(f"Model: rank {rank}, {f.law} prior, local scales by {f.local}, {f.noise} noise.")
+    prior = "sparse prior" if f.prior == "sparse" else f"{f.law} prior, local scales by {f.local}"
+    lines.append(f"Model: rank {rank}, {prior}, {f.noise} noise.")
     budget = "at most " if f.until == "converged" else ""
     warmup = "warm-up" if f.warmup is None else f"{f.warmup:,}"
     thinned = "" if f.thin is None else f", thinned by {f.thin}"
@@ -247,8 +249,7 @@ def run_status(args: argparse.Namespace) -> None:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    file = path / "events.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    return json_lines(path / "events.jsonl")
 
 
 def run_run(args: argparse.Namespace) -> None:
@@ -339,10 +340,6 @@ def _screened_words(study: Study) -> str:
     )
 
 
-def _some(labels: tuple[str, ...], most: int = 6) -> str:
-    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
-
-
 # How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).
 LENGTH = {
     "draws": ("draws kept per chain, at most", "…"),
@@ -370,7 +367,7 @@ holders = {holders}
 rows = 16384
 """
 TEMPLATE = """# A study between institutions. All parties work from the same text: each message carries its hash.
-schema = 1
+schema = 2
 id = "{id}"
 # One run, one Φ: `intarsia study again` makes a new nonce for a repeat or after a withdrawal.
 run = "{run}"
@@ -395,11 +392,14 @@ canonical = ["strip", "nfc"]
 # The longest list of subjects a site may bring to an intersection (whoever lists a population learns who of it is elsewhere):
 # max_subjects = 10000
 
+[model]
+prior = "sparse"          # each feature is in or out; "horseshoe": the paper's prior
+background = true         # beside the sparse effects, a dense background of many small ones where the data show it
+
 [fit]
-# rank = 3                # default: as many as responses
-local = "row"             # "row": one local scale per feature; "element": the paper's
-law = "horseshoe"
-noise = "correlated"      # between responses; or "independent", or "jeffreys", the paper's, improper when P >= m
+# rank = 3                # of what features' effects on the responses have in common; default: no limit
+# expected_features = 3   # how many features you expect to matter
+noise = "correlated"      # between responses, or "independent"
 # How long the chains run; what is not said here, the sampler chooses by the size of the problem:
 {length}
 until = "converged"       # stop as soon as the chains agree (rhat, rhat_folded, ess); "draws": spend the budget in any case

@@ -13,12 +13,14 @@ import numpy as np
 from intarsia.carriers.pipes import Hospital
 from intarsia.demo.hospitals import RESPONSES, SITES, Hospitals, simulate, write_regions, write_table, write_truth
 from intarsia.errors import InputError
+from intarsia.files import replace
 from intarsia.progress import Bar
 from intarsia.report import write
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
-from intarsia.server.study.folder import StudyFolder, dump
+from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
+from intarsia.server.study.toml_text import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 
@@ -38,7 +40,7 @@ class Options:
     say: Say = print
     bar: Bar | None = None
     screened: bool = False  # exact sums of all features, then the few that matter, in place of a sketch
-    patience_s: float = 120.0  # over the network: how long to wait for the hospitals
+    patience_s: float = 120.0  # how long a hospital may give no sign
 
 
 def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
@@ -49,7 +51,7 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
             raise InputError(f"{out} is not empty and not a demo of ours; choose another folder with --out.")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("made by `intarsia demo`; the next demo into this folder replaces it\n", encoding="utf-8")
+    replace(out / MARK, b"made by `intarsia demo`; the next demo into this folder replaces it\n")
     data = simulate(n=options.people)
     write_truth(out / "truth.csv", data.truth)
     say(f"Three hospitals know different things about the same {options.people:,} people. Nobody may show anybody their table.")
@@ -77,7 +79,7 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
         "site": roster,
     }
     study = Study.from_dict(content)
-    (out / "study.toml").write_text(dump(study), encoding="utf-8")
+    replace(out / "study.toml", dump(study).encode())
     for site in SITES:
         SiteFolder.load(out / "sites" / site).accept(out / "study.toml")
     how = "screened" if options.screened else f"m = {options.m}"
@@ -91,7 +93,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     data, study = prepare(out, options)
     folder = StudyFolder.create(out / "study", out / "study.toml")
     write_regions(folder.path / "regions.csv", data.regions)
-    hospitals = {name: Hospital(name, out / "sites" / name) for name in SITES}
+    hospitals = {name: Hospital(name, out / "sites" / name, patience_s=options.patience_s, waiting=_works(say)) for name in SITES}
     try:
         pids = ", ".join(f"{name} {h.process.pid}" for name, h in hospitals.items())
         say(f"Each hospital runs in a process of its own ({pids}); only messages pass.")
@@ -103,6 +105,10 @@ def run(out: Path, options: Options) -> dict[str, Any]:
     finally:
         for hospital in hospitals.values():
             hospital.close()
+
+
+def _works(say: Say) -> Callable[[str, float], None]:
+    return lambda name, seconds: say(f"  {name} works on it since {seconds:.0f} s")
 
 
 def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:

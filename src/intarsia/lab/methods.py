@@ -11,8 +11,8 @@ from intarsia.lab import metrics
 from intarsia.lab.baselines import SRRR, Baseline, DRidge, ElasticNet, Locus, Ridge, SketchedRidge
 from intarsia.lab.baselines.mbsp import MBSP
 from intarsia.lab.baselines.paper import Ours, PaperVFL, Posterior
-from intarsia.lab.mixture import algorithm3
 from intarsia.lab.simulate import Dataset
+from intarsia.server.assess.mixture import algorithm3
 
 Row = dict[str, Any]
 
@@ -108,7 +108,7 @@ def measures(model: Baseline, data: Dataset, settings: Effort) -> Row:
 
 def chain_measures(model: Posterior) -> Row:
     """ESS by coda's and by ArviZ's definition, efficiency, R̂ that 99 % of the coefficients stay under, noise level."""
-    from intarsia.server.results.diagnostics import diagnose
+    from intarsia.server.assess.convergence import diagnose
 
     coda, diagnosis = metrics.ess_coda(model.C_), diagnose(model.C_)
     bulk = np.nan_to_num(np.asarray(diagnosis.ess_bulk))

@@ -120,7 +120,7 @@ class Analysis:
 def analyse(data: RealData, m: int, draws: int = 500, warmup: int = 500, chains: int = 2, seed: int = 0) -> Analysis:
     """Fit our default to an m-row sketch of all subjects (standardised columns) and choose the edges."""
     from intarsia.lab.baselines.paper import Ours
-    from intarsia.server.results.selection import select
+    from intarsia.server.assess.findings import select
 
     X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0)
     Y = (data.Y - data.Y.mean(axis=0)) / data.Y.std(axis=0)
@@ -129,4 +129,4 @@ def analyse(data: RealData, m: int, draws: int = 500, warmup: int = 500, chains:
     chosen = select(model.C_)
     mean, sd = model.C_.mean(axis=(0, 1)), model.C_.std(axis=(0, 1))
     signal = np.abs(mean / np.maximum(sd, 1e-300)).max(axis=1)
-    return Analysis(m, np.asarray(chosen.selected), np.asarray(chosen.evidence), mean.mean(axis=1), signal)
+    return Analysis(m, np.asarray(chosen.selected), np.asarray(chosen.pip), mean.mean(axis=1), signal)

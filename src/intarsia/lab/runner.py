@@ -6,6 +6,7 @@ parent writes; a killed run leaves at most a torn last line, which the next run 
 
 import contextlib
 import csv
+import io
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import intarsia
+from intarsia import files
 from intarsia.errors import InputError
 from intarsia.lab.experiments import find
 from intarsia.lab.experiments.experiment import COLUMNS, KEY, SIZES, Cell, Experiment
@@ -69,22 +71,24 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _write(path: Path, rows: Iterable[Row]) -> None:
     """Replace the file as a whole, so that a kill leaves the old one or the new one."""
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    _append(fresh, rows)
-    fresh.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, _lines(rows, heading=True))
 
 
 def _append(path: Path, rows: Iterable[Row]) -> None:
     fresh = not path.exists() or path.stat().st_size == 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if fresh:
-            writer.writerow(COLUMNS)
-        writer.writerows([_cell_value(row.get(name)) for name in COLUMNS] for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
+    if lines := _lines(rows, heading=fresh):
+        files.append(path, lines.removesuffix(b"\n"))
+
+
+def _lines(rows: Iterable[Row], *, heading: bool) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if heading:
+        writer.writerow(COLUMNS)
+    writer.writerows([_cell_value(row.get(name)) for name in COLUMNS] for row in rows)
+    return text.getvalue().encode()
 
 
 @contextlib.contextmanager
@@ -178,12 +182,10 @@ def run(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    side_by_side: int | None = None,
 ) -> Path:
     """Run what is missing of an experiment and return the result file.
 
     Rows tell the length of their chains; runs of another length than the size's own want a folder of their own.
-    `side_by_side`: the sampled fits of simulations by JAX, so many data sets at once on an accelerator.
     """
     begun = time.monotonic()
     end = float("inf") if part.minutes is None else begun + 60 * part.minutes
@@ -201,15 +203,6 @@ def run(
     workers = workers or os.cpu_count() or 1
     tell = progress or (lambda done, total, text: None)
     tell(0, len(tasks), "")
-    if side_by_side is not None:
-        from intarsia.lab.together import run_together
-
-        if any(cell.scenario is None for cell in experiment.cells[size]):
-            raise InputError(f"Experiment {name!r} has no simulated data; backend='jax' is for simulations.")
-        if part.options.get("chain"):
-            raise InputError("With backend='jax' the chains have the size's own length; leave the chain's options out.")
-        run_together(tasks, lambda rows: _append(path, rows), workers=workers, together=side_by_side, tell=tell)
-        return path
     if workers == 1:
         for count, task in enumerate(tasks, 1):
             if late():
@@ -313,4 +306,4 @@ def _describe(path: Path, experiment: Experiment, size: str) -> None:
             "scikit-learn": sklearn.__version__,
         },
     }
-    path.with_suffix(".json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    files.replace(path.with_suffix(".json"), json.dumps(about, indent=2, ensure_ascii=False).encode() + b"\n")

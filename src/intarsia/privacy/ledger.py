@@ -19,20 +19,23 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import files
 from intarsia.errors import PrivacyError
 from intarsia.privacy.subject_ids import canonical_id
 
 START = "0" * 64
 TOKEN_BYTES = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
 MAX_LINE_BYTES = 1 << 16
+_TOKENS_AT_A_TIME = 1 << 16  # subjects
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Claim:
     responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
     folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
     told: int = 0  # effects on each of this site's responses that the other sites get
-    sums: int = 0  # exact sums of products of features and responses that leave in a screened study
+    sums: int | None = None  # sums over this site's features that another site gets; None: it is not known how many
+    exact_sums: int = 0  # exact sums of products of features and responses that leave in a screened study
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -117,16 +121,10 @@ class Ledger:
             if not path.exists():
                 if self.path.exists():
                     raise PrivacyError(f"{path} is missing, so the ledger beside it cannot be checked. Restore it.")
-                part = self.folder / f".ledger.key.{os.getpid()}.{secrets.token_hex(4)}"
-                _write(part, secrets.token_bytes(32))
-                try:
-                    os.link(part, path)  # fails when another process was first
-                finally:
-                    part.unlink()
-        key = path.read_bytes()
-        if len(key) != 32:
-            raise PrivacyError(f"{path} is damaged: the ledger cannot be checked. Restore it from a backup.")
-        return key
+                files.create(path, files.seal(secrets.token_bytes(32)), mode=files.OWNER_ONLY)  # or another process was first
+        raw = path.read_bytes()
+        # A key of version 0.1 stands without a digest.
+        return raw if len(raw) == 32 else files.unseal(raw, path, "The ledger cannot be checked. Restore it from a backup.")
 
     # --- cohorts ------------------------------------------------------------------------------------------------
 
@@ -136,8 +134,11 @@ class Ledger:
 
     def token_of_each(self, ids: Iterable[Any]) -> NDArray[np.uint64]:
         """The keyed token of every subject, in the order given."""
-        raw = b"".join(hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN_BYTES] for i in ids)
-        return np.frombuffer(raw, "<u8")
+        each, parts = iter(ids), []
+        while some := list(islice(each, _TOKENS_AT_A_TIME)):
+            digests = (hmac.digest(self._key, b"id|" + canonical_id(i).encode(), "sha256")[:TOKEN_BYTES] for i in some)
+            parts.append(np.frombuffer(b"".join(digests), "<u8"))
+        return np.concatenate([np.empty(0, "<u8"), *parts])
 
     def digest(self, *parts: bytes) -> str:
         """A keyed digest of anything (a cohort's tokens, a table's content)."""
@@ -165,9 +166,19 @@ class Ledger:
         counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind in _EXACT else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
 
+    def strangers(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """How many released runs there are, where none of them had any of these subjects: ids may have been written anew."""
+        entries = self._released(but)
+        return 0 if self._added_up(tokens, [(entry, 1) for entry in entries]) else len(entries)
+
     def sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The same for sums over this site's features."""
+        counts = [(e, _noted(e.note, _SUMS) or (e.n // 3 if e.kind in _EXACT else e.m)) for e in self._released(but)]
+        return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
+
+    def exact_sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
         """The same for exact sums of products of features and responses, of screened studies."""
-        counts = [(e, int(_noted(e.note, _SUMS) or 0)) for e in self._released(but) if e.kind == "screened"]
+        counts = [(e, int(_noted(e.note, _EXACT_SUMS) or 0)) for e in self._released(but) if e.kind == "screened"]
         return self._added_up(tokens, counts)
 
     def _added_up(self, tokens: NDArray[np.uint64], counts: Iterable[tuple[Entry, int]]) -> int:
@@ -200,10 +211,17 @@ class Ledger:
                 out |= True if cohort is None else _among(tokens, cohort)
         return out
 
+    def _people(self, path: Path) -> NDArray[np.uint64]:
+        """The tokens in a cohort's file, which its name proves."""
+        raw = path.read_bytes()
+        if not hmac.compare_digest(self.digest(raw), path.name):
+            raise files.damaged(path, "Restore the site's folder from a backup; until then nothing leaves this site.")
+        return np.frombuffer(raw, "<u8")
+
     def cohort(self, entry: Entry) -> NDArray[np.uint64] | None:
         """The keyed tokens of a run's cohort; None when their file was deleted."""
         path = self.folder / "cohorts" / entry.cohort
-        return np.frombuffer(path.read_bytes(), "<u8") if path.exists() else None
+        return self._people(path) if path.exists() else None
 
     def budget(
         self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None, *, of_all: bool = True
@@ -245,7 +263,7 @@ class Ledger:
                 found = [self.folder / "cohorts" / name for name in _noted(entry.note, _FOLDS).split(",") if name]
                 if not all(path.exists() for path in found):
                     return 0
-                cohorts += [np.frombuffer(path.read_bytes(), "<u8") for path in found]
+                cohorts += [self._people(path) for path in found]
         return self._smallest_group(cohorts, [(e, e.content != content) for e in earlier])
 
     def scales_single_out(
@@ -265,7 +283,7 @@ class Ledger:
         others: list[NDArray[np.uint64]] = []
         for item, paths in before.items():
             known = all(path.exists() for path in paths)
-            told = np.unique(np.concatenate([np.frombuffer(path.read_bytes(), "<u8") for path in paths])) if known else None
+            told = np.unique(np.concatenate([self._people(path) for path in paths])) if known else None
             for people in shared.values():
                 if told is None or np.array_equal(told, people):
                     if item not in shared:
@@ -288,7 +306,7 @@ class Ledger:
         cohorts, tokens = list(known), known[0]
         for entry, changed in earlier:
             path = self.folder / "cohorts" / entry.cohort
-            other = np.frombuffer(path.read_bytes(), "<u8") if path.exists() else tokens
+            other = self._people(path) if path.exists() else tokens
             if np.array_equal(other, tokens):
                 if changed:
                     return 0
@@ -323,8 +341,8 @@ class Ledger:
             for fold in claim.folds:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
-            said += [f"{_TOLD}{claim.told}"]
-            said += [f"{_SUMS}{claim.sums}"] if claim.sums else []
+            said += [f"{_TOLD}{claim.told}"] + ([] if claim.sums is None else [f"{_SUMS}{claim.sums}"])
+            said += [f"{_EXACT_SUMS}{claim.exact_sums}"] if claim.exact_sums else []
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
             return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
@@ -349,7 +367,7 @@ class Ledger:
         """A cohort's file of tokens, by its digest."""
         path = self.folder / "cohorts" / self.digest(tokens.tobytes())
         if not path.exists():
-            _write(path, tokens.tobytes())
+            files.replace(path, tokens.tobytes(), mode=files.OWNER_ONLY)
 
     def release(self, claim: Entry, sketch: bytes) -> Entry:
         """Fix the sketch of a claimed run by its digest, just before it leaves. Other bytes later are refused."""
@@ -391,41 +409,16 @@ class Ledger:
             previous=entries[-1].hash if entries else START,
             **facts,
         ).sealed(self._key)
-        line = json.dumps(asdict(entry), sort_keys=True, separators=(",", ":")).encode() + b"\n"
-        self._drop_torn_tail()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            written = os.write(descriptor, line)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if written != len(line):
-            raise PrivacyError("The ledger could not be written whole (disk full?). Nothing was sent.")
-        _sync_folder(self.folder)
+        # A last line without its end is dropped: the crash that cut it also kept the sketch from leaving.
+        files.append(self.path, json.dumps(asdict(entry), sort_keys=True, separators=(",", ":")).encode(), mode=files.OWNER_ONLY)
+        files.sync_folder(self.folder)
         if self.anchor is not None:
-            _write(self.anchor, json.dumps({"entries": entry.sequence + 1, "head": entry.hash}).encode())
+            head = json.dumps({"entries": entry.sequence + 1, "head": entry.hash}).encode()
+            files.replace(self.anchor, head, mode=files.OWNER_ONLY)
         return entry
 
-    def _drop_torn_tail(self) -> None:
-        """Remove a last line without its newline: the crash that cut it also kept the sketch from leaving."""
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return
-        if raw and not raw.endswith(b"\n"):
-            with self.path.open("r+b") as file:
-                file.truncate(raw.rfind(b"\n") + 1)
-                file.flush()
-                os.fsync(file.fileno())
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock(descriptor)
-            yield
-        finally:
-            os.close(descriptor)
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return files.locked(self.folder / "ledger.lock")
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -484,7 +477,8 @@ class Ledger:
 _SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
 _FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
 _TOLD = "told "  # in the note of a run, before the number of effects on each response that the other sites get
-_SUMS = "sums "  # in the note of a screened study, before how many exact sums leave of these people
+_SUMS = "sums "  # in the note of a run, before the number of sums over this site's features that another site gets
+_EXACT_SUMS = "exact sums "  # in the note of a screened study, before how many exact sums leave of these people
 _EXACT = ("gram", "screened")  # kinds of which differences are sums over the people in whom two cohorts differ
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
@@ -504,35 +498,3 @@ def _smallest_atom(cohorts: Sequence[NDArray[np.uint64]]) -> int:
 def _among(tokens: NDArray[np.uint64], cohort: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Which of the tokens are in a cohort. By sorting: the table that NumPy may choose instead overflows in its version 2.0."""
     return np.isin(tokens, cohort, kind="sort")
-
-
-def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part") if not path.name.startswith(".") else path
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    if part != path:
-        os.replace(part, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def lock(descriptor: int) -> None:
-    """An advisory lock that ends with the file descriptor, so with the process."""
-    if os.name == "posix":
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    else:  # pragma: no cover
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ RULES = {
     "ratio": "Σm/n over the cohort's history",
     "membership": "AUC of the membership attack",
     "sums": "a site brings so many columns that with the server it could work out responses from exact sums",
-    "leverage": "one subject carries much of a combination of the columns that are kept",
     "rare-level": "a level held by few subjects",
     "few-values": "columns of few distinct values",
     "duplicate": "two identical columns",
@@ -27,6 +26,7 @@ RULES = {
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",
     "near-duplicate": "two columns that differ in few subjects, or one that is a sum of others but for few",
+    "leverage": "a direction among the columns that few people carry and that is found without the key",
     "blind": "Φ can be found without the key",
     "budget": "Σε and Σδ over the cohort's history",
 }

@@ -124,6 +124,14 @@ def _expected_auc(facts: Facts, policy: Policy) -> float:
     return membership_auc(facts.n, screen.sums, screen.responses, most(facts, policy) + screen.responses + screen.covariates)
 
 
+def most_exposed(facts: Facts, policy: Policy) -> float | None:
+    """The AUC for the person of this table who is easiest to tell; None where nobody looked, or the sums alone are too many."""
+    if facts.screen is None or facts.screen.exposure is None or most(facts, policy) < 1:
+        return None
+    columns = most(facts, policy) + facts.screen.responses + facts.screen.covariates
+    return max(_expected_auc(facts, policy), person_auc(facts.n, facts.screen.sums, columns, facts.screen.exposure))
+
+
 def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     """On average, for the most exposed person, and with what left before."""
     screen, limit = counted(facts), policy.max_auc + ABOVE
@@ -138,8 +146,7 @@ def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
             f"features and responses, or {people:,} people, or fewer looks; or a sketch."
         )
         return [Finding("membership", REFUSE, text, alone, limit)]
-    columns = most(facts, policy) + screen.responses + screen.covariates
-    worst = max(auc, person_auc(facts.n, screen.sums, columns, screen.exposure or 1.0))
+    worst = most_exposed(facts, policy) or auc
     text = (
         f"membership: AUC {auc:.3f} with {most(facts, policy)} features kept, {worst:.3f} for the person of this table who is "
         "easiest to tell"

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.results.fitted import fitted
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import square_root
+from intarsia.server.assess.rows import Rows
+from intarsia.server.posterior.draws import square_root
 
 Array = NDArray[np.float64]
 
@@ -41,17 +40,12 @@ class Checks:
 
 def check(posterior: Any, rows: Rows, probability: float, rng: np.random.Generator) -> Checks:
     """Replicate the sketched responses from thinned draws, jointly, and compare."""
-    C, Sigma, Gamma = posterior.whole, posterior.whole_Sigma, posterior.Gamma
-    X, Y = rows.X, rows.Y
-    chains, draws, P, Q = C.shape
+    d, Y = posterior.draws, rows.Y
     m = len(Y)
-    S = int(np.clip(2e10 / (m * P * Q), 20, 240))
-    keep = np.unique(np.linspace(0, chains * draws - 1, min(S, chains * draws)).astype(int))
+    keep = d.thinned(np.clip(2e10 / (m * d.P * d.Q), 20, 240))
     ends = [(1 - probability) / 2, 0.5, (1 + probability) / 2]
-    values = fitted(X, C, keep)
-    if Gamma is not None:
-        values = values + np.einsum("ij,sjq->siq", rows.Z, Gamma.values.reshape(-1, *Gamma.shape[2:])[keep])
-    kept_Sigma = Sigma.reshape(-1, Q, Q)[keep]
+    values = posterior.fitted(rows.X, rows.Z, keep)
+    kept_Sigma = d.flat_Sigma[keep]
     var = np.einsum("sqq->sq", kept_Sigma)
     signal = (values**2).mean(axis=1)
     r2 = np.quantile(signal / (signal + var), ends, axis=0).T

@@ -35,10 +35,10 @@ def coefficient_map(m: Material) -> Html:
                "deviations, so that they compare.", class_="note"),
             el("div", charts.heat(
                 m.mean[close], [m.features[p] for p in close], m.responses,
-                name="Effects of the selected features on each response", marked=m.selection.by_response[close],
+                name="Effects of the selected features on each response", marked=m.findings.by_response[close],
                 look="numbers" if numbers else "plain",
             ), class_="scroll"),
-            el("details", el("summary", "These coefficients with interval and local false discovery rate"), _listed(m)),
+            el("details", el("summary", "These coefficients with interval and local false discovery and sign rate"), _listed(m)),
         ]  # fmt: skip
     return join(parts)
 
@@ -46,28 +46,35 @@ def coefficient_map(m: Material) -> Html:
 def _as_map(m: Material, order: Any) -> charts.Map:
     features = [m.features[p] for p in order]
     return charts.Map(
-        m.mean[order], features, [m.feature_sites[p] for p in order], m.sites, m.responses, m.selection.selected[order]
+        m.mean[order], features, [m.feature_sites[p] for p in order], m.sites, m.responses, m.findings.selected[order]
     )
 
 
 def _listed(m: Material) -> Html:
     """Every coefficient of the selected features, surest first; in units where the scales are shared."""
     level = f"{m.probability:.0%}".replace("%", " %")
-    at = [(i, int(p), q) for i, p in enumerate(m.shown) if m.selection.selected[p] for q in range(m.Q)]
-    fdr = m.selection.local_fdr_by_response
+    at = [(i, int(p), q) for i, p in enumerate(m.shown) if m.findings.selected[p] for q in range(m.Q)]
+    fdr, lfsr = m.findings.local_fdr_by_response, m.findings.lfsr
     at.sort(key=lambda found: float(fdr[found[1], found[2]]))
     rows: list[list[Any]] = []
     for i, p, q in at[:MOST_LISTED]:
         low, high = float(m.quantiles[0, i, q]), float(m.quantiles[4, i, q])
         row = [el("bdi", m.features[p]), el("bdi", m.responses[q]), *in_units(m, q, (float(m.mean[p, q]), low, high))]
-        here = bool(m.selection.by_response[p, q])
-        rows.append([*row, small(float(fdr[p, q])), el("span", "selected", class_="tag yes") if here else "not selected here"])
-    head = ["feature", "response", "effect", f"{level} interval", "local fdr", ""]
+        here = bool(m.findings.by_response[p, q])
+        rows.append(
+            [
+                *row,
+                small(float(fdr[p, q]), m.findings.draws),
+                small(float(lfsr[p, q]), m.findings.draws),
+                el("span", "selected", class_="tag yes") if here else "not selected here",
+            ]
+        )
+    head = ["feature", "response", "effect", f"{level} interval", "local fdr", "sign rate", ""]
     more = f" The {MOST_LISTED} surest of {len(at):,} are listed." if len(at) > MOST_LISTED else ""
     why = (
         f"Effects are in {of_response(m)} for one standard deviation of the feature. Local fdr is the probability that selecting "
-        "this one coefficient is wrong. A large effect with a wide interval can have a larger one than a small effect that is "
-        "known well." + more
+        "this one coefficient is wrong, sign rate (lfsr) that it has not the sign of its effect. A large effect with a wide "
+        "interval can have a larger one than a small effect that is known well." + more
     )
     return join([el("p", why, class_="note"), el("div", table(head, rows), class_="scroll")])
 

@@ -7,7 +7,7 @@ import numpy as np
 from intarsia.report import charts
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, table, with_code
-from intarsia.server.results.criticism import objections
+from intarsia.server.assess.criticism import objections
 
 MOST_PAIRS = 12  # residual correlations listed
 MOST_DRAWS = 1000  # for the intervals of correlations
@@ -16,7 +16,7 @@ MOST_IN_PICTURE = 60  # responses
 
 def against(m: Material) -> Html:
     """What a reader must know before believing anything that follows, in sentences."""
-    said = objections(m.judgement, m.responses, m.residuals)
+    said = objections(m.assessment, m.responses, m.residuals)
     said += _not_replicated(m)
     if not said:
         return el("p", "Nothing that these checks can see: the chains agree, every response is predicted better than by its "
@@ -44,7 +44,7 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
     if loo is None:
         return None
     folds = m.refits.get("k_fold")
-    refitted = m.judgement.weighed is not None
+    refitted = m.assessment.weighed is not None
     head = ["response", "in-sample R²", f"out-of-sample R² ({'rows left out' if refitted else 'leave-one-out'})"]
     head += [f"out-of-sample R² ({folds['folds']}-fold)"] if folds else []
     rows: list[list[Any]] = []
@@ -72,7 +72,7 @@ def residual_correlations(m: Material) -> Html | None:
     found = m.residuals
     if found is None or m.Q < 2:
         return None
-    flat = m.posterior.Sigma.values.reshape(-1, m.Q, m.Q)
+    flat = m.posterior.draws.flat_Sigma
     flat = flat[:: max(1, len(flat) // MOST_DRAWS)]
     sd = np.sqrt(np.maximum(np.einsum("sqq->sq", flat), np.finfo(float).tiny))
     R = flat / (sd[:, :, None] * sd[:, None, :])

@@ -8,8 +8,8 @@ from intarsia.report import charts, doubts
 from intarsia.report.charts import Interval
 from intarsia.report.checks import Checks
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, number, short, table
-from intarsia.server.results.verdict import whole
+from intarsia.report.html import Html, el, fixed, join, number, short, small, table
+from intarsia.server.assess.convergence import whole
 from intarsia.wire.plain import plural
 
 TRACES = 6  # pictures of chains: of the worst coefficients, and one of a noise level
@@ -37,8 +37,7 @@ def convergence(m: Material) -> Html:
             el("p", verdict_words(m), class_=f"verdict {standing(m)[1]}"),
             el(
                 "p",
-                f"{d.chains} chains of {d.draws:,} kept draws{took}. Only C = BAᵀ and the noise are identified, so these are "
-                f"what is judged.{_what_is_kept(m)}",
+                f"{d.chains} chains of {d.draws:,} kept draws{took}. {_what_is_judged(m)}",
             ),
             table(["", "worst", "poorest 5 %", "median", "limit"], rows),
             el(
@@ -66,17 +65,33 @@ def convergence(m: Material) -> Html:
     )
 
 
-def _what_is_kept(m: Material) -> str:
-    """Which draws there are, where not all could be kept."""
-    known = m.posterior.summaries
-    if known is None:
-        return ""
-    whole = known.whole.shape[0] * known.whole.shape[1]
+def _what_is_judged(m: Material) -> str:
+    """What chains are compared by."""
+    if not m.posterior.draws.sparse:
+        return "Only C = BAᵀ and the noise are identified, so these are what is judged."
+    places = m.diagnosis.places
     return (
-        f" All draws of {m.P:,} features would not fit: those of {len(known.features):,} features were kept, and "
-        f"{whole:,} draws of all. Means, standard deviations, R̂ and effective samples of the others were summed "
-        "up while the chains ran; their intervals, and what is predicted, rest on the draws of all features."
+        f"Chains are compared by the mean of each effect given all else, of the {0 if places is None else len(places):,} of "
+        f"{m.P:,} features with an inclusion probability above 0.001 in some chain, by the inclusion probabilities of all, by "
+        "the noise and by the prior's own parameters."
     )
+
+
+def _included(m: Material) -> str:
+    """How many features are in, and what the background takes."""
+    C, level = m.posterior.draws.effects, f"{m.probability:.0%}".replace("%", " %")
+    ends = [(1 - m.probability) / 2, (1 + m.probability) / 2]
+    inside = m.posterior.draws.parameters.get("included", np.diff(C.offsets))
+    low, high = np.quantile(inside, ends)
+    words = f"Of {m.P:,} features {inside.mean():.1f} are in on average ({level}: {low:.0f} to {high:.0f})."
+    ratio = m.posterior.draws.parameters.get("background_ratio")
+    if ratio is not None:
+        none = small(float((ratio == 0).mean()), m.findings.draws)
+        words += (
+            f" The probability that there is no dense background is {none}; its variance is "
+            f"{number(float(ratio.mean()), 3)} times the noise's on average."
+        )
+    return words
 
 
 def standing(m: Material) -> tuple[str, str, str]:
@@ -159,17 +174,18 @@ def _quantiles(m: Material, c: Checks, q: int) -> Html:
 
 
 def rank(m: Material) -> Html:
-    s = m.posterior.rank_summary(m.probability)
+    s, draws = m.posterior.rank_summary(m.probability), m.posterior.draws
     low, high = s["effective_rank_interval"]
     matter = sum(share > 0.01 for share in s["share"])
-    R = int(m.posterior.tau.shape[2])
+    tau = draws.parameters.get("tau")
+    allowed = "" if tau is None else f"; B was allowed {plural(tau.shape[2], 'column')}"
     parts: list[Any] = [
         el(
             "p",
             "The effective rank of C is ",
             el("strong", number(s["effective_rank"], 2)),
             f" ({number(low, 2)} to {number(high, 2)}). {matter} of {len(s['singular_values'])} components carry more than "
-            f"1 % of the signal; B was allowed {plural(R, 'column')}.",
+            f"1 % of the signal{allowed}.",
         ),
     ]
     panels = [
@@ -180,9 +196,10 @@ def rank(m: Material) -> Html:
             class_="panel",
         )
     ]
-    constant = m.posterior.tree.children.get("constant_data")
-    if constant is not None and "shrinkage" in constant.dataset:
-        kappa = np.asarray(constant.dataset["shrinkage"].values, dtype=float)
+    if draws.sparse:
+        parts.append(el("p", _included(m)))
+    if draws.shrinkage is not None:
+        kappa = np.asarray(draws.shrinkage, dtype=float)
         kept = float((1 - kappa).sum())
         parts.append(
             el(
@@ -203,7 +220,7 @@ def rank(m: Material) -> Html:
 
 
 def noise(m: Material, c: Checks | None) -> Html:
-    sigma = np.sqrt(m.posterior.sigma2.values.reshape(-1, m.Q))
+    sigma = np.sqrt(m.posterior.draws.sigma2.reshape(-1, m.Q))
     ends = [(1 - m.probability) / 2, 0.25, 0.75, (1 + m.probability) / 2]
     low, a, b, high = np.quantile(sigma, ends, axis=0)
     mean = sigma.mean(axis=0)
@@ -253,11 +270,13 @@ def traces(m: Material) -> Html:
     for row in m.diagnosis.worst(TRACES - 1):
         p, q = names[str(row["feature"])], at_q[str(row["response"])]
         title = f"{short(m.features[p], 22)} → {short(m.responses[q], 16)}"
-        panels.append(_trace(m.posterior.draws_of(np.array([p]))[:, :, 0, q], title, row))
+        known = m.posterior.draws.inclusion
+        found = (m.posterior.draws.effects if known is None else known.effects).dense(np.array([p]))
+        panels.append(_trace(found[:, :, 0, q], title, row))
     if m.diagnosis.noise is not None:
         row = m.diagnosis.noise.worst(1)[0]
         q = int(row["response"])
-        panels.append(_trace(np.sqrt(m.posterior.sigma2.values[:, :, q]), f"σ of {short(m.responses[q], 22)}", row))
+        panels.append(_trace(np.sqrt(m.posterior.draws.sigma2[:, :, q]), f"σ of {short(m.responses[q], 22)}", row))
     return join(
         [
             el(

@@ -1,7 +1,6 @@
 """Everything the page speaks of, gathered once from what the server has: the posterior, the study, the sketches."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -12,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError, MessageError
+from intarsia.files import json_lines
 from intarsia.report.brain import Region
+from intarsia.server.assess.assessment import Assessment, assess, kept
+from intarsia.server.assess.criticism import Residuals, residuals
+from intarsia.server.assess.findings import Findings
+from intarsia.server.assess.leave_one_out import LeaveOneOut
+from intarsia.server.assess.rows import Rows
 from intarsia.server.pseudo_rows import check_rows
-from intarsia.server.results.criticism import Residuals, residuals
-from intarsia.server.results.judgement import Judgement, judge, kept
-from intarsia.server.results.leave_one_out import LeaveOneOut, Rows
 from intarsia.wire.bounded import read_file
 from intarsia.wire.changes import Changes
 from intarsia.wire.cohort_groups import Group
@@ -33,7 +35,7 @@ class Material:
 
     title: str
     posterior: Any
-    judgement: Judgement
+    assessment: Assessment
     mean: Array
     sd: Array
     shown: NDArray[np.intp]
@@ -62,15 +64,15 @@ class Material:
 
     @property
     def diagnosis(self) -> Any:
-        return self.judgement.diagnosis
+        return self.assessment.diagnosis
 
     @property
-    def selection(self) -> Any:
-        return self.judgement.selection
+    def findings(self) -> Findings:
+        return self.assessment.findings
 
     @property
     def loo(self) -> LeaveOneOut | None:
-        return self.judgement.loo
+        return self.assessment.loo
 
     @property
     def P(self) -> int:
@@ -96,10 +98,7 @@ class Material:
     @cached_property
     def covariate_sites(self) -> list[str]:
         """The site of every covariate; empty without covariates."""
-        Gamma = self.posterior.Gamma
-        if Gamma is None or "covariate_site" not in Gamma.coords:
-            return []
-        return [str(site) for site in Gamma.coords["covariate_site"].values]
+        return list(self.posterior.covariate_sites)
 
     @property
     def scales(self) -> dict[str, float]:
@@ -122,15 +121,15 @@ class Material:
     @property
     def chosen(self) -> NDArray[np.intp]:
         """The selected features among the shown, in order."""
-        return self.shown[self.selection.selected[self.shown]]
+        return self.shown[self.findings.selected[self.shown]]
 
     @property
     def count(self) -> int:
-        return int(self.selection.selected.sum())
+        return int(self.findings.selected.sum())
 
     def strongest(self, p: int) -> int:
         """The response at which feature p shows most: least local fdr, then largest mean in its own sd."""
-        fdr = self.selection.local_fdr_by_response[p]
+        fdr = self.findings.local_fdr_by_response[p]
         z = np.abs(self.mean[p]) / np.where(self.sd[p] > 0, self.sd[p], np.inf)
         return int(np.lexsort((-z, fdr))[0])
 
@@ -141,12 +140,12 @@ def _whole(value: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Beside:
-    """What the server has besides the posterior: the study, its joined sketches, its card, and a judgement made already."""
+    """What the server has besides the posterior: the study, its joined sketches, its card, and a assessment made already."""
 
     study: Any = None
     joined: Any = None
     card: Mapping[str, Any] | None = None
-    judgement: Judgement | None = None
+    assessment: Assessment | None = None
 
     @classmethod
     def out_of(cls, options: dict[str, Any]) -> "Beside":
@@ -164,37 +163,36 @@ def gather(
     probability: float | None = None,
     top: int = MOST_ROWS,
 ) -> Material:
-    """Take the judgement that was kept with the draws, or make one; compute the quantiles of the listed features."""
+    """Take the assessment that was kept with the draws, or make one; compute the quantiles of the listed features."""
     if top < 1:
         raise InputError(f"top is {top}; expected the number of features to list, at least 1.")
     beside = beside or Beside()
     study, joined, card = beside.study, beside.joined, beside.card
     fit = getattr(study, "fit", None)
     rows = rows_of(posterior, joined)
-    judgement = beside.judgement or kept(posterior)
-    if judgement is None:
+    assessment = beside.assessment or kept(posterior)
+    if assessment is None:
         how: dict[str, Any] = {"method": fit.select, "fdr": fit.fdr} if fit is not None else {}
-        judgement = judge(posterior, rows, X=None if rows is None else rows.X, **how)
-    selection = judgement.selection
+        assessment = assess(posterior, rows, X=None if rows is None else rows.X, **how)
+    findings = assessment.findings
     checked = None
-    if rows is not None and judgement.loo is not None and len(judgement.loo.mean) == len(rows.Y):
-        checked = residuals(posterior, rows, judgement.loo)
-    mean, sd = posterior.mean().values, posterior.sd().values
+    if rows is not None and assessment.loo is not None and len(assessment.loo.mean) == len(rows.Y):
+        checked = residuals(posterior, rows, assessment.loo)
+    mean, sd = posterior.draws.mean(), posterior.draws.sd()
     z = (np.abs(mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
-    order = np.lexsort((-z, selection.local_fdr, ~selection.selected))
-    count = int(selection.selected.sum())
+    order = np.lexsort((-z, -findings.pip, ~findings.selected))
+    count = int(findings.selected.sum())
     shown = order[: min(max(count + NEXT, 25), top, len(order))]
     p = probability or (study.deliver.interval if study is not None else 0.95)
     P, Q = mean.shape
-    coords = posterior.columns
     return Material(
-        title=title or (study.title or study.id if study is not None else posterior.tree.attrs.get("study", "posterior")),
-        posterior=posterior, judgement=judgement, residuals=checked, mean=mean, sd=sd, shown=shown,
+        title=title or (study.title or study.id if study is not None else posterior.attrs.get("study", "posterior")),
+        posterior=posterior, assessment=assessment, residuals=checked, mean=mean, sd=sd, shown=shown,
         quantiles=_quantiles(posterior, shown, p), probability=p,
         features=posterior.features, responses=posterior.responses,
-        feature_sites=[str(s) for s in coords["site"].values] if "site" in coords else ["data"] * P,
-        response_sites=[str(s) for s in coords["response_site"].values] if "response_site" in coords else ["data"] * Q,
-        attrs={k: _unpack(v) for k, v in posterior.tree.attrs.items()},
+        feature_sites=posterior.feature_sites or ["data"] * P,
+        response_sites=posterior.response_sites or ["data"] * Q,
+        attrs=dict(posterior.attrs),
         study=study, joined=joined, card=card, truth=_truth(truth, posterior), regions=read_regions(regions),
     )  # fmt: skip
 
@@ -213,15 +211,15 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     """The material of a study folder at the server: study.toml, sketches, posterior.nc, events."""
     from intarsia.errors import StudyError
     from intarsia.privacy.card import study_card
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.server.study.kept import POSTERIOR, posterior_file
     from intarsia.server.study.screened import counted
 
     where = StudyFolder.open(folder)
-    path = where.path / "posterior.nc"
-    if not path.is_file():
+    if not (where.path / POSTERIOR).is_file():
         raise StudyError(f"{where.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     beside = replace(Beside.out_of(options), study=where.study, joined=None)
     cards = options.pop("cards", ())
@@ -234,7 +232,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():
         options["regions"] = where.path / "regions.csv"
-    material = gather(Posterior.load(path), beside, **options)
+    material = gather(Posterior.load(posterior_file(where.path)), beside, **options)
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
@@ -244,15 +242,15 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     return material
 
 
-def read_fit(source: Path) -> tuple[Any, Judgement, Any]:
-    """Posterior, judgement and study (None for a posterior alone) of a study folder or a posterior.nc."""
-    from intarsia.server.results.posterior import Posterior
+def read_fit(source: Path) -> tuple[Any, Assessment, Any]:
+    """Posterior, assessment and study (None for a posterior alone) of a study folder or a posterior.nc."""
+    from intarsia.server.posterior.posterior import Posterior
 
     if source.is_dir():
         material = from_folder(source)
-        return material.posterior, material.judgement, material.study
+        return material.posterior, material.assessment, material.study
     posterior = Posterior.load(source)
-    return posterior, kept(posterior) or judge(posterior), None
+    return posterior, kept(posterior) or assess(posterior), None
 
 
 def read_cards(paths: Sequence[Path], study: Any) -> list[Mapping[str, Any]]:
@@ -271,31 +269,12 @@ def read_cards(paths: Sequence[Path], study: Any) -> list[Mapping[str, Any]]:
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The study folder's log; a half-written last line is left out."""
-    events = []
-    file = folder / "events.jsonl"
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+    return json_lines(folder / "events.jsonl")
 
 
 def _quantiles(posterior: Any, shown: NDArray[np.intp], probability: float) -> Array:
     ends = [(1 - probability) / 2, 0.25, 0.5, 0.75, (1 + probability) / 2]
-    return np.stack(posterior.quantile(ends, shown))
-
-
-def _unpack(value: Any) -> Any:
-    """Attributes that netCDF could only hold as JSON text."""
-    if isinstance(value, str) and value[:1] in "{[":
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 2) == 1 else value
+    return np.asarray(posterior.draws.quantile(ends, shown))
 
 
 def _truth(truth: Any, posterior: Any) -> Array | None:

@@ -3,6 +3,8 @@
 import html
 from typing import Any
 
+from intarsia.wire.plain import probability
+
 _VOID = {"br", "hr", "img", "input", "meta", "link", "wbr"}
 
 
@@ -45,9 +47,9 @@ def with_code(words: str) -> Html:
     return join(el("code", part) if i % 2 else part for i, part in enumerate(words.split("`")))
 
 
-def small(value: float) -> str:
-    """A probability with three places."""
-    return "< 0.001" if value < 0.001 else fixed(value, 3)
+def small(value: float, draws: float = 1000) -> str:
+    """A probability with three places, or that it is below or above what so many draws can tell."""
+    return probability(value, draws)
 
 
 def table(head: list[Any], rows: list[list[Any]], *, class_: str = "plain", caption: str | None = None) -> Html:

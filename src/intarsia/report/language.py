@@ -85,7 +85,7 @@ class Language:
 def languages(m: Material) -> list[Language]:
     """The language of every response."""
     kinds: Mapping[str, Mapping[str, Any]] = {} if m.study is None else m.study.kinds
-    noise = np.diagonal(m.posterior.noise_covariance().values)
+    noise = m.posterior.draws.sigma2.mean(axis=(0, 1))
     out = []
     for q, response in enumerate(m.responses):
         back = planned(kinds[response]) if response in kinds else Back("continuous")

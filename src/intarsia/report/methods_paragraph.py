@@ -1,6 +1,6 @@
 """The paragraph on methods for a paper: what was done in this study, in sentences, with the works they rest on.
 
-Every sentence comes from the study file, the posterior and its judgement, so that another study gets another text.
+Every sentence comes from the study file, the posterior and its assessment, so that another study gets another text.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import numpy as np
 
 import intarsia
 from intarsia.report.gather import Material
-from intarsia.server.results.verdict import ESS, RHAT, RHAT_FOLDED, whole
+from intarsia.server.assess.convergence import ESS, RHAT, RHAT_FOLDED, whole
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import plural
 
@@ -239,14 +239,17 @@ def _noise(noise: str, Q: int, t: _Text) -> str:
 
 
 def _computation(m: Material, t: _Text) -> None:
-    chains, draws = m.posterior.C.shape[:2]
+    chains, draws = m.posterior.draws.chains, m.posterior.draws.draws
     warmup, thin, seed = (m.attrs.get(name) for name in ("warmup", "thin", "seed"))
     length = f"{plural(chains, 'chain')}"
     if warmup is not None and thin is not None:
         kept = "keeping every draw" if int(thin) == 1 else f"keeping one in {int(thin)}"
         length += f" of {int(warmup):,} warm-up and {draws * int(thin):,} further sweeps each, {kept}"
+    moves = "Gibbs steps with slice and Metropolis moves"
+    if m.posterior.draws.sparse:
+        moves = "a Gibbs sampler that visits every feature's inclusion in turn"
     t.add(
-        f"The posterior was drawn by Markov chain Monte Carlo (Gibbs steps with slice and Metropolis moves): {length}, "
+        f"The posterior was drawn by Markov chain Monte Carlo ({moves}): {length}, "
         f"{chains * draws:,} draws in all" + ("." if seed is None else f" (seed {seed}).")
     )
     t.add(_convergence(m, t))
@@ -266,12 +269,12 @@ def _unseen(m: Material, t: _Text) -> str:
     """Where the out-of-sample figures come from."""
     if m.loo is None:
         return ""
-    if m.judgement.weighed is None:
+    if m.assessment.weighed is None:
         return (
             "Out-of-sample shares of variance explained come from leave-one-out over the rows with Pareto-smoothed importance "
             f"sampling {t.cite('Vehtari et al., 2017')}."
         )
-    sparse, independent = m.judgement.weighed.weight, m.judgement.weighed.weight_independent
+    sparse, independent = m.assessment.weighed.weight, m.assessment.weighed.weight_independent
     others = f", the same model with independent noise ({independent:.2f}) and" if independent else " with"
     return (
         "Out-of-sample shares of variance explained come from fits that left out a fifth of the rows in turn. Predictions weigh "
@@ -315,7 +318,7 @@ def _convergence(m: Material, t: _Text) -> str:
 
 
 def _selection(m: Material, t: _Text) -> str:
-    chosen = m.selection
+    chosen = m.findings
     if chosen.method == "mixture":
         return (
             "Features were selected by a two-component normal mixture on the absolute posterior means, at a probability of "
@@ -323,12 +326,16 @@ def _selection(m: Material, t: _Text) -> str:
         )
     words = (
         f"Features were selected at a Bayesian false discovery rate of {chosen.fdr:.3g} {t.cite('Müller et al., 2007')}, by "
-        "local false discovery rates that come from the share of the posterior beyond zero, seen from its mean"
+        + (
+            "their posterior inclusion probabilities"
+            if chosen.counted
+            else "local false discovery rates that come from the share of the posterior beyond zero, seen from its mean"
+        )
     )
-    if chosen.groups:
+    if chosen.sets:
         words += "; correlated features that pass together but not singly are reported as sets, one member of which matters"
-    found = f"{plural(m.count, 'feature')}" + (f" and {plural(len(chosen.groups), 'set')}" if chosen.groups else "")
-    if not m.count and not chosen.groups:
+    found = f"{plural(m.count, 'feature')}" + (f" and {plural(len(chosen.sets), 'set')}" if chosen.sets else "")
+    if not m.count and not chosen.sets:
         return f"{words}. This selected no feature."
     share = "less than 0.001" if chosen.expected_fdr < 0.001 else f"{chosen.expected_fdr:.3f}"
     return f"{words}. This selected {found}; the share of them that is expected to be wrong is {share}."

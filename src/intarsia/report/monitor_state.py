@@ -116,7 +116,7 @@ def chains(checkpoint: Path, expected: int, now: float | None = None) -> list[di
 
 
 def _rhat(seen: list[dict[str, Any]]) -> float | None:
-    from intarsia.server.results.diagnostics import rhat_from_moments
+    from intarsia.server.assess.diagnostics import rhat_from_moments
 
     started = [row for row in seen if row["kept"] >= 10 and "mean" in row]
     if len(started) < 2:

@@ -52,21 +52,21 @@ def _mind(m: Material, q: int) -> Html:
     usual = planned(m.study.kinds[m.responses[q]]).language.caution
     limit = ""
     if language.scale is not None and language.back.kind == "binary":
-        limit = response_caution(language.scale, m.posterior.Sigma.values[..., q, q])
+        limit = response_caution(language.scale, m.posterior.draws.sigma2[..., q])
     return join([el("strong", f"{limit[:1].upper()}{limit[1:]}. ") if limit else "", usual])
 
 
 def _effects(m: Material, q: int) -> Html | None:
     """The features that act on one response: as the sparse posterior has it, and under a flat prior of its own."""
-    fdr = m.selection.local_fdr_by_response[:, q]
-    here = np.flatnonzero(m.selection.by_response[:, q])
-    sets = [(k, group) for k, group in enumerate(m.selection.groups, 1) if q in group.acts_on(m.selection.fdr)]
+    fdr = m.findings.local_fdr_by_response[:, q]
+    here = np.flatnonzero(m.findings.by_response[:, q])
+    sets = [(k, one) for k, one in enumerate(m.findings.sets, 1) if q in one.acts_on(m.findings.fdr)]
     if not len(here) and not sets:
         return None
     place = {int(p): i for i, p in enumerate(m.shown)}
     listed = [int(p) for p in here[np.argsort(fdr[here], kind="stable")] if int(p) in place][:MOST_FEATURES]
     language: Language = m.languages[q]
-    flat = flat_interval(m.judgement.unshrunk, m.probability)
+    flat = flat_interval(m.assessment.unshrunk, m.probability)
     rows: list[list[Any]] = []
     for p in listed:
         low, high = (float(m.quantiles[k, place[p], q]) for k in (0, 4))
@@ -75,16 +75,16 @@ def _effects(m: Material, q: int) -> Html | None:
         rows.append([
             el("bdi", m.features[p]), el("bdi", m.feature_sites[p]),
             f"{sparse[0]} [{sparse[1]}, {sparse[2]}]",
-            f"{free[0]} [{free[1]}, {free[2]}]" if free else "–", small(float(fdr[p])),
+            f"{free[0]} [{free[1]}, {free[2]}]" if free else "–", small(float(fdr[p]), m.findings.draws),
             language.caution(float(m.mean[p, q])),
         ])  # fmt: skip
     reach = NormalDist().inv_cdf((1 + m.probability) / 2)
-    for k, group in sets:
-        mean, sd = float(group.mean[q]), float(group.sd[q])
+    for k, one in sets:
+        mean, sd = float(one.mean[q]), float(one.sd[q])
         common = language.ends(mean, mean - reach * sd, mean + reach * sd)
-        sites = ", ".join(dict.fromkeys(m.feature_sites[p] for p in group.members))
+        sites = ", ".join(dict.fromkeys(m.feature_sites[p] for p in one.members))
         rows.append([f"one of set {k}", el("bdi", sites), f"{common[0]} [{common[1]}, {common[2]}]", "–",
-                     small(float(group.local_fdr_by_response[q])), language.caution(mean)])  # fmt: skip
+                     small(float(one.local_fdr_by_response[q]), m.findings.draws), language.caution(mean)])  # fmt: skip
     level = f"{m.probability:.0%}".replace("%", " %")
     name = language.name or "effect"
     head = ["feature", "site", f"{name} [{level}]", f"{name}, unshrunk [{level}]", "local fdr", "mind"]
@@ -103,7 +103,7 @@ def _which(m: Material) -> Html:
 
 def _expected(m: Material, at: list[int]) -> Html | None:
     """AUC and Brier score to be expected of yes/no predictions, from rows left out."""
-    found = m.judgement.expected_r2(np.diagonal(m.posterior.noise_covariance().values), m.probability)
+    found = m.assessment.expected_r2(m.posterior.draws.sigma2.mean(axis=(0, 1)), m.probability)
     yes = [q for q in at if m.study.kinds[m.responses[q]]["kind"] == "binary"]
     if found is None or not yes:
         return None
@@ -115,7 +115,7 @@ def _expected(m: Material, at: list[int]) -> Html | None:
         if scale is None:
             rows.append([*row, "its owner reads it", "its owner reads it"])
             continue
-        s = expected_scores(scale, (r2, low, high), int(m.posterior.tree.attrs["n"]), m.probability)
+        s = expected_scores(scale, (r2, low, high), int(m.posterior.attrs["n"]), m.probability)
         rows.append([
             *row, f"{fixed(s['auc'])} [{fixed(s['auc_lower'])}, {fixed(s['auc_upper'])}]",
             f"{fixed(s['brier'], 3)} [{fixed(s['brier_lower'], 3)}, {fixed(s['brier_upper'], 3)}]; {fixed(scale**2, 3)} without "
@@ -127,7 +127,7 @@ def _expected(m: Material, at: list[int]) -> Html | None:
         el("p", "From rows of the sketch that were left out: what new subjects like those of the study would show. An AUC of 0.5 "
            "is a coin, 1 is certain; a Brier score of 0 is perfect. How probabilities are calibrated shows only where outcomes "
            "are known: intarsia predict finish --observed."
-           + ("" if m.judgement.weighed is None else " Those rows were predicted by fits to four fifths of the rows.")),
+           + ("" if m.assessment.weighed is None else " Those rows were predicted by fits to four fifths of the rows.")),
         table(["response", f"variance explained in new subjects [{level}]", f"AUC [{level}]", f"Brier score [{level}]"], rows),
     ])  # fmt: skip
 

@@ -24,7 +24,7 @@ from intarsia.wire.plain import plural
 def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
     """Write the report of a posterior, a study folder, or a fitted study, and return its path.
 
-    `posterior` is an `intarsia.server.results.posterior.Posterior`, the path of a study folder or of a posterior.nc, or what
+    `posterior` is an `intarsia.server.posterior.posterior.Posterior`, the path of a study folder or of a posterior.nc, or what
     `intarsia.fit` returned. Options: title, study, joined (the sketches, for the model checks), card, truth (P × Q, for
     simulations), regions (a CSV of code, network, x, y, z, for features that join regions), probability, top.
     """
@@ -37,7 +37,7 @@ def write(posterior: Any, path: str | os.PathLike[str], **options: Any) -> Path:
 
 def collect(source: Any, **options: Any) -> Material:
     """The material behind a report, from whatever holds a posterior."""
-    from intarsia.server.results.posterior import Posterior
+    from intarsia.server.posterior.posterior import Posterior
 
     if isinstance(source, str | os.PathLike):
         place = Path(source)
@@ -96,9 +96,9 @@ def _header(m: Material) -> Html:
     tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]
     name, colour, _words = evidence.standing(m)
     state = el("span", name, class_="tag " + {"good": "yes", "close": "mid", "bad": "no"}[colour])
-    findings = len(m.selection.findings)
-    wrong = f", {about(m.selection.expected_fdr * findings)} expected to be wrong" if findings else ""
-    sets = f" and {plural(len(m.selection.groups), 'set')} of interchangeable ones" if m.selection.groups else ""
+    findings = len(m.findings.findings)
+    wrong = f", {about(m.findings.expected_fdr * findings)} expected to be wrong" if findings else ""
+    sets = f" and {plural(len(m.findings.sets), 'set')} of interchangeable ones" if m.findings.sets else ""
     line = f"{m.count:,} of {m.P:,} features{sets} selected{wrong}."
     if not fine:
         line = f"Nothing below is a result yet: the chains do not agree. Provisionally, {line}"

@@ -16,12 +16,12 @@ from intarsia.report.gather import Material
 from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
 from intarsia.report.language import in_units, named, of_response, several
 from intarsia.report.outcomes import kind_of
-from intarsia.server.results.groups import Group
+from intarsia.server.assess.sets import FeatureSet
 from intarsia.wire.plain import cell, plural
 
 FORESTS = 12  # responses with a forest of their own
 IN_FOREST = 18  # features in one forest
-MOST_GROUPS = 100  # sets listed
+MOST_SETS = 100  # sets listed
 SETS_IN_FOREST = 6  # lines of sets in one forest
 
 
@@ -30,7 +30,7 @@ def interval(m: Material, i: int, q: int, name: str) -> Interval:
     p = int(m.shown[i])
     low, inner_low, _mid, inner_high, high = (float(v) for v in m.quantiles[:, i, q])
     truth = None if m.truth is None else float(m.truth[p, q])
-    strong = bool(m.selection.selected[p])
+    strong = bool(m.findings.selected[p])
     said = m.languages[q].words(float(m.mean[p, q]), low, high) if several(m) and truth is None else ""
     return Interval(name, float(m.mean[p, q]), low, high, (inner_low, inner_high), truth, strong, said)
 
@@ -54,14 +54,14 @@ def selected(m: Material) -> Html:
     if rest > 0:
         note += f"Below the selected ones: the {rest:,} with most evidence among those not selected."
     download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
-    return join([*_in_words(m, level), *groups(m), tools,
+    return join([*_in_words(m, level), *sets(m), tools,
                  el("div", listing, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
                  el("p", note, " ", download, class_="note")])  # fmt: skip
 
 
 def _in_words(m: Material, level: str) -> list[Html]:
     """How many features are selected, by which rule, and what the table's numbers are."""
-    s = m.selection
+    s = m.findings
     words: list[Html] = []
     if not m.diagnosis.converged:
         words.append(el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
@@ -73,10 +73,11 @@ def _in_words(m: Material, level: str) -> list[Html]:
                "intervals say what is still possible.")
         )  # fmt: skip
     else:
-        rule = "the posterior false discovery rate" if s.method == "bfdr" else "the paper's two-component mixture"
-        whole = " and sets" if s.groups else ""
+        rule = "their inclusion probabilities" if s.counted else "how far zero lies outside of their posterior"
+        rule = f"a Bayesian false discovery rate, by {rule}" if s.method == "bfdr" else "the paper's two-component mixture"
+        whole = " and sets" if s.sets else ""
         words.append(
-            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected by {rule}, at {s.fdr:g}. Of these "
+            el("p", el("strong", f"{m.count:,} of {m.P:,} features"), f" are selected at {s.fdr:g} by {rule}. Of these "
                f"features{whole}, {about(s.expected_fdr * len(s.findings))} are expected to be wrong.")
         )  # fmt: skip
     words.append(
@@ -84,20 +85,31 @@ def _in_words(m: Material, level: str) -> list[Html]:
            "credible intervals, at the response where the feature shows most. "
            + ("The bars are in standard deviations, so that they compare. " if m.scales else
               "Only the sites know the units; each reads its own coefficients in them. ")
-           + "The local fdr is the feature's: the probability that selecting it for any response is wrong.", class_="note")
+           + "PIP is the posterior inclusion probability: that the feature matters, for some response. The sign rate (lfsr) is "
+           "the probability that the effect has not the sign it shows there." + _of_background(m), class_="note")
     )  # fmt: skip
     return words
 
 
+def _of_background(m: Material) -> str:
+    """What the column on the background says, where one was fitted."""
+    if m.findings.without is None:
+        return ""
+    return (
+        " A dense background takes what rows that are alike share, and the many effects too small to name. Selected features "
+        "stand beyond it; the last column says which stand without one too, and lists those that only do so."
+    )
+
+
 def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
     """The table of features, and the same rows for a file."""
-    s = m.selection
+    s = m.findings
     rows, records, limits = [], [], _limits(m)
     for i, p in enumerate(int(v) for v in m.shown):
         q = m.strongest(p)
         iv = interval(m, i, q, m.features[p])
         hits = int(s.by_response[p].sum())
-        fdr = float(s.local_fdr[p])
+        pip, lfsr = float(s.pip[p]), float(s.lfsr[p, q])
         effect, ends = in_units(m, q, (iv.mean, iv.lower, iv.upper))
         cells: list[Any] = [
             el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
@@ -111,17 +123,24 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
             cells.append(el("td", fixed(iv.truth or 0.0, 3), data_v=f"{iv.truth:.6g}", class_="num"))
         cells += [
             el("td", f"{hits} of {m.Q}", data_v=hits, class_="num count"),
-            el("td", small(fdr), data_v=f"{fdr:.6g}", class_="num"),
+            el("td", small(pip, s.draws), data_v=f"{pip:.6g}", class_="num"),
+            el("td", small(lfsr, s.draws), data_v=f"{lfsr:.6g}", class_="num"),
         ]
+        cells += [] if s.without is None else [el("td", s.stands(p))]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
         told = [text.replace("−", "-") for text in m.languages[q].ends(iv.mean, iv.lower, iv.upper)] + [named(m, q)]
-        records.append([m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, fdr, iv.strong, *told])
+        records.append(
+            [m.features[p], m.feature_sites[p], m.responses[q], iv.mean, iv.lower, iv.upper, pip, lfsr, iv.strong, *told]
+        )
     head = ["feature", "site", "response", "effect", f"{level} interval", ""]
-    head += (["truth"] if m.truth is not None else []) + ["responses", "local fdr"]
-    kinds = ["text", "text", "text", "num", "num", ""] + (["num"] if m.truth is not None else []) + ["num", "num"]
+    head += (["truth"] if m.truth is not None else []) + ["responses", "PIP", "sign rate"]
+    kinds = ["text", "text", "text", "num", "num", ""] + (["num"] if m.truth is not None else []) + ["num", "num", "num"]
+    if s.without is not None:
+        head, kinds = [*head, "stands"], [*kinds, "text"]
     titles = {
         "responses": "at how many responses the coefficient itself is selected",
-        "local fdr": "probability that selecting this feature is wrong",
+        "PIP": "posterior inclusion probability: that the feature matters",
+        "sign rate": "local false sign rate: probability that the effect has another sign",
     }
     shown = {"responses": "num count"}  # a narrow window has no room for it
     header = el("tr", *(
@@ -131,39 +150,41 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
     return el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features"), records
 
 
-def groups(m: Material) -> list[Html]:
+def sets(m: Material) -> list[Html]:
     """Sets of interchangeable features: one of them matters, the data do not say which."""
-    if not m.selection.groups:
+    if not m.findings.sets:
         return []
     rows: list[list[Any]] = []
-    for k, group in enumerate(m.selection.groups[:MOST_GROUPS], 1):
-        members = join([join([el("bdi", m.features[p]), f" ({m.feature_sites[p]})"]) for p in group.members[:8]], ", ")
-        more = f" and {len(group.members) - 8} more" if len(group.members) > 8 else ""
+    for k, one in enumerate(m.findings.sets[:MOST_SETS], 1):
+        members = join([join([el("bdi", m.features[p]), f" ({m.feature_sites[p]})"]) for p in one.members[:8]], ", ")
+        more = f" and {len(one.members) - 8} more" if len(one.members) > 8 else ""
         rows.append([
             str(k),
             join([members, more]),
-            join([el("div", el("bdi", m.responses[q]), " ", set_interval(m, group, q, "").told)
-                  for q in group.acts_on(m.selection.fdr)]),
-            fixed(group.correlation, 2),
-            small(group.local_fdr),
+            join([el("div", el("bdi", m.responses[q]), " ", set_interval(m, one, q, "").told)
+                  for q in one.acts_on(m.findings.fdr)]),
+            small(one.coverage, m.findings.draws),
+            fixed(one.purity, 2),
+            "–" if one.log_bayes_factor is None else fixed(one.log_bayes_factor, 1),
         ])  # fmt: skip
     level = f"{m.probability:.0%}".replace("%", " %")
     return [
         el("h3", "Sets of interchangeable features"),
         el("p", "One feature of each set matters at the stated rate, and the data cannot tell which: the members are so "
            f"correlated that each could stand for the others. The effect is that of the set as a whole, in {of_response(m)}, for "
-           "one standard deviation of its members: on the response where it shows most, and where else it is sure by itself."),
-        table(["set", "one of", f"common effect [{level}]", "weakest correlation", "local fdr"], rows),
+           "one standard deviation of its members: on the response where it shows most, and where else it is sure by itself. "
+           "Coverage is the probability that at least one member matters, purity the least correlation between two."),
+        table(["set", "one of", f"common effect [{level}]", "coverage", "purity", "log Bayes factor"], rows),
     ]  # fmt: skip
 
 
-def set_interval(m: Material, group: Group, q: int, name: str) -> Interval:
+def set_interval(m: Material, one: FeatureSet, q: int, name: str) -> Interval:
     """The common effect of a set on response q, in standard deviations; strong where the set is found to act on it."""
-    mean, sd = float(group.mean[q]), float(group.sd[q])
+    mean, sd = float(one.mean[q]), float(one.sd[q])
     reach, half = (float(stats.norm.ppf((1 + p) / 2)) * sd for p in (m.probability, 0.5))
     told = m.languages[q].words(mean, mean - reach, mean + reach)
     return Interval(
-        name, mean, mean - reach, mean + reach, (mean - half, mean + half), None, q in group.acts_on(m.selection.fdr), told
+        name, mean, mean - reach, mean + reach, (mean - half, mean + half), None, q in one.acts_on(m.findings.fdr), told
     )
 
 
@@ -199,7 +220,7 @@ def _csv(records: list[list[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     told = ["told", "told_lower", "told_upper", "told_is"]
-    writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "local_fdr", "selected", *told])
+    writer.writerow(["feature", "site", "response", "mean", "lower", "upper", "pip", "lfsr", "selected", *told])
     for record in records:
         writer.writerow([f"{c:.6g}" if isinstance(c, float) else cell(c) for c in record])
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(out.getvalue().encode()).decode()
@@ -208,20 +229,20 @@ def _csv(records: list[list[Any]]) -> str:
 def forests(m: Material) -> Html:
     """One forest plot per response: the selected features that matter most there, else those with most evidence."""
     level = f"{m.probability:.0%}".replace("%", " %")
-    hits = m.selection.by_response.sum(axis=0)
+    hits = m.findings.by_response.sum(axis=0)
     order = sorted(range(m.Q), key=lambda q: (-int(hits[q]), q))[:FORESTS]
     order.sort()
-    pool = [i for i, p in enumerate(m.shown) if m.selection.selected[p]] or list(range(min(10, len(m.shown))))
+    pool = [i for i, p in enumerate(m.shown) if m.findings.selected[p]] or list(range(min(10, len(m.shown))))
     picked = {q: sorted(pool, key=lambda i: -abs(m.mean[m.shown[i], q]))[:IN_FOREST] for q in order}
-    sets = m.selection.groups[:SETS_IN_FOREST]
-    whole = {q: [set_interval(m, group, q, f"one of set {k}") for k, group in enumerate(sets, 1)] for q in order}
+    first = m.findings.sets[:SETS_IN_FOREST]
+    whole = {q: [set_interval(m, one, q, f"one of set {k}") for k, one in enumerate(first, 1)] for q in order}
     rows = {q: [interval(m, i, q, m.features[int(m.shown[i])]) for i in picked[q]] for q in order}
     own = several(m) and m.truth is None
     in_sd = [q for q in order if not own or m.languages[q].scale is None]
     limits = charts.span([iv for q in in_sd for iv in rows[q] + whole[q]])
     panels = []
     for q in order:
-        here = [bool(m.selection.by_response[m.shown[i], q]) for i in picked[q]]
+        here = [bool(m.findings.by_response[m.shown[i], q]) for i in picked[q]]
         ivs = [replace(iv, strong=strong) for iv, strong in zip(rows[q], here)]
         ivs = sorted(ivs + whole[q], key=lambda iv: -abs(iv.mean))
         if q not in in_sd:
@@ -238,7 +259,7 @@ def forests(m: Material) -> Html:
     return join([
         el("p", f"Dots are posterior means, thick lines 50 % and thin lines {level} credible intervals, {scale}. "
            "Faint lines are coefficients not selected at that response.",
-           " The line of a set of interchangeable features is its common effect." if sets else "",
+           " The line of a set of interchangeable features is its common effect." if first else "",
            truth, more),
         el("div", *panels, class_="panels"),
     ])  # fmt: skip
@@ -259,7 +280,7 @@ def connections(m: Material) -> Html | None:
     seen = dict.fromkeys(end for pair in pairs.values() for end in pair)
     nodes = [code for code in m.regions if code in seen] + [code for code in seen if code not in m.regions]
     edges = []
-    for p in (int(v) for v in np.flatnonzero(m.selection.selected) if int(v) in pairs):
+    for p in (int(v) for v in np.flatnonzero(m.findings.selected) if int(v) in pairs):
         q = m.strongest(p)
         strength = float(np.abs(m.mean[p]).mean() * (np.sign(m.mean[p, q]) or 1.0))
         words = brain.edge_words(m.features[p], float(m.mean[p, q]), m.responses[q])

@@ -182,12 +182,12 @@ def reproduce(m: Material, command: str | None) -> Html:
     if s is not None:
         f = s.fit
         rank = "as many as responses" if f.rank is None else str(f.rank)
-        drawn = f"{m.posterior.Sigma.shape[1]:,} draws" + (" (it stops when converged)" if f.until == "converged" else "")
+        drawn = f"{m.posterior.draws.draws:,} draws" + (" (it stops when converged)" if f.until == "converged" else "")
         warmup, thin = (m.attrs.get(name, default) for name, default in (("warmup", f.warmup), ("thin", f.thin)))
         rows += [
             ["Study, run", join([el("bdi", s.id), ", ", el("code", s.run)])],
             ["Study hash", el("code", s.hash)],
-            ["Model", f"rank {rank}; {f.law} prior, local scales by {f.local}; {f.noise} noise; likelihood power {f.power:g}"],
+            ["Model", f"{_prior(f, rank)}; {f.noise} noise; likelihood power {f.power:g}"],
             [
                 "Sampler",
                 f"{f.chains} chains × ({'' if warmup is None else f'{warmup:,} sweeps of '}warm-up + {drawn}), "
@@ -231,3 +231,10 @@ def reproduce(m: Material, command: str | None) -> Html:
         ]
         parts.append(el("details", el("summary", "What happened, from the server's log"), table(["time", "event", ""], log)))
     return join(parts)
+
+
+def _prior(fit: Any, rank: str) -> str:
+    """The prior in words."""
+    if fit.prior == "horseshoe":
+        return f"rank {rank}; {fit.law} prior, local scales by {fit.local}"
+    return f"rank {rank}; sparse prior" + (" on a dense background" if fit.background else "")

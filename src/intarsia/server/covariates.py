@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import InputError
-from intarsia.server.results.draws import Draws, square_root
+from intarsia.server.posterior.draws import Draws, square_root
 from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
+from intarsia.wire.plain import some
 
 Array = NDArray[np.float64]
 
+AT_ONCE = 100  # draws whose rows are worked out together
 _STREAM = 8  # of the seed: the draws of Γ use no number that the sampler has used
 _RANK_TOLERANCE = 1e-8  # of a column of length one: less is left of it once the others are projected out
 
@@ -46,7 +48,7 @@ class Covariates:
             return cls(np.empty((len(joined.Y), 0)))
         if any(joined.feature_noise) or any(joined.response_noise):
             raise InputError(
-                f"The sketches carry privacy noise and there are covariates ({', '.join(names[:8])}); adjusting for them would "
+                f"The sketches carry privacy noise and there are covariates ({some(names)}); adjusting for them would "
                 "not be exact. Let the study take them as features, or leave the noise out."
             )
         return cls(np.asarray(joined.Z, dtype=np.float64), names, tuple(joined.covariate_sites))
@@ -100,16 +102,11 @@ class Adjusted:
         return np.asarray(-linalg.solve_triangular(self.R, self.X_taken @ change))
 
     def draw_effects(self, draws: Draws, rng: np.random.Generator, power: float = 1.0) -> Array:
-        """One draw of Γ (chain, draw, c, Q) for every draw of Σ and all of C; `power` is the likelihood's."""
-        C = draws.whole
-        noise = rng.standard_normal((*C.shape[:2], self.c, draws.Q))
-        root = square_root(draws.Sigma[:, draws.whole_at] / power)
-        out = np.empty(noise.shape)
-        for chain in range(C.shape[0]):
-            for draw in range(C.shape[1]):
-                centre = self.Y_taken - self.X_taken @ C[chain, draw]
-                out[chain, draw] = linalg.solve_triangular(self.R, centre + noise[chain, draw] @ root[chain, draw])
-        return out
+        """One draw of Γ (chain, draw, c, Q) for every draw of C and Σ; `power` is the likelihood's."""
+        noise = rng.standard_normal((draws.chains, draws.draws, self.c, draws.Q))
+        around = self.Y_taken - draws.times(self.X_taken) + noise @ square_root(draws.Sigma / power)
+        sides = np.moveaxis(around, 2, 0).reshape(self.c, -1)  # one triangle for all draws
+        return np.moveaxis(linalg.solve_triangular(self.R, sides).reshape(self.c, *around.shape[:2], -1), 0, 2)
 
 
 def adjust(Z: Any, X: Any, Y: Any, names: Sequence[str]) -> Adjusted:
@@ -174,9 +171,7 @@ def _rotate(qr: Array, reflectors: Array, a: Array) -> Array:
 
 
 def _listed(names: Sequence[str], which: NDArray[np.bool_]) -> str:
-    at = np.flatnonzero(which)
-    more = f" and {len(at) - 8} more" if len(at) > 8 else ""
-    return ", ".join(names[i] for i in at[:8]) + more
+    return some([name for name, listed in zip(names, which, strict=True) if listed])
 
 
 @dataclass(frozen=True)
@@ -203,15 +198,15 @@ class AdjustedInParts:
         """
         there = ~np.isnan(self.Y)
         solve = [np.linalg.pinv(self.Z[rows]) for rows in there.T]
-        root = square_root(draws.Sigma)
-        out = np.empty((draws.chains, draws.draws, self.Z.shape[1], draws.Q))
-        for chain in range(draws.chains):
-            for draw in range(draws.draws):
-                noise = rng.standard_normal(self.Y.shape) @ root[chain, draw]
-                around = self.Y - self.X @ draws.C[chain, draw] + noise
-                for q, rows in enumerate(there.T):
-                    out[chain, draw, :, q] = solve[q] @ around[rows, q]
-        return out
+        root = square_root(draws.flat_Sigma)
+        out = np.empty((draws.number, self.Z.shape[1], draws.Q))
+        for start in range(0, draws.number, AT_ONCE):
+            at = np.arange(start, min(start + AT_ONCE, draws.number))
+            noise = np.stack([rng.standard_normal(self.Y.shape) for _ in at]) @ root[at]
+            around = self.Y - draws.fitted(self.X, at) + noise
+            for q, rows in enumerate(there.T):
+                out[at, :, q] = around[:, rows, q] @ solve[q].T
+        return out.reshape(draws.chains, draws.draws, *out.shape[1:])
 
 
 def adjust_in_parts(Z: Any, X: Any, Y: Any, names: Sequence[str]) -> AdjustedInParts:

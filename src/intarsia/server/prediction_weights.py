@@ -9,43 +9,34 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.server.assess.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
 from intarsia.server.covariates import Fitted
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.schedule import plan
-from intarsia.server.sampler.settings import Settings
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.sampler.sample import AnyModel
+from intarsia.server.sampler.settings import Length, Settings
 
 Array = NDArray[np.float64]
-Run = Callable[[Array, Array, Model, Settings], Draws]
-
-# The length of a refit: it weighs predictions and is not reported itself.
-REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN = 1, 100, 250, 4
-# Where every sweep is a full one; among many features chains stay with different ones for long, and more than one tells more.
-WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN = 2, 25, 60, 1
+Run = Callable[[Array, Array, AnyModel, Settings], Draws]
 
 BEYOND_CHANCE = 2.0  # times the mean squared correlation of so many rows of independent noise, 1/m
 
 
-def refit_settings(settings: Settings, wide: bool = False) -> Settings:
-    """A short run, no longer than the fit itself; `wide`: are there so many features that every sweep is a full one?"""
-    chains, draws, warmup, thin = (
-        (WIDE_CHAINS, WIDE_DRAWS, WIDE_WARMUP, WIDE_THIN) if wide else (REFIT_CHAINS, REFIT_DRAWS, REFIT_WARMUP, REFIT_THIN)
-    )
+def refit_settings(settings: Settings, length: Length) -> Settings:
+    """A short run of one chain, no longer than the fit itself."""
     return Settings(
-        draws=draws if settings.draws is None else max(4, min(settings.draws, draws)),
-        warmup=warmup if settings.warmup is None else min(settings.warmup, warmup),
-        chains=chains,
-        thin=thin,
+        draws=length.draws if settings.draws is None else max(4, min(settings.draws, length.draws)),
+        warmup=length.warmup if settings.warmup is None else min(settings.warmup, length.warmup),
+        chains=1,
+        thin=length.thin,
         seed=settings.seed,
-        workers=settings.workers if wide else 1,
+        workers=1,
     )
 
 
 def weigh(
     fitted: Fitted,
     run: Run,
-    model: Model,
+    model: AnyModel,
     settings: Settings,
     folds: int = FOLDS,
     stretched: NDArray[np.bool_] | None = None,
@@ -58,17 +49,16 @@ def weigh(
     if not folds or not X.shape[1] or not Y.shape[1] or X.shape[1] > MOST_FEATURES_REFITTED:
         return None
 
-    short = refit_settings(settings, plan(model, X, np.nan_to_num(Y)).wide)
+    short, model = refit_settings(settings, model.REFIT), model.for_refit()
 
     def again(X: Array, Y: Array) -> Refit:
-        draws = run(X, Y, model, short)
-        return Refit(draws.whole.reshape(-1, *draws.whole.shape[2:]), draws.Sigma.mean(axis=(0, 1)))
+        return Refit(run(X, Y, model, short))
 
     def independent(X: Array, Y: Array) -> Array:
-        return run(X, Y, replace(model, noise="independent"), short).mean()
+        return run(X, Y, replace(model, noise="independent"), short).prediction_mean()
 
     other = independent if model.noise == "correlated" and shares_noise(fitted.draws, len(Y)) else None
-    stacked = stack(X, Y, fitted.draws.mean(), again, other, folds, stretched)
+    stacked = stack(X, Y, fitted.draws.prediction_mean(), again, other, folds, stretched)
     if stacked is None:
         return None
     left = fitted.share_left()

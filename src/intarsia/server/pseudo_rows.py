@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import FederationError
+from intarsia.server.assess.rows import Rows
 from intarsia.server.covariates import Covariates, Fitted
-from intarsia.server.results.rows import Rows
 from intarsia.wire.study_parts import GRAM
 
 Array = NDArray[np.float64]

@@ -8,7 +8,7 @@ does not matter and is not revealed.
 import hmac
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import AlignmentError
+from intarsia.site.data.id_column import IdColumn
 from intarsia.site.key import SketchKey
 from intarsia.wire.alignment import TOKEN_BYTES, AlignmentReport, Cohort, halves
 from intarsia.wire.study import Study
@@ -69,6 +70,19 @@ def canonical(ids: Iterable[Any], rules: Sequence[str]) -> list[str]:
     if empty:
         raise AlignmentError(f"{empty} of {len(texts)} subjects have no id. Fill them in or remove those rows.")
     return texts
+
+
+def _canonical_blocks(ids: Iterable[Any], rules: Sequence[str]) -> Iterator[list[str]]:
+    """`canonical`, block by block where the ids come so; a refusal counts over all of them."""
+    blocks = ids.blocks() if isinstance(ids, IdColumn) else [ids]
+    try:
+        for block in blocks:
+            texts = canonical(block, rules)
+            if texts:
+                yield texts
+    except AlignmentError:
+        canonical(list(ids), rules)
+        raise
 
 
 def written(ids: Iterable[Any]) -> str:
@@ -128,16 +142,18 @@ def tokenise(ids: Iterable[Any], key: SketchKey, study: Study, purpose: str = "c
 
     `purpose` separates the study's cohort from the subjects of a later prediction.
     """
-    texts = canonical(ids, study.alignment.canonical)
-    if not texts:
-        raise AlignmentError("The table has no subjects.")
     token_key = key.derive("align-" + purpose, study.id, study.run)
-    raw = b"".join([hmac.digest(token_key, text.encode(), "sha256")[:TOKEN_BYTES] for text in texts])
-    tokens = np.frombuffer(raw, dtype=np.uint8).reshape(-1, TOKEN_BYTES)
+    parts = [
+        np.frombuffer(b"".join([hmac.digest(token_key, text.encode(), "sha256")[:TOKEN_BYTES] for text in texts]), np.uint8)
+        for texts in _canonical_blocks(ids, study.alignment.canonical)
+    ]
+    if not parts:
+        raise AlignmentError("The table has no subjects.")
+    tokens = np.concatenate(parts).reshape(-1, TOKEN_BYTES)
     high, low = halves(tokens)
     rows = np.lexsort((low, high))
     high, low = high[rows], low[rows]
-    _refuse_repeated(int(((high[1:] == high[:-1]) & (low[1:] == low[:-1])).sum()), len(texts), study)
+    _refuse_repeated(int(((high[1:] == high[:-1]) & (low[1:] == low[:-1])).sum()), len(rows), study)
     return Tokens(tokens[rows], rows, key.derive("order-" + purpose, study.id, study.run))
 
 

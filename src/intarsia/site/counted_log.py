@@ -7,12 +7,11 @@ When a kind has come 10, 100, 1,000 … times, that is a line too.
 
 import hashlib
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-from intarsia.privacy.ledger import lock
+from intarsia import files
 
 MOST_OF_A_KIND = 20  # different lines written for one kind: a liar varies what it sends, and so the words of its refusals
 MOST_CHARACTERS = 2000  # of a text in a line
@@ -28,10 +27,8 @@ class CountedLog:
         """One more of this kind; the time is added here and does not make a line new."""
         digest = hashlib.sha256(json.dumps(line, sort_keys=True, default=str).encode()).hexdigest()[:16]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        descriptor = os.open(self.counts, os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
-            lock(file.fileno())  # two steps at the same moment, in this process or another
-            counts = _read(file.read())
+        with files.locked(self.lines.with_name(f".{self.lines.stem}.lock")):  # two steps at the same moment
+            counts = _read(self.counts)
             found = counts.setdefault(kind, {"times": 0, "last": now, "lines": []})
             found["times"], found["last"] = found["times"] + 1, now
             new = digest not in found["lines"] and not (self.limited and len(found["lines"]) >= MOST_OF_A_KIND)
@@ -40,20 +37,16 @@ class CountedLog:
                 self._write({"time": now} | line)
             elif str(found["times"]).strip("0") == "1":  # a power of ten
                 self._write({"time": now} | line | {"times": found["times"]})
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps(counts, indent=1))
+            files.replace(self.counts, json.dumps(counts, indent=1).encode(), mode=files.OWNER_ONLY)
 
     def _write(self, line: dict[str, object]) -> None:
         cut = {k: v[:MOST_CHARACTERS] + "…" if isinstance(v, str) and len(v) > MOST_CHARACTERS else v for k, v in line.items()}
-        descriptor = os.open(self.lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps(cut) + "\n")
+        files.append(self.lines, json.dumps(cut).encode(), mode=files.OWNER_ONLY)
 
 
-def _read(text: str) -> dict[str, dict[str, Any]]:
-    """What was counted; a file that a crash left half written counts from nought again, and the lines stay."""
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """What was counted; a file that is damaged counts from nought again, and the lines stay."""
     try:
-        return dict(json.loads(text)) if text else {}
-    except ValueError:
+        return dict(json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError):
         return {}

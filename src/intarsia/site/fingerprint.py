@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import MessageError
 from intarsia.privacy.ledger import Ledger
+from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.wire.container import pack, unpack
 
@@ -28,13 +29,13 @@ class Fingerprint:
     @classmethod
     def of(cls, table: Table, ledger: Ledger, rows: NDArray[np.intp] | None = None) -> "Fingerprint":
         """Of these rows of the table; of all without `rows`."""
-        weights = ledger.token_of_each(table.ids())
+        weights = ledger.token_of_each(table.id_column)
         inside = np.ones(len(weights), dtype=bool)
         if rows is not None:
             inside[:] = False
             inside[rows] = True
         total, at = np.zeros(len(table.labels), dtype=np.uint64), 0
-        for block in table.encoded():
+        for block in table.encoded(block_rows(4 * len(table.labels))):
             here = inside[at : at + len(block)]
             values = np.ascontiguousarray(block[here] + 0.0)  # one kind of zero, and one kind of NaN
             values[np.isnan(values)] = np.nan
@@ -47,7 +48,7 @@ class Fingerprint:
 
     def again(self, table: Table, ledger: Ledger) -> tuple["Fingerprint", int]:
         """The same subjects in the table as it is now, and how many of them it has no more."""
-        now = ledger.token_of_each(table.ids())
+        now = ledger.token_of_each(table.id_column)
         found = Fingerprint.of(table, ledger, np.flatnonzero(np.isin(now, self.tokens)))
         return found, len(self.tokens) - len(found.tokens)
 

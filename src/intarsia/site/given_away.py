@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import PrivacyError
 from intarsia.site.prediction import SiteModel
+from intarsia.site.run_store import read_item
 from intarsia.wire.container import pack, unpack, write
 
 Array = NDArray[np.float64]
@@ -228,7 +229,7 @@ def remember(folder: Path, fit_digest: str, told: dict[str, tuple[People, Told]]
 def _all_there(folder: Path) -> None:
     """Every prediction's note names the files that hold what it told: without them the count would start anew."""
     for note in sorted(folder.glob(f"studies/*/request-*{NOTES}")):
-        if not all((folder / FOLDER / name).is_file() for name in json.loads(note.read_bytes()).get("kept", ())):
+        if not all((folder / FOLDER / name).is_file() for name in json.loads(read_item(note)).get("kept", ())):
             raise PrivacyError(
                 f"{folder / FOLDER} lacks what this site told in an earlier prediction ({note.name} in {note.parent.name}). "
                 "It must not be forgotten: restore the folder from a backup. No part of a prediction leaves until then."

@@ -5,7 +5,6 @@ The private halves stay in one owner-only file at the site; the public halves ar
 
 import base64
 import hashlib
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import KeyFileError
+from intarsia.files import OWNER_ONLY, create, seal_json, unseal_json
 from intarsia.wire.schema import check_name
 from intarsia.wire.words import to_words
 
@@ -78,17 +78,15 @@ class Identity:
         """Write `identity.key`, readable by its owner only; an existing identity is never overwritten."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(
-            {
-                "kind": "intarsia identity",
-                "schema": 1,
-                "name": self.name,
-                "exchange": base64.b64encode(self.exchange.private_bytes_raw()).decode(),
-                "signing": base64.b64encode(self.signing.private_bytes_raw()).decode(),
-            }
-        )
+        content = {
+            "kind": "intarsia identity",
+            "schema": 1,
+            "name": self.name,
+            "exchange": base64.b64encode(self.exchange.private_bytes_raw()).decode(),
+            "signing": base64.b64encode(self.signing.private_bytes_raw()).decode(),
+        }
         path = folder / FILE
-        write_secret(path, text.encode())
+        write_secret(path, seal_json(content))
         return path
 
     @classmethod
@@ -97,7 +95,7 @@ class Identity:
         path = path / FILE if path.is_dir() else path
         raw = read_secret(path)
         try:
-            content = json.loads(raw)
+            content = unseal_json(raw, path, "Restore it from a backup of the site's folder: it is in no other place.")
             if content["kind"] != "intarsia identity" or content["schema"] != 1 or not check_name(content["name"]):
                 raise ValueError
             exchange = X25519PrivateKey.from_private_bytes(base64.b64decode(content["exchange"], validate=True))
@@ -124,20 +122,10 @@ def fingerprint_words(exchange_key: str, signing_key: str) -> str:
 
 def write_secret(path: Path, content: bytes) -> None:
     """Create an owner-only file in one step; never overwrite one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link, unlike a rename, fails when the name is taken.
-        os.link(temporary, path)
+        create(path, content, mode=OWNER_ONLY)
     except FileExistsError:
         raise KeyFileError(f"{path} exists already; it is not overwritten. Move it away first.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_secret(path: Path) -> bytes:

@@ -24,7 +24,7 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prediction_gate import Leaving
 from intarsia.site.rank_normal import FILE as SCORES_FILE
 from intarsia.site.rank_normal import Scores
-from intarsia.site.run_store import alone
+from intarsia.site.run_store import one_at_a_time
 from intarsia.site.site_ledger import open_ledger
 from intarsia.site.table_settings import for_new_subjects
 from intarsia.site.withdrawal import refuse_withdrawn
@@ -64,7 +64,7 @@ def part(site: "Site", study: Study, request: str, data: Any, id: Any) -> bytes:
 
     One at a time at a site, whatever the runs: two at the same moment would each not know what the other tells.
     """
-    with alone(site.folder):
+    with one_at_a_time(site.folder):
         return _part(site, study, request, data, id)
 
 

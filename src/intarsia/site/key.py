@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import KeyFileError
+from intarsia.files import OWNER_ONLY, create, replace
 
 _HEAD = "intarsia sketch key, version 1. Secret: whoever has it can undo the sketch."
 _BYTES = 32
@@ -68,15 +69,7 @@ class SketchKey:
         target = Path(path)
         text = f"{_HEAD}\nfingerprint {self.fingerprint}\nsecret {self._secret.hex()}\n"
         try:
-            if overwrite:
-                target.unlink(missing_ok=True)
-            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-            except OSError:
-                target.unlink(missing_ok=True)  # half a key would stand in the way of the next
-                raise
+            (replace if overwrite else create)(target, text.encode(), mode=OWNER_ONLY)
         except FileExistsError:
             raise KeyFileError(
                 f"{target} exists already and is kept: a lost key cannot be made again. Choose another name or ask to overwrite."

@@ -12,7 +12,7 @@ from intarsia.errors import InputError, MessageError
 from intarsia.site.own_language import Response, own_responses, shared_responses, told
 from intarsia.site.response_kinds import Meaning
 from intarsia.site.units import Units
-from intarsia.wire.coefficients import Coefficients
+from intarsia.wire.coefficients import STANDS, Coefficients
 from intarsia.wire.container import pack, unpack, write
 from intarsia.wire.kinds import PROBABILITY
 from intarsia.wire.log_odds import SCORES, expected_scores
@@ -64,8 +64,12 @@ class SiteModel:
             known.pop(label, None)  # of a kind whose units need more than the scale
         known |= {label: response.s_y for label, response in all_known.items()}
         read = told(c, all_known, self.meaning.skewness)
-        groups = {label: group.number for group in c.groups for label in group.members}
-        evidence = Evidence(c.local_fdr, c.by_response, 1.0 - c.evidence, c.selected, groups)
+        evidence = Evidence(
+            c.local_fdr, c.by_response, c.selected, pip=c.pip, lfsr=c.lfsr,
+            sets={label: one.number for one in c.sets for label in one.members},
+            coverage={one.number: one.coverage for one in c.sets}, purity={one.number: one.purity for one in c.sets},
+            stands=[STANDS[k] or None for k in c.stands] if c.stands.any() else None,
+        )  # fmt: skip
         common: dict[str, Any] = {"responses": c.responses, "interval": c.interval}
         mine: dict[str, Any] = {"mean": c.mean, "sd": c.sd, "lower": c.lower, "upper": c.upper}
         adjusted: dict[str, Any] = {name: getattr(c, f"covariate_{name}") for name in mine}

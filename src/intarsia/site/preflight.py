@@ -28,10 +28,13 @@ from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
 from intarsia.privacy.screened_leakage import usual_kept
+from intarsia.privacy.told import most_sums
+from intarsia.site.content_digest import ContentDigest
 from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
+from intarsia.site.few_people import WORTH_TRYING, look
 from intarsia.site.key import SketchKey
 from intarsia.site.screened.screen_facts import screen_of
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
@@ -39,8 +42,6 @@ from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
 from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
-
-WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,24 @@ def _looked_at(
     if study.sketch.screened:
         facts = replace(facts, screen=screen_of(study, site, table, own.heard or {}, chosen))
     now = _told_now(facts)
-    facts = replace(facts, told=now)
+    facts = replace(facts, told=now, sums=_sums_now(facts))
     claim = None
     if ledger is not None:
-        tokens = ledger.tokens(_ids(table, chosen))
+        each = ledger.token_of_each(table.id_column)
+        tokens = np.unique(each if chosen is None else each[chosen])
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta,
-            told=now, sums=0 if facts.screen is None else facts.screen.sums,
+            told=now, exact_sums=0 if facts.screen is None else facts.screen.sums,
         )  # fmt: skip
         if not own.dry:
             ledger.bind(claim)
         this = (study.id, study.run)
         facts = replace(
             facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
+            earlier_sums=ledger.sums(tokens, but=this), strangers=ledger.strangers(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
-            screen=facts.screen and replace(facts.screen, earlier_sums=ledger.sums(tokens, but=this)),
+            screen=facts.screen and replace(facts.screen, earlier_sums=ledger.exact_sums(tokens, but=this)),
         )  # fmt: skip
     hasher = None if ledger is None else ledger.content_hasher()
     if private:
@@ -136,11 +139,15 @@ def _looked_at(
             for parts in table.raw_blocks():
                 hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
-        # What a Gram matrix tells does not depend on the order of subjects: its content is taken in the table's own.
-        among = np.sort(chosen) if gram and chosen is not None else chosen
+        # The looks at the columns read the rows as they lie. What exact products tell does not depend on the order of subjects
+        # either: their content is taken in the table's own.
+        among = None if chosen is None else np.sort(chosen)
         if study.sketch.screened and among is not None and len(among) == table.n:
-            among = None  # everybody, as they stand: a wide table in another order is read once for every few thousand rows
-        found = profile(table, among, None if hasher is None else hasher.update, policy.min_level)
+            among = None  # everybody: a wide table is read without being put into an order
+        content = None if hasher is None else ContentDigest(hasher, None if gram else chosen)
+        found = profile(table, among, None if content is None else content.update, policy.min_level)
+        if content is not None:
+            content.finish()
         facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
         facts = _combined(facts, table, among, policy)
         if facts.attack_ran:
@@ -151,7 +158,13 @@ def _looked_at(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
+        leaving = None if gram else SketchTerms.of(study, site, order_mac).design(key, n)
+        facts = replace(facts, looked=look(table, among, found, facts, leaving, policy))
         facts = replace(facts, own_columns=_told_by_results(facts, found))
+        of_features = [law for name, law in found.laws.items() if name not in facts.responses]
+        facts = replace(facts, most_told=most_sums(of_features, n, facts.earlier_sums, facts.sums))
+    if claim is not None:
+        claim = replace(claim, sums=facts.sums if facts.most_told is None else facts.most_told)
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
         under = () if gram else (key.fingerprint, order_mac)
@@ -175,9 +188,16 @@ def _looked_at(
 def _told_now(facts: Facts) -> int:
     """How many effects on each of this site's responses the other sites get, all columns of all of them taken together; of a
     sketch no more than m of them tell anything."""
-    if not facts.responses or not facts.other_sites:
-        return 0
-    most = int(facts.n * MOST_COLUMNS) if facts.kind in ("gram", "screened") else facts.m
+    return _others_effects(facts) if facts.responses and facts.other_sites else 0
+
+
+def _sums_now(facts: Facts) -> int:
+    """The same of this site's features: the effects of another site's columns on any response are sums over these too."""
+    return _others_effects(facts) if facts.other_sites and not facts.differential_privacy else 0
+
+
+def _others_effects(facts: Facts) -> int:
+    most = int(facts.n * MOST_COLUMNS) if facts.exact else facts.m
     if facts.screen is not None:
         most = min(most, facts.screen.keep or usual_kept(facts.n)) + facts.screen.covariates
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
@@ -216,7 +236,8 @@ def shared_scales(ledger: Ledger, groups: Sequence[tuple[Table, NDArray[np.int64
     """By response, over all groups that have it and whatever the order: the same item means the same scale of the same people."""
     found: dict[str, list[tuple[Any, Any]]] = {}
     for table, order in groups:
-        people = ledger.token_of_each(_ids(table, order))
+        each = ledger.token_of_each(table.id_column)
+        people = each if order is None else each[order]
         values = np.concatenate([Y for _, Y, _ in table.blocks(order=np.arange(table.n) if order is None else order)])
         for q, label in enumerate(table.responses):
             found.setdefault(label, []).append((people, values[:, q]))
@@ -234,7 +255,8 @@ def _folds(table: Table, order: NDArray[np.int64] | None, study: Study, ledger: 
     if not study.sketch.folds or order is None:
         return ()
     ends = np.cumsum([0, *study.sketch.fold_sizes(len(order))])
-    return tuple(ledger.tokens(_ids(table, order[a:b])) for a, b in pairwise(ends))
+    each = ledger.token_of_each(table.id_column)
+    return tuple(np.unique(each[order[a:b]]) for a, b in pairwise(ends))
 
 
 def _public_facts(table: Table, study: Study, site: str, n: int, announced: Mapping[str, int]) -> Facts:
@@ -276,11 +298,6 @@ def _others_columns(study: Study, site: str, announced: Mapping[str, int]) -> in
             return None
         total += max(counts)
     return total
-
-
-def _ids(table: Table, order: NDArray[np.int64] | None) -> Any:
-    ids = table.ids()
-    return ids if order is None else ids[order]
 
 
 def _private(table: Table, study: Study, site: str, n: int) -> tuple[dp.Guarantee, Bound]:

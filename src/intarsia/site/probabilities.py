@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, logit
-from scipy.stats import rankdata
 
 from intarsia.errors import InputError
 
@@ -29,14 +28,16 @@ def centred(prevalence: float, sd: float) -> float:
 
 def auc(y: Any, score: Any) -> float:
     """The probability that a subject with yes has the higher score than one without (ties count half)."""
-    yes, ranks = _yes(y), rankdata(np.asarray(score, dtype=np.float64))
-    n1, n0 = int(yes.sum()), int((~yes).sum())
-    return float((ranks[yes].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(_yes(y), np.asarray(score, dtype=np.float64)))
 
 
 def brier(y: Any, p: Any) -> float:
     """The mean squared distance of the probabilities from what came: 0 is perfect."""
-    return float(np.mean((_yes(y) - np.asarray(p, dtype=np.float64)) ** 2))
+    from sklearn.metrics import brier_score_loss
+
+    return float(brier_score_loss(_yes(y), np.asarray(p, dtype=np.float64)))
 
 
 def calibration(y: Any, p: Any) -> tuple[float, float]:

@@ -1,20 +1,28 @@
 """Where a site keeps what belongs to one study: its share, the study key, its sketch, scales, coefficients.
 
 On disk the folder and its files are the owner's alone. Each item is written once and whole; a repeated step finds the
-item and sends the same bytes again, so a site never makes a second sketch under the same Φ. `sent.jsonl` lists every
+item and sends the same bytes again, so a site never makes a second sketch under the same Φ. What is kept has its digest with
+it and is checked against it each time. `sent.jsonl` lists every
 message that left, for the site's data officer, and `sent.counts.json` how often each was sent.
 """
 
-import contextlib
 import hashlib
-import os
-import secrets
-from collections.abc import Iterator
+import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from intarsia import files
 from intarsia.errors import FederationError
-from intarsia.privacy.ledger import lock
 from intarsia.site.counted_log import CountedLog
+from intarsia.wire.container import MAGIC, undamaged
+
+_FIRST = "study.hash"  # the item that a run folder begins with
+_FOR_PEOPLE = ("card", "preflight")  # how their names begin
+_JSON_DIGEST = b'\n "sha256": "'
+_REMEDY = (
+    "It is not made again, and nothing of it leaves: under one Φ everything is made once. Restore the site's folder from a "
+    "backup; without one, ask for a new run of the study (`intarsia study again`)."
+)
 
 
 class RunStore:
@@ -23,15 +31,18 @@ class RunStore:
     def __init__(self, folder: str | Path | None = None):
         self.folder = None if folder is None else Path(folder)
         self._memory: dict[str, bytes] = {}
+        self.checked: set[str] = set()  # large files whose digests were compared in this process
         self.log: list[dict[str, object]] = []
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.sweep(self.folder)
 
     def get(self, name: str) -> bytes | None:
+        """The item as it was kept: one that the disk changed is refused, and not sent, signed or used as if it were right."""
         if self.folder is None:
             return self._memory.get(name)
         try:
-            return (self.folder / name).read_bytes()
+            return read_item(self.folder / name)
         except FileNotFoundError:
             return None
 
@@ -46,37 +57,23 @@ class RunStore:
             return existing
         if self.folder is None:
             return self._memory.setdefault(name, content)
-        written = self._write(name, content)
         try:
-            os.link(written, self.folder / name)  # fails when another step was first
-        except FileExistsError:
-            return (self.folder / name).read_bytes()
-        finally:
-            written.unlink()
+            files.create(self.folder / name, _with_digest(self.folder / name, content), mode=files.OWNER_ONLY)
+        except FileExistsError:  # another step was first
+            return read_item(self.folder / name)
         return content
 
     def replace(self, name: str, content: bytes) -> None:
         if self.folder is None:
             self._memory[name] = content
         else:
-            os.replace(self._write(name, content), self.folder / name)
-
-    def _write(self, name: str, content: bytes) -> Path:
-        """A file beside the item, whole and on the disk, for this step alone."""
-        assert self.folder is not None
-        temporary = self.folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary
+            files.replace(self.folder / name, _with_digest(self.folder / name, content), mode=files.OWNER_ONLY)
 
     def rename(self, old: str, new: str) -> None:
         if self.folder is None:
             self._memory[new] = self._memory.pop(old)
         else:
-            os.replace(self.folder / old, self.folder / new)
+            files.move(self.folder / old, self.folder / new)
 
     def forget(self, name: str) -> None:
         """Delete an item that has done its work, such as a key of the run; one that is not there is no mistake."""
@@ -105,18 +102,47 @@ class RunStore:
         return content
 
 
-@contextlib.contextmanager
-def alone(folder: Path | None) -> Iterator[None]:
+def one_at_a_time(folder: Path | None) -> AbstractContextManager[None]:
     """Nobody else at this site, in this process or another, is inside at the same time; without a folder there is nobody else."""
-    if folder is None:
-        yield
-        return
-    descriptor = os.open(folder / "one-at-a-time.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    return nullcontext() if folder is None else files.locked(folder / "one-at-a-time.lock")
+
+
+def read_item(path: Path) -> bytes:
+    """An item of a run folder, found to be what was kept; FileNotFoundError where it is not there."""
+    raw = path.read_bytes()
+    if _plain(path):
+        return raw
+    if raw.startswith(MAGIC):
+        if undamaged(raw):
+            return raw
+    elif path.suffix == ".json":
+        head, _, tail = raw.rpartition(_JSON_DIGEST)
+        content = head.removesuffix(b",") + b"}"
+        if tail == hashlib.sha256(content).hexdigest().encode() + b'"}':
+            return content
+    else:
+        return files.unseal(raw, path, _REMEDY)
+    raise files.damaged(path, _REMEDY)
+
+
+def _with_digest(path: Path, content: bytes) -> bytes:
+    """The bytes of an item's file: with a digest where it has none of its own."""
+    if content.startswith(MAGIC) or _plain(path):
+        return content
+    if path.suffix == ".json":
+        comma = b"" if content == b"{}" else b","
+        return content[:-1] + comma + _JSON_DIGEST + hashlib.sha256(content).hexdigest().encode() + b'"}'
+    return files.seal(content)
+
+
+def _plain(path: Path) -> bool:
+    """Pages for people have no digest; nor has anything in a folder that an earlier version began."""
+    if path.name.startswith(_FOR_PEOPLE):
+        return True
     try:
-        lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
+        return re.fullmatch(rb"[0-9a-f]{64}", (path.parent / _FIRST).read_bytes()) is not None
+    except FileNotFoundError:
+        return False
 
 
 def note_problem(folder: Path, code: str, text: str, place: str) -> None:

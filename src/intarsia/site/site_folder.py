@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import InputError, StudyError, of_the_system
+from intarsia.files import replace
 from intarsia.privacy.policy import Policy
 from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.predict_rules import PredictRules
@@ -147,7 +148,7 @@ class SiteFolder:
         asked = QUERY if query is None else f"query = {_toml(query)}"
         text = TEMPLATE.format(query=asked, **{key: _toml(value) for key, value in said.items()})
         if not (folder / "site.toml").exists():
-            (folder / "site.toml").write_text(text, encoding="utf-8")
+            replace(folder / "site.toml", text.encode())
         return cls.load(folder)
 
     @classmethod
@@ -250,6 +251,7 @@ class SiteFolder:
         """
         review = reviewed if isinstance(reviewed, StudyReview) else self.review(reviewed)
         study = review.study
+        study.check_pins()
         target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
         if target.exists() and Study.load(target).hash != study.hash:

@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 from intarsia.errors import MessageError, PrivacyError
+from intarsia.files import DamagedFileError
 from intarsia.privacy.ledger import Ledger
+from intarsia.site.run_store import read_item
 from intarsia.wire.signed import Receipt
 
 FOLDER, ANCHOR = "ledger", "ledger.head"
@@ -40,8 +42,8 @@ def published_heads(site_folder: Path) -> list[tuple[int, str]]:
             found.append((int(state["entries"]), str(state["head"])))
     for path in sorted(site_folder.glob("studies/*/receipt*")):
         try:
-            receipt = Receipt.from_bytes(path.read_bytes())
-        except MessageError:
+            receipt = Receipt.from_bytes(read_item(path))
+        except (MessageError, DamagedFileError):
             raise PrivacyError(
                 f"{path} is damaged, so the ledger cannot be checked against it. Restore it from a backup."
             ) from None

@@ -6,7 +6,6 @@ What earlier runs have told stays told; `told_before` says it run by run.
 """
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intarsia.errors import InputError, PrivacyError
+from intarsia.files import OWNER_ONLY, replace
 from intarsia.privacy.subject_ids import canonical_id
 
 if TYPE_CHECKING:
@@ -71,13 +71,7 @@ def withdraw(folder: Path, ids: Sequence[str], table_ids: Iterable[Any]) -> With
     before = _listed(folder)
     known = {canonical_id(text) for text in before}
     fresh = [text for key, text in wanted.items() if key not in known]
-    path, part = folder / FILE, folder / f".{FILE}.{os.getpid()}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write("".join(f"{text}\n" for text in [*before, *fresh]))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    replace(folder / FILE, "".join(f"{text}\n" for text in [*before, *fresh]).encode(), mode=OWNER_ONLY)
     return Withdrawn(len(fresh), len(hits), len(wanted))
 
 

@@ -24,13 +24,17 @@ LARGEST = 2.0**30  # of a coefficient, in standard deviations: no fit has such, 
 _SUMMARY = ("mean", "sd", "lower", "upper")
 _EFFECTS = tuple(f"covariate_{name}" for name in _SUMMARY)
 _TO_PREDICT = ("to_predict", "covariate_to_predict", "spread")
-_ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "evidence", "local_fdr", "sigma2_mean", "noise_covariance")
+_ARRAYS = (*_SUMMARY, *_EFFECTS, *_TO_PREDICT, "pip", "lfsr", "local_fdr", "sigma2_mean", "noise_covariance")
+_MARKS = ("selected", "by_response", "stands")  # small whole numbers
+_PROBABILITIES = ("pip", "lfsr", "local_fdr")
+VERSION = 2
+STANDS = ("", "beyond a background", "without a background", "both")
 _UNSHRUNK = ("unshrunk", "unshrunk_sd")
 _EXPECTED = ("r2_expected", "r2_expected_lower", "r2_expected_upper")
 _IN_PREDICTIONS = ("mean", "draws", "to_predict", "covariate_mean", "covariate_sd", "covariate_to_predict")
 _NEVER_NEGATIVE = ("sd", "covariate_sd", "spread", "unshrunk_sd")
 _ENTRIES = (
-    "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "groups",
+    "version", "features", "responses", "response_sites", "interval", "verdict", "fit_parts", "converged", "covariates", "sets",
     "selected_count", "r2_loo", *_EXPECTED, "response_scales", "noise_variances",
 )  # fmt: skip
 
@@ -40,25 +44,27 @@ def _empty() -> Array:
 
 
 @dataclass(frozen=True)
-class OwnGroup:
-    """A set of interchangeable features as one site sees it: its own members, how many lie elsewhere, the set's evidence,
-    and its number in the study, which is the same at every site."""
+class OwnSet:
+    """A set of interchangeable features as one site sees it: its own members, how many lie elsewhere, the probability that at
+    least one member matters, the least |correlation| between two members, and the set's number, the same at every site."""
 
     members: tuple[str, ...]
     elsewhere: int
-    evidence: float
+    coverage: float
+    purity: float
     number: int = 1
 
     @classmethod
-    def from_dict(cls, found: Any, known: tuple[str, ...]) -> "OwnGroup":
-        fits = isinstance(found, dict) and set(found) == {"members", "elsewhere", "evidence", "number"}
+    def from_dict(cls, found: Any, known: tuple[str, ...]) -> "OwnSet":
+        fits = isinstance(found, dict) and set(found) == {"members", "elsewhere", "coverage", "purity", "number"}
         fits = fits and isinstance(found["members"], list) and len(found["members"]) > 0
         fits = fits and all(member in known for member in found["members"])
         fits = fits and type(found["elsewhere"]) is int and found["elsewhere"] >= 0
         fits = fits and type(found["number"]) is int and found["number"] >= 1
-        if not fits or type(found["evidence"]) is not float or not 0 <= found["evidence"] <= 1:
+        fits = fits and all(type(found[name]) is float and 0 <= found[name] <= 1 for name in ("coverage", "purity"))
+        if not fits:
             raise MessageError("The coefficients message describes a set of features wrongly.")
-        return cls(tuple(found["members"]), found["elsewhere"], found["evidence"], found["number"])
+        return cls(tuple(found["members"]), *(found[name] for name in ("elsewhere", "coverage", "purity", "number")))
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,10 @@ class Coefficients:
 
     `sigma2` (draw, own response) and `sigma2_mean` are the noise variances of the site's own responses, `noise_covariance`
     (own, own) the posterior mean of their covariance. `covariate_mean` and its like (own covariate, response) are the
-    effects of the site's own covariates. `groups` are the sets of interchangeable features in which the site has a part.
-    `local_fdr` (own feature, response) is the probability that selecting a coefficient is wrong. `selected_count` and `r2_loo`
+    effects of the site's own covariates. `sets` are the sets of interchangeable features in which the site has a part.
+    `pip` (own feature) is the probability that a feature matters; `lfsr` and `local_fdr` (own feature, response) the local false
+    sign rate and the probability that selecting a coefficient is wrong; `stands` (own feature) says by its place in STANDS how a
+    finding stands, where a background was fitted. `selected_count` and `r2_loo`
     say of the site's own responses how many features of all sites are selected for each, and the out-of-sample share of
     variance explained (none where it was not worked out); `r2_expected` and the ends of its interval what predictions for new
     subjects will explain. `response_scales` are all responses' standard deviations where the
@@ -89,7 +97,7 @@ class Coefficients:
     sd: Array = field(repr=False)
     lower: Array = field(repr=False)
     upper: Array = field(repr=False)
-    evidence: Array = field(repr=False)
+    pip: Array = field(repr=False)
     selected: NDArray[np.bool_] = field(repr=False)
     by_response: NDArray[np.bool_] = field(repr=False)
     sigma2_mean: Array = field(repr=False)
@@ -106,8 +114,10 @@ class Coefficients:
     to_predict: Array = field(default_factory=_empty, repr=False)
     covariate_to_predict: Array = field(default_factory=_empty, repr=False)
     spread: Array | None = field(default=None, repr=False)
-    groups: tuple[OwnGroup, ...] = ()
+    sets: tuple[OwnSet, ...] = ()
+    lfsr: Array = field(default_factory=_empty, repr=False)
     local_fdr: Array = field(default_factory=_empty, repr=False)
+    stands: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8), repr=False)
     selected_count: tuple[int, ...] = ()
     r2_loo: tuple[float, ...] = ()
     r2_expected: tuple[float, ...] = ()
@@ -122,8 +132,11 @@ class Coefficients:
     def __post_init__(self) -> None:
         if self.noise_covariance.ndim == 1:  # not given
             object.__setattr__(self, "noise_covariance", np.diag(self.sigma2_mean))
-        if self.local_fdr.ndim == 1:
-            object.__setattr__(self, "local_fdr", np.ones(self.mean.shape))
+        for name, most in (("local_fdr", 1.0), ("lfsr", 0.5)):
+            if getattr(self, name).ndim == 1:
+                object.__setattr__(self, name, np.full(self.mean.shape, most))
+        if not len(self.stands):
+            object.__setattr__(self, "stands", np.zeros(len(self.features), dtype=np.uint8))
         for name in _EFFECTS:
             if getattr(self, name).ndim == 1:
                 object.__setattr__(self, name, np.zeros((0, len(self.responses))))
@@ -151,6 +164,7 @@ class Coefficients:
 
     def to_bytes(self) -> bytes:
         header = {
+            "version": VERSION,
             "site": self.site,
             "study_hash": self.study_hash,
             "features": list(self.features),
@@ -160,7 +174,7 @@ class Coefficients:
             "verdict": self.verdict,
             "converged": self.converged,
             "covariates": list(self.covariates),
-            "groups": [asdict(g) | {"members": list(g.members)} for g in self.groups],
+            "sets": [asdict(one) | {"members": list(one.members)} for one in self.sets],
             "selected_count": list(self.selected_count),
             "r2_loo": list(self.r2_loo),
             "r2_expected": list(self.r2_expected),
@@ -171,7 +185,7 @@ class Coefficients:
             "fit_parts": dict(self.fit_parts),
         }
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {name: getattr(self, name).astype(np.uint8) for name in ("selected", "by_response")}
+        arrays |= {name: getattr(self, name).astype(np.uint8) for name in _MARKS}
         if self.draws is not None and self.sigma2 is not None:
             arrays |= {"draws": self.draws, "sigma2": self.sigma2}
         if self.unshrunk is not None and self.unshrunk_sd is not None:
@@ -181,6 +195,11 @@ class Coefficients:
     @classmethod
     def from_bytes(cls, raw: Any) -> "Coefficients":
         header, arrays = unpack(raw, "coefficients")
+        if header.get("version") != VERSION:
+            raise MessageError(
+                f"The coefficients message is of another version than {VERSION}, the one that this intarsia reads. Use the same "
+                "intarsia at the server and at all sites."
+            )
         site, study_hash = checked(header, "coefficients", _ENTRIES)
         features = check_labels(header["features"], "feature")
         responses = check_labels(header["responses"], "response")
@@ -197,6 +216,7 @@ class Coefficients:
             **{name: arrays[name] for name in _ARRAYS},
             selected=arrays["selected"].astype(bool),
             by_response=arrays["by_response"].astype(bool),
+            stands=arrays["stands"],
             draws=arrays.get("draws"),
             sigma2=arrays.get("sigma2"),
             unshrunk=arrays.get("unshrunk"),
@@ -204,7 +224,7 @@ class Coefficients:
             verdict=header["verdict"][:MAX_VERDICT],
             converged=header["converged"],
             covariates=covariates,
-            groups=tuple(OwnGroup.from_dict(group, features) for group in header["groups"]),
+            sets=tuple(OwnSet.from_dict(one, features) for one in header["sets"]),
             selected_count=tuple(header["selected_count"]),
             r2_loo=tuple(header["r2_loo"]),
             r2_expected=tuple(header["r2_expected"]),
@@ -222,7 +242,7 @@ def _check_entries(header: Mapping[str, Any], site: str, responses: int) -> int:
     fits = isinstance(sites, list) and all(isinstance(s, str) for s in sites) and len(sites) == responses
     if not fits or type(interval) is not float or not 0 < interval < 1 or not isinstance(verdict, str):
         raise MessageError("The coefficients message has entries of the wrong kind.")
-    if not isinstance(header["groups"], list) or type(header["converged"]) is not bool:
+    if not isinstance(header["sets"], list) or type(header["converged"]) is not bool:
         raise MessageError("The coefficients message has entries of the wrong kind.")
     parts = header["fit_parts"]
     if not isinstance(parts, dict) or not all(is_digest(value) for value in parts.values()):
@@ -244,7 +264,14 @@ def _check_entries(header: Mapping[str, Any], site: str, responses: int) -> int:
 def _check_arrays(arrays: Mapping[str, NDArray[Any]], P: int, Q: int, covariates: int, own: int) -> None:
     """The arrays there should be, each of its shape, spreads not negative."""
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_SUMMARY, "by_response", "local_fdr"), (P, Q))
-    shapes |= {"evidence": (P,), "selected": (P,), "sigma2_mean": (own,), "noise_covariance": (own, own)}
+    shapes |= {
+        "lfsr": (P, Q),
+        "pip": (P,),
+        "selected": (P,),
+        "stands": (P,),
+        "sigma2_mean": (own,),
+        "noise_covariance": (own, own),
+    }
     shapes |= dict.fromkeys((*_EFFECTS, "covariate_to_predict"), (covariates, Q))
     shapes |= {"to_predict": (P, Q), "spread": (own,)}
     if "draws" in arrays:
@@ -255,11 +282,16 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], P: int, Q: int, covariates
     if set(arrays) != set(shapes):
         raise MessageError("The coefficients message does not hold the arrays it should.")
     for name, shape in shapes.items():
-        kind = "u" if name in ("selected", "by_response") else "f"
+        kind = "u" if name in _MARKS else "f"
         if arrays[name].shape != shape or arrays[name].dtype.kind != kind:
             raise MessageError(f"In the coefficients, {name} has shape {arrays[name].shape}, expected {shape}.")
     if (arrays["sigma2_mean"] <= 0).any() or any((arrays[name] < 0).any() for name in _NEVER_NEGATIVE if name in arrays):
         raise MessageError("The coefficients message holds a negative spread.")
+    if (
+        any((arrays[name] < 0).any() or (arrays[name] > 1).any() for name in _PROBABILITIES)
+        or (arrays["stands"] >= len(STANDS)).any()
+    ):
+        raise MessageError("The coefficients message holds a probability that cannot be.")
     if any(np.abs(arrays[name]).max(initial=0.0) > LARGEST for name in _IN_PREDICTIONS if name in arrays):
         raise MessageError(
             "The coefficients message holds a coefficient that no fit has: of more than a billion standard deviations."

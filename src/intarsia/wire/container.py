@@ -18,7 +18,6 @@ import math
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import MessageError, of_the_system
+from intarsia.files import OPEN, replace
 from intarsia.wire.bounded import LARGEST_BYTES, read_file
 
 MAGIC = b"INTARSIA"
@@ -88,24 +88,13 @@ def pack(kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
     return b"".join([*parts, digest.digest()])
 
 
-def write(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
+def write(path: str | os.PathLike[str], data: bytes, *, mode: int = OPEN) -> None:
     """Write a file whole or not at all: a reader never meets a half-written message."""
     target = Path(path)
     try:
-        if target.exists() and not target.is_file():  # a pipe, a device: written to, never put aside
-            target.write_bytes(data)
-            return
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(name, mode)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace(target, data, mode=mode)
     except OSError as error:
-        error.filename = None  # a temporary one beside it
+        error.filename = None  # said already
         raise MessageError(f"Cannot write {target}: {of_the_system(error)}") from None
 
 
@@ -207,6 +196,11 @@ def unpack(
         arrays[name] = array
         start += size + _padding(size)
     return header, arrays
+
+
+def undamaged(message: bytes) -> bool:
+    """Does the digest at a message's end fit what is before it?"""
+    return hashlib.sha256(memoryview(message)[:-_DIGEST_BYTES]).digest() == message[-_DIGEST_BYTES:]
 
 
 def finite(array: np.ndarray) -> bool:

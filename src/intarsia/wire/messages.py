@@ -7,7 +7,7 @@ study asks for them (`[deliver] share_scales`). It never holds Φ, the key, Φ1,
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +15,23 @@ import numpy as np
 
 from intarsia.errors import MessageError
 from intarsia.wire.container import MAX_BYTES, finite, pack, unpack, write
+from intarsia.wire.plain import some
 from intarsia.wire.schema import check_name
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
-SCHEMA = 2
+SCHEMA = 3
 MAX_LABEL = 200  # characters
 _HEX = re.compile(r"[0-9a-f]{16,128}")
 _FIELDS = {
     "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
-    "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales",
+    "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales", "most_told",
 }  # fmt: skip
 _ROLES = ("features", "responses", "covariates")
+
+
+def check_most_told(most: Any, site: str) -> None:
+    if most is not None and (type(most) is not int or not 0 <= most < 2**31):
+        raise MessageError(f"Site {site!r}: how many effects may be told in full must be a whole number, or nothing.")
 
 
 def check_labels(labels: Any, what: str) -> tuple[str, ...]:
@@ -66,6 +72,7 @@ class Sketch:
     `order_mac` is the keyed digest of the agreed cohort and order (empty when the sites agreed on it by hand).
     `noise` is the w of a differentially private sketch (the site added N(0, w²/n) to each entry), else 0.
     `response_scales` are the responses' standard deviations where the study shares them, else there are none.
+    `most_told` is how many effects of its columns another site may be told in full for this site's features; None: all of them.
     """
 
     site: str
@@ -84,6 +91,7 @@ class Sketch:
     covariates: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
+    most_told: int | None = None
 
     def __post_init__(self) -> None:
         if not check_name(self.site):
@@ -94,7 +102,7 @@ class Sketch:
         set_(self, "covariates", check_labels(self.covariates, "covariate"))
         labels = Counter((*self.features, *self.responses, *self.covariates))
         if both := sorted(label for label, count in labels.items() if count > 1):
-            raise MessageError(f"Site {self.site!r}: {', '.join(both[:5])} has two roles; a column has one.")
+            raise MessageError(f"Site {self.site!r}: {some(both)} has two roles; a column has one.")
         if not labels:
             raise MessageError(f"Site {self.site!r} sends neither a feature nor a response nor a covariate.")
         if type(self.n) is not int or type(self.m) is not int or not 2 <= self.m < self.n < 2**48:
@@ -108,6 +116,7 @@ class Sketch:
         if type(self.noise) not in (int, float) or not 0 <= self.noise < 1e12:
             raise MessageError(f"Site {self.site!r}: noise must be a number, 0 or more.")
         set_(self, "response_scales", check_scales(self.response_scales, len(self.responses)))
+        check_most_told(self.most_told, self.site)
         if self.Z is None:
             set_(self, "Z", np.empty((self.m, 0)))
         for name, columns in (("X", self.features), ("Y", self.responses), ("Z", self.covariates)):
@@ -176,6 +185,7 @@ class Joined:
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
     looked_at: int | None = None  # features that were looked at, where those here are the ones kept of them
+    most_told: Mapping[str, int] = field(default_factory=dict)  # by site that states it
 
     def __post_init__(self) -> None:
         if self.Z is None:
@@ -242,6 +252,7 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         covariate_sites=tuple(s.site for s in sketches for _ in s.covariates),
         Z=_side_by_side([s.Z for s in sketches if s.Z is not None]),
         response_scales=tuple(scale for s in sketches for scale in s.response_scales),
+        most_told={s.site: s.most_told for s in sketches if s.most_told is not None},
     )  # fmt: skip
     if not joined.features or not joined.responses:
         lacking = "feature" if not joined.features else "response"

@@ -15,9 +15,20 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
-def some(names: Sequence[str], shown: int = 8) -> str:
-    """Names in a line: the first of them, and how many more there are."""
-    return (", ".join(names[:shown]) or "none") + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
+def some(names: Sequence[str], shown: int = 8, *, rest: str = "") -> str:
+    """Names in a line: the first of them, and how many more there are; `rest` says where those are listed."""
+    more = f" and {len(names) - shown:,} more{rest}" if len(names) > shown else ""
+    return (", ".join(names[:shown]) or "none") + more
+
+
+def probability(value: float, draws: float = 1000) -> str:
+    """A probability with three places, told from so many draws: never as nought or one, which no number of draws can show."""
+    least = max(0.001, 1.0 / max(2.0, draws))
+    if least > 0.001:
+        least = float(f"{least:.1g}")
+    if value < least:
+        return f"< {least:g}"
+    return f"> {1 - least:g}" if value > 1 - least else f"{value:.3f}"
 
 
 def printable(text: str) -> str:

@@ -32,11 +32,15 @@ COLUMNS = {
     "unshrunk": "the effect under a flat prior of its own, in `unit`: for its size, once it is named",
     "unshrunk_lower": "lower end of that effect's interval",
     "unshrunk_upper": "upper end of that effect's interval",
-    "local_fdr": "probability that selecting this coefficient is wrong",
+    "pip": "posterior inclusion probability: that the feature matters, for some response",
+    "lfsr": "local false sign rate: probability that the coefficient has not the sign of `effect`",
+    "local_fdr": "local false discovery rate: probability that selecting this coefficient is wrong",
     "selected_here": "whether this coefficient is among those selected for its response",
-    "feature_fdr": "probability that selecting the feature, for any response, is wrong",
     "selected": "whether the feature is selected",
-    "group": "number of the set of interchangeable features it belongs to, one of which matters",
+    "stands": "how the finding stands: 'beyond a background', 'without a background', or 'both', where one was fitted",
+    "set": "number of the set of interchangeable features it belongs to, one of which matters",
+    "coverage": "probability that at least one member of that set matters",
+    "purity": "least correlation, without its sign, between two members of that set",
 }
 # Where a response is no plain measurement and its scale is known.
 OF_KINDS = {
@@ -75,13 +79,19 @@ class Told:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of features: what speaks for each, shapes (P, Q) and (P,); `groups` gives a label's set of interchangeable features."""
+    """Of features: what speaks for each, shapes (P, Q) and (P,). `sets` gives a label's set of interchangeable features, by its
+    number, of which `coverage` and `purity` say how sure and how alike it is; `stands` how each feature stands.
+    """
 
     local_fdr: Array = field(repr=False)
     by_response: NDArray[np.bool_] = field(repr=False)
-    feature_fdr: Array = field(repr=False)
     selected: NDArray[np.bool_] = field(repr=False)
-    groups: Mapping[str, int] = field(default_factory=dict)
+    pip: Array = field(repr=False)
+    lfsr: Array = field(repr=False)
+    sets: Mapping[str, int] = field(default_factory=dict)
+    coverage: Mapping[int, float] = field(default_factory=dict)
+    purity: Mapping[int, float] = field(default_factory=dict)
+    stands: Sequence[str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,9 @@ def _columns(part: Effects) -> dict[str, list[Any]]:
     found, empty = part.evidence, [None] * (P * Q)
     role = "covariate" if found is None else "feature"
     units = [unit(response in scales.responses, scales.features is not None, role) for response in part.responses]
-    groups = {} if found is None else found.groups
+    sets = [None if found is None else found.sets.get(label) for label in part.labels]
+    coverage, purity = ({}, {}) if found is None else (found.coverage, found.purity)
+    stands = None if found is None else found.stands
 
     def each(values: Sequence[Any]) -> list[Any]:
         """One value per column, repeated for its responses."""
@@ -192,11 +204,15 @@ def _columns(part: Effects) -> dict[str, list[Any]]:
         "unit": units * P,
         "standardised": _flat(part.mean),
         **{name: _flat(values * factor) for name, values in flat_interval(part.unshrunk, part.interval).items()},
+        "pip": empty if found is None else each(found.pip.tolist()),
+        "lfsr": empty if found is None else _flat(found.lfsr),
         "local_fdr": empty if found is None else _flat(found.local_fdr),
         "selected_here": [False] * (P * Q) if found is None else _flat(found.by_response),
-        "feature_fdr": empty if found is None else each(found.feature_fdr.tolist()),
         "selected": [False] * (P * Q) if found is None else each(found.selected.tolist()),
-        "group": each([groups.get(label) for label in part.labels]),
+        "stands": empty if stands is None else each(stands),
+        "set": each(sets),
+        "coverage": each([None if k is None else coverage.get(k) for k in sets]),
+        "purity": each([None if k is None else purity.get(k) for k in sets]),
     }
 
 

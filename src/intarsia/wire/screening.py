@@ -23,7 +23,7 @@ from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import MAX_BYTES, pack, unpack
 from intarsia.wire.gram_messages import GramBlock, GramProduct, widths
 from intarsia.wire.gram_sharing import CHECKS, Cut, cuts
-from intarsia.wire.messages import check_labels, check_scales
+from intarsia.wire.messages import check_labels, check_most_told, check_scales
 from intarsia.wire.ring import Ring, product
 from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
@@ -41,7 +41,8 @@ class ScreenBlock:
 
     `commitments` (pieces, each 32 bytes) are the digests of the numbers that it will hand to holders, `seeds` those of the seeds
     of its other shares, `check` that of the seed of its check weights, `coin` that of a coin.
-    `most` is how many features of all sites together its gate lets the server keep. Signed with the site's pinned key.
+    `most` is how many features of all sites together its gate lets the server keep, `most_told` how many effects others may be
+    told in full for its features (None: all). Signed with the site's pinned key.
     """
 
     site: str
@@ -59,6 +60,7 @@ class ScreenBlock:
     most: int
     commitments: NDArray[np.uint8] = field(repr=False)
     response_scales: tuple[float, ...] = ()
+    most_told: int | None = None
     signature: bytes = b""
 
     @property
@@ -79,7 +81,7 @@ class ScreenBlock:
         return replace(self, signature=b"").to_bytes()
 
     def to_bytes(self) -> bytes:
-        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin", "most")
+        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin", "most", "most_told")
         header: dict[str, Any] = {name: getattr(self, name) for name in names}
         header |= {name: list(getattr(self, name)) for name in (*_ROLES, "seeds", "response_scales")}
         return pack("screen", header | {"signature": encode(self.signature)}, {"commitments": self.commitments})
@@ -89,7 +91,7 @@ class ScreenBlock:
         header, arrays = unpack(raw, "screen", limit_bytes=limit)
         plain = ("order_mac", "key_fingerprint", "check", "coin")
         site, study_hash = checked(
-            header, "screen", (*plain, "n", "bits", "most", "seeds", "response_scales", "signature", *_ROLES)
+            header, "screen", (*plain, "n", "bits", "most", "most_told", "seeds", "response_scales", "signature", *_ROLES)
         )  # fmt: skip
         n, bits, seeds, finger = header["n"], header["bits"], header["seeds"], header["key_fingerprint"]
         labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
@@ -116,8 +118,9 @@ class ScreenBlock:
         if commitments.ndim != 2 or commitments.shape[1] != 32 or not len(commitments):
             raise MessageError(f"The columns of site {site!r} have no commitments.")
         scales = check_scales(header["response_scales"], len(labels["responses"]))
+        check_most_told(header["most_told"], site)
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
-        rest: dict[str, Any] = {name: header[name] for name in (*plain, "most")}
+        rest: dict[str, Any] = {name: header[name] for name in (*plain, "most", "most_told")}
         return cls(site, study_hash, **labels, n=n, bits=bits, **rest, seeds=tuple(seeds), commitments=commitments,
                    response_scales=scales, signature=signature)  # fmt: skip
 

@@ -30,7 +30,8 @@ from intarsia.wire.study_parts import (
     SketchPlan,
 )
 
-SCHEMA = 1
+SCHEMA = 2
+BEFORE_PRIORS = 1  # the schema in which every study had the horseshoe; one that has it still is written so
 LARGEST_STUDY_BYTES = 16 * 2**20
 
 
@@ -95,12 +96,19 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """The canonical content: plain values, defaults filled in, nothing that is absent."""
-        out: dict[str, Any] = {"schema": SCHEMA, "id": self.id, "run": self.run}
+        fit = _plain(self.fit)
+        model = {name: fit.pop(name) for name in study_tables.OF_THE_MODEL}
+        before = model["prior"] == "horseshoe"
+        out: dict[str, Any] = {"schema": BEFORE_PRIORS if before else SCHEMA, "id": self.id, "run": self.run}
         for name in ("title", "replaces", "reason"):
             if getattr(self, name):
                 out[name] = getattr(self, name)
         for name in ("sketch", "alignment", "fit", "deliver", "predict", "privacy"):
-            out[name] = _plain(getattr(self, name))
+            out[name] = fit if name == "fit" else _plain(getattr(self, name))
+        if not before:
+            out["model"] = model
+            for name in ("local", "law"):  # the horseshoe's
+                del fit[name]
         out["site"] = [_plain(site) for site in self.sites]
         return out
 
@@ -125,7 +133,7 @@ class Study:
             )
         return owners[0]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
@@ -165,6 +173,16 @@ class Study:
     def agrees(self) -> bool:
         """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
         return all(site.exchange_key is not None for site in self.sites)
+
+    def check_pins(self) -> None:
+        """Refuse a study that pins some sites' keys and not others': it would fall back on a key file that nobody signs for. Such
+        a file may be written, while it waits for the last site's keys; it is not taken part in."""
+        bare = [site.name for site in self.sites if site.exchange_key is None]
+        if bare and len(bare) < len(self.sites):
+            raise StudyError(
+                f"Study {self.id!r} pins the keys of some sites and not those of {', '.join(bare)}. Pin exchange_key and "
+                "signing_key of every site, or of none."
+            )
 
     def again(self, run: str | None = None, reason: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""
@@ -213,8 +231,8 @@ def _plain(value: Any) -> Any:
 
 def _read(content: dict[str, Any], check: Checker) -> Study:
     schema = check.integer(content, (), "schema", default=SCHEMA, low=1)
-    if schema != SCHEMA:
-        check.fail(("schema",), f"schema {schema} is not known to this version, which reads schema {SCHEMA}")
+    if schema not in (BEFORE_PRIORS, SCHEMA):
+        check.fail(("schema",), f"schema {schema} is not known to this version, which reads schemas {BEFORE_PRIORS} and {SCHEMA}")
         check.finish()
     known = (
         "schema",
@@ -225,6 +243,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         "title",
         "sketch",
         "alignment",
+        "model",
         "fit",
         "deliver",
         "predict",
@@ -241,7 +260,7 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         sites=study_tables.read_sites(content, check),
         sketch=study_tables.read_sketch(content, check),
         alignment=study_tables.read_alignment(content, check),
-        fit=study_tables.read_fit(content, check),
+        fit=study_tables.read_fit(content, check, None if schema == SCHEMA else "horseshoe"),
         deliver=study_tables.read_deliver(content, check),
         predict=study_tables.read_predict(content, check),
         privacy=Privacy(),

@@ -15,6 +15,7 @@ LOOK_BITS = 12  # fractional bits of the coefficients whose residuals the holder
 SERVER = "server"  # among the holders of shares: the server holds the third
 LOCALS = ("row", "element")
 NOISES = ("correlated", "independent", "jeffreys")
+PRIORS = ("sparse", "horseshoe")
 MAX_LIST_RATIO = 10
 REASONS = ("repeat", "join", "leave", "withdrawal", "correction")  # why a run replaces another
 
@@ -84,8 +85,12 @@ class Fit:
     Each chain keeps at most `draws` draws. With `until = "converged"` the run stops before that, as soon as every coefficient
     has R̂ ≤ `rhat`, folded R̂ ≤ `rhat_folded` and at least `ess` effective samples (a noise variance: five times as far from one,
     and a quarter of the samples); with `until = "draws"` never.
+
+    `prior` is "sparse" (features in or out, on a dense `background`) or the paper's "horseshoe", which alone has `local`, `law`.
     """
 
+    prior: str = "sparse"
+    background: bool = True
     rank: int | None = None
     local: str = "row"
     law: str = "horseshoe"

@@ -13,6 +13,7 @@ from intarsia.wire.study_parts import (
     LOCALS,
     NOISES,
     PRECISIONS,
+    PRIORS,
     SCREENED,
     SKETCH_KINDS,
     Alignment,
@@ -25,6 +26,7 @@ from intarsia.wire.study_parts import (
 )
 
 TRANSFORMS = ("rank-normal",)
+OF_THE_MODEL = ("prior", "background")
 _GRAM_ONLY = ("rows", "holders", "folds")
 _SCREENED_ONLY = ("keep", "again")
 MOST_AGAIN = 5  # looks after the first
@@ -95,10 +97,23 @@ def read_alignment(content: dict[str, Any], check: Checker) -> Alignment:
     return Alignment(mode, rules, most, least)
 
 
-def read_fit(content: dict[str, Any], check: Checker) -> Fit:
+def read_fit(content: dict[str, Any], check: Checker, prior: str | None = None) -> Fit:
+    """[model] and [fit]; `prior` is that of a study from before there was a choice."""
     table, at, d = check.table(content, "fit"), ("fit",), Fit()
-    check.known(table, at, tuple(f.name for f in fields(Fit)))
+    check.known(table, at, tuple(f.name for f in fields(Fit) if f.name not in OF_THE_MODEL))
+    model, of = check.table(content, "model"), ("model",)
+    check.known(model, of, OF_THE_MODEL)
+    if prior is not None and model:
+        check.fail(of, "schema 1 has no [model], and the horseshoe for a prior; write schema = 2 for another")
+    prior = prior or check.choice(model, of, "prior", PRIORS, d.prior)
+    for key in ("local", "law") if prior == "sparse" else ():
+        if key in table:
+            check.fail((*at, key), f'{key} is of the horseshoe: put prior = "horseshoe" into [model], or leave it out')
+    if prior == "sparse" and table.get("noise") == "jeffreys":
+        check.fail((*at, "noise"), 'noise = "jeffreys" is of the horseshoe: put prior = "horseshoe" into [model]')
     return Fit(
+        prior=prior,
+        background=check.boolean(model, of, "background", default=d.background),
         rank=check.integer(table, at, "rank", low=1) if "rank" in table else None,
         local=check.choice(table, at, "local", LOCALS, d.local),
         law=check.text(table, at, "law", default=d.law),

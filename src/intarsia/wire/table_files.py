@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from intarsia.errors import InputError
 from intarsia.wire.container import write
-from intarsia.wire.plain import cells, one_line
+from intarsia.wire.plain import cells, one_line, probability
 
 Rows = Sequence[Mapping[str, Any]]
 _DIGITS = 4  # significant, in LaTeX and Markdown; the other kinds keep all
@@ -27,12 +27,12 @@ _TEX = {
 # What is mark-up of Markdown within a cell; an underscore is at the edge of a word. What HTML has is escaped as such.
 _MARKS = re.compile(r"[\\`*\[\]~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ROWS_IN_EXCEL = 1_048_576
-_LEAST_FDR = 0.001  # a page says no more of a smaller one
+_PROBABILITIES = frozenset(("pip", "lfsr", "local_fdr", "coverage"))
 _SAID_ONCE = frozenset(("role", "selected"))  # left out of a page where every row has the same
 # What a table for a page leaves out of the results, beside columns that are empty in every row; the other kinds have all.
 _NOT_PRINTED = frozenset((
-    "interval", "standardised", "unshrunk", "unshrunk_lower", "unshrunk_upper", "feature_fdr", "or_is", "ratio", "ratio_lower",
-    "ratio_upper", "ratio_is",
+    "interval", "standardised", "unshrunk", "unshrunk_lower", "unshrunk_upper", "local_fdr", "purity", "or_is", "ratio",
+    "ratio_lower", "ratio_upper", "ratio_is",
 ))  # fmt: skip
 
 
@@ -74,8 +74,8 @@ def _jsonl(names: Sequence[str], rows: Rows) -> bytes:
 
 
 def _short(value: Any, name: str = "") -> str:
-    if name == "local_fdr" and isinstance(value, float) and value < _LEAST_FDR:
-        return f"< {_LEAST_FDR}"
+    if name in _PROBABILITIES and isinstance(value, float):
+        return probability(value)
     if value is None or value != value:
         return ""
     if isinstance(value, bool):

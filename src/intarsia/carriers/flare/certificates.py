@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import intarsia
 from intarsia.carriers.flare.hardening import check_version, harden_server, harden_site
 from intarsia.carriers.flare.requests import SUFFIX, CertificateRequest, read_request
 from intarsia.errors import FederationError, InputError
+from intarsia.files import append, json_lines, replace
 from intarsia.wire.schema import check_name
 from intarsia.wire.words import from_words, to_words
 
@@ -43,7 +43,7 @@ def server_init(folder: Path, host: str, port: int, admin_port: int, extra_hosts
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     server = f"{{host: {host}, fed_learn_port: {port}, admin_port: {admin_port}}}"
     profile = f"name: {PROJECT}\nscheme: grpc\nconnection_security: mtls\nserver: {server}\n"
-    (folder / "profile.yaml").write_text(profile, encoding="utf-8")
+    replace(folder / "profile.yaml", profile.encode())
     _nvflare(folder, "cert", "init", "--profile", "profile.yaml", "-o", "ca")
     names = "".join(f"      - {name}\n" for name in extra_hosts)
     entries = f"    fed_learn_port: {port}\n    admin_port: {admin_port}\n" + (f"    host_names:\n{names}" if names else "")
@@ -108,7 +108,7 @@ def _request(folder: Path, name: str, kind: str, extra: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     org = name if kind == "client" else "server"
     text = f"name: {PROJECT}\nparticipants:\n  - name: {name}\n    type: {kind}\n    org: {org.replace('-', '_')}\n{extra}"
-    (folder / f"{kind}.yaml").write_text(text, encoding="utf-8")
+    replace(folder / f"{kind}.yaml", text.encode())
     _nvflare(folder, "cert", "request", "-p", f"{kind}.yaml", "--out", f"request-{kind}")
     found = list((folder / f"request-{kind}").glob("*.request.zip"))
     if len(found) != 1:
@@ -140,17 +140,15 @@ def approve(folder: Path, request: CertificateRequest) -> tuple[Path, str]:
     except Exception:
         signed.unlink(missing_ok=True)
         raise
-    with (folder / "approved" / APPROVALS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"name": request.name, "words": request.words, "key_sha256": request.key_sha256}) + "\n")
+    line = {"name": request.name, "words": request.words, "key_sha256": request.key_sha256}
+    append(folder / "approved" / APPROVALS, json.dumps(line).encode())
     return signed, digest
 
 
 def approvals(folder: Path) -> list[dict[str, str]]:
     """The names and keys this authority has approved; a signed file that is not on the list (the server's, the operator's)
     counts by its name."""
-    found: list[dict[str, str]] = []
-    with suppress(FileNotFoundError):
-        found = [json.loads(line) for line in (folder / "approved" / APPROVALS).read_text(encoding="utf-8").splitlines()]
+    found: list[dict[str, str]] = json_lines(folder / "approved" / APPROVALS)
     names = {line["name"] for line in found}
     for path in (folder / "approved").glob(f"*{SIGNED}"):
         if (name := path.name.removesuffix(SIGNED)) not in names:

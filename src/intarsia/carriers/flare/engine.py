@@ -152,8 +152,16 @@ def session(folder: Path, wait: float = 60.0) -> Iterator[Any]:
             time.sleep(1.0)
     try:
         yield opened
+    except Exception as error:
+        if not (isinstance(error, ConnectionError) or type(error).__module__.startswith("nvflare.")):
+            raise
+        raise FederationError(
+            f"The connection to the server of {folder} was lost ({type(error).__name__}): it was stopped, or the line is cut. "
+            "See that it runs (`intarsia server start`) and give the same command again; what has arrived is kept."
+        ) from None
     finally:
-        opened.close()
+        with suppress(Exception):  # of a session that is lost already
+            opened.close()
 
 
 def connected(opened: Any) -> list[str]:

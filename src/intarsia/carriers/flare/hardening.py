@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError
+from intarsia.files import replace
 
 EXECUTOR = "intarsia.carriers.flare.site_side.StudyExecutor"
 CONTROLLER = "intarsia.carriers.flare.server_side.StudyController"
@@ -101,7 +102,7 @@ def _authorization() -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    replace(path, json.dumps(content, indent=2).encode() + b"\n")
 
 
 def check_site(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.carriers.flare.hardening import CONTROLLER, EXECUTOR
+from intarsia.files import replace
 
 TASK = "intarsia"
 ACTIONS = ("collect", "deliver", "predict")
@@ -49,9 +50,13 @@ def write_job(where: Path, names: tuple[str, ...], arguments: dict[str, Any]) ->
         "components": [],
         "workflows": [{"id": "study", "path": CONTROLLER, "args": arguments}],
     }
-    (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
-    (config / "config_fed_client.json").write_text(json.dumps(CLIENT_CONFIG), encoding="utf-8")
+    contents = {
+        job / "meta.json": meta,
+        config / "config_fed_server.json": server,
+        config / "config_fed_client.json": CLIENT_CONFIG,
+    }
+    for path, content in contents.items():
+        replace(path, json.dumps(content).encode())
     return job
 
 

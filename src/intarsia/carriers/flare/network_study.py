@@ -8,7 +8,6 @@ from typing import Any
 
 from intarsia.carriers.flare.engine import PATIENCE, Patience, run_job, session
 from intarsia.errors import FederationError
-from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.status import status
@@ -41,9 +40,9 @@ def run_study(
         raise FederationError(f"{server} is not a server's folder; make one with `intarsia server init`.")
     folder = StudyFolder.create(study_folder(server, study), source)
     result: dict[str, Any] = {"study": study.id, "folder": str(folder.path), "hash": study.hash, "jobs": []}
-    with alone(folder):
+    with folder.locked():
         steps = {str(row["step"]): bool(row["done"]) for row in status(folder)}
-        if not folder.collected:
+        if not folder.collected or any(folder.damaged(kind) for kind in ("sketch", "product")):
             say("collecting: key agreement, alignment, sketches")
             with session(server, patience.wait_s) as opened:
                 result["jobs"].append(run_job(opened, folder, "collect", patience=patience))
@@ -66,5 +65,5 @@ def run_study(
 def run_prediction(folder: Path, server: Path, request: str, *, patience: Patience = PATIENCE) -> dict[str, Any]:
     """Joint prediction of the new subjects that every site has put into its predict/ folder under this name."""
     opened_folder = StudyFolder.open(folder)
-    with alone(opened_folder), session(server, patience.wait_s) as opened:
+    with opened_folder.locked(), session(server, patience.wait_s) as opened:
         return run_job(opened, opened_folder, "predict", request=request, patience=patience)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.lab.baselines.baseline import Array, Baseline
-from intarsia.lab.mixture import algorithm3
 from intarsia.lab.sketching import Owners, Sketched, federated_sketch
+from intarsia.server.assess.mixture import algorithm3
 
 
 class Posterior(Baseline):
@@ -64,8 +64,8 @@ class Posterior(Baseline):
         return Sketched((X - X.mean(axis=0)) / x_scale, (Y - Y.mean(axis=0)) / y_scale, x_scale, y_scale)
 
     def _sample(self, data: Sketched) -> None:
-        from intarsia.server.sampler.model import Model
-        from intarsia.server.sampler.sample import sample
+        from intarsia.server.sampler.horseshoe.model import Model
+        from intarsia.server.sampler.horseshoe.sample import sample
         from intarsia.server.sampler.settings import Settings
 
         start = time.process_time()
@@ -76,7 +76,7 @@ class Posterior(Baseline):
             result = sample(data.X, data.Y, Model(**self.model), length)
         self.seconds_ = time.process_time() - start
         self.info_ = result.info
-        self.take(result.C, result.sigma2, data)
+        self.take(result.effects.dense(), result.sigma2, data)
 
     def take(self, C: Array, sigma2: Array, data: Sketched) -> None:
         """Take the draws of C (chain, draw, P, Q) and of the noise, made on the sketches, back to the data's units."""
@@ -86,7 +86,7 @@ class Posterior(Baseline):
         self.selected_ = self._select()
 
     def _select(self) -> NDArray[np.bool_]:
-        from intarsia.server.results.selection import select
+        from intarsia.server.assess.findings import select
 
         return np.asarray(select(self.C_).selected)
 

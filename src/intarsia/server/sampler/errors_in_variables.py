@@ -1,4 +1,4 @@
-"""The sampler for a differentially private study: features that carry noise of known variance (errors in variables).
+"""Features that carry noise of known variance: the sketches of a differentially private study.
 
 A private sketch gives Z = X_Φ + W with W_ij ~ N(0, d_j), d_j = w²/n known. Fitting Z as if it were X_Φ shrinks every
 coefficient and is sure of it. Here X_Φ is a latent variable. Given the data, the rows of a gaussian sketch are
@@ -11,32 +11,34 @@ the eigenvalues of S spread, too much of Z is called noise and the correction ov
 and 83 % coverage at P/m = .3 and a noise of a third of the signal.) Noise on the responses only adds to Sigma's diagonal;
 it is known and taken off at the end.
 
-One sweep: S⁻¹ and ν given X; X given S, Z, Y, C; then B, A, Sigma, λ, τ by the same conditionals as without noise, on
-the P×P Cholesky factor of XᵀX, which holds all they need.
+`draw_features` is the first half of a sweep: S⁻¹ and ν given X, then X given S, Z, Y and C. The other half is any sampler's
+sweep given X; the P×P Cholesky factor of XᵀX holds all it needs (`small_side`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, solve_triangular
 from scipy.special import multigammaln
 
-from intarsia.errors import ConvergenceError, InputError
-from intarsia.server.sampler import backends, conditionals, moves
-from intarsia.server.sampler.conditionals import Given
-from intarsia.server.sampler.covariance import Covariance, Rotation, covariance_law
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.moves import Laws
-from intarsia.server.sampler.priors import HalfCauchy, Noise, local_law
+from intarsia.errors import InputError
 
 Array = NDArray[np.float64]
-BE = backends.get("numpy")
 MOST_FACTORS = 10
 MAX_NOISE_RATIO = 0.5  # noise variance over signal variance beyond which intervals are no longer worth having
+LEARN = 5  # one sweep in so many draws how far S may stray: an eigenvalue problem
+
+
+@dataclass(frozen=True)
+class PrivacyNoise:
+    """What the sites added before they sent: the columns' w (no variances), of the sketch of n subjects."""
+
+    n: int
+    features: Any
+    responses: Any = None  # None: no noise on them
 
 
 # --- is there signal left? --------------------------------------------------------------------------------------------
@@ -139,101 +141,74 @@ def draw_precision(degrees: float, scatter: Array, normal: Array, chi: Array) ->
     return half @ half.T
 
 
-def draw_latent(Z: Array, Y: Array, C: Array, noise: Rotation, d: Array, precision: Array, normal: Array) -> Array:
-    """X_Φ given everything: rows independent with precision S⁻¹ + D⁻¹ + C Sigma⁻¹ Cᵀ, the same for all rows."""
-    white = noise.whiten(C)
+def draw_latent(Z: Array, Y: Array, C: Array, root: Array, d: Array, precision: Array, normal: Array) -> Array:
+    """X_Φ given everything: rows independent with precision S⁻¹ + D⁻¹ + C Sigma⁻¹ Cᵀ, the same for all rows.
+
+    `root` is K with Sigma⁻¹ = KᵀK.
+    """
+    white = C @ root.T
     whole = precision + white @ white.T
     whole[np.diag_indices_from(whole)] += 1 / d
     L = cholesky(whole, lower=True)
-    pull = (Z / d + noise.whiten(Y) @ white.T).T
+    pull = (Z / d + (Y @ root.T) @ white.T).T
     return solve_triangular(L, solve_triangular(L, pull, lower=True) + normal, lower=True, trans="T").T
 
 
-# --- chains -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class State:
-    """One chain's position."""
-
-    X: Array
-    A: Array
-    B: Array
-    lam: Array
-    tau: Array
-    Sigma: Array
-    strength: float
-
-    @property
-    def C(self) -> Array:
-        return self.B @ self.A.T
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What does not change along a chain."""
+class NoisyFeatures(NamedTuple):
+    """Sketched features Z (m, P), the variances d (P,) of their noise, and T."""
 
     Z: Array
-    Y: Array
     d: Array
     T: Array
-    laws: Laws
-    covariance: Covariance
-    row: bool
-    rank: int
+
+    @classmethod
+    def of(cls, Z: Any, d: Any, Y: Array, power: float) -> "NoisyFeatures":
+        """Checked, with T worked out."""
+        Z, d = np.asarray(Z, float), np.asarray(d, float)
+        if Z.ndim != 2 or Y.ndim != 2 or len(Z) != len(Y) or d.shape != (Z.shape[1],):
+            raise InputError(f"Shapes do not fit: features {Z.shape}, responses {Y.shape}, noise variances {d.shape}.")
+        if not (np.isfinite(Z).all() and np.isfinite(Y).all() and np.isfinite(d).all()):
+            raise InputError("The sketches hold values that are not finite.")
+        if not (d > 0).all():
+            bare = int((d <= 0).sum())
+            raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
+        if power != 1:
+            raise InputError(f"A private study is fitted with the likelihood's power 1; {power} came.")
+        if (np.square(Y).sum(axis=0) == 0).any():
+            raise InputError("A response of the sketch is zero throughout. Leave it out.")
+        return cls(Z, d, target(Z, d))
+
+    def best_guess(self) -> Array:
+        """The features as their best linear guess from Z."""
+        return np.asarray(np.linalg.solve(self.T + np.diag(self.d), self.Z.T).T @ self.T)
 
 
-def sweep(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
-    """One sweep; `learn` also draws ν (an eigenvalue problem, so not every time)."""
-    return draw_coefficients(s, draw_features(s, state, rng, learn), rng)
+class Latent(NamedTuple):
+    """The features X without their noise, and ν − P − 1."""
+
+    X: Array
+    strength: float
 
 
-def draw_features(s: Setting, state: State, rng: np.random.Generator, learn: bool = True) -> State:
-    """ν, S and the latent features given the coefficients. S is not kept: the next sweep draws it from X."""
-    m, P = s.Z.shape
-    G = state.X.T @ state.X
-    strength = state.strength
+def draw_features(
+    noisy: NoisyFeatures, now: Latent, Y: Array, C: Array, root: Array, rng: np.random.Generator, learn: bool = True
+) -> Latent:
+    """ν, S and the latent features given C and the noise; `root` is K with Sigma⁻¹ = KᵀK. `learn` also draws ν (an
+    eigenvalue problem, so not every time). S is not kept: the next sweep draws it from X.
+    """
+    (m, P), strength = noisy.Z.shape, now.strength
+    G = now.X.T @ now.X
     if learn:
-        root = cholesky(s.T, lower=True)
-        inner = solve_triangular(root, solve_triangular(root, G, lower=True).T, lower=True)
+        half = cholesky(noisy.T, lower=True)
+        inner = solve_triangular(half, solve_triangular(half, G, lower=True).T, lower=True)
         grid = strength_grid(P, m)
         weight = strength_weights(np.maximum(eigvalsh((inner + inner.T) / 2), 0.0), m, grid)
         p = np.exp(weight - weight.max())
         strength = float(rng.choice(grid, p=p / p.sum()))
     degrees = strength + P + 1 + m
     chi = np.sqrt(rng.chisquare(degrees - np.arange(P)))
-    precision = draw_precision(degrees, strength * s.T + G, rng.standard_normal((P, P)), chi)
-    noise = s.covariance.rotation(BE, state.Sigma)
-    X = draw_latent(s.Z, s.Y, state.C, noise, s.d, precision, rng.standard_normal((P, m)))
-    return replace(state, X=X, strength=strength)
-
-
-def draw_coefficients(s: Setting, state: State, rng: np.random.Generator) -> State:
-    """B, A, Sigma, λ, τ given the latent features, from XᵀX, XᵀY and YᵀY alone when P < m."""
-    Xs, Ys, beyond = small_side(state.X, s.Y)
-    (rows, Q), (m, P) = Ys.shape, state.X.shape
-    rotation = s.covariance.rotation(BE, state.Sigma)
-    given = Given(rotation.U.T @ state.A, state.lam, state.tau, np.sqrt(rotation.variances))
-    Yr, Zn = Ys @ rotation.U, rng.standard_normal((P, s.rank))
-    if s.row:
-        B = conditionals.draw_B_row(BE, Xs, Yr, given, Zn, rng.standard_normal((rows, s.rank)))
-    else:
-        B = conditionals.draw_B_element(BE, Xs, Yr, given, Zn, rng.standard_normal((rows, Q)))
-    F = Xs @ B
-    A = rotation.U @ conditionals.draw_A(BE, F, Yr, given.s, rng.standard_normal((Q, s.rank)))
-    residual = Ys - F @ A.T
-    noise = variates(s.covariance.needs(float(m), Q), rng)
-    Sigma = s.covariance.draw(BE, rotation, residual.T @ residual + beyond, float(m), noise)
-    g, u = rng.gamma(moves.rescale_shape(Q), size=s.rank), rng.random(s.rank)
-    A, B, tau = moves.rescale_columns(BE, A, B, state.tau, s.laws.global_, g, u)
-    k = s.rank if s.row else 1
-    lam = conditionals.draw_lam(
-        BE, state.lam, B, tau, s.laws.local, variates(shaped(s.laws.local.noise(k), state.lam.shape), rng)
-    )
-    tau = conditionals.draw_tau(BE, tau, B, lam, s.laws.global_, variates(shaped(s.laws.global_.noise(P), (s.rank,)), rng))
-    if not (np.isfinite(B).all() and np.isfinite(A).all() and np.isfinite(Sigma).all()):
-        raise ConvergenceError("The sampler left the range of double precision. Check the public scales of the columns.")
-    return replace(state, A=A, B=B, lam=lam, tau=tau, Sigma=Sigma)
+    precision = draw_precision(degrees, strength * noisy.T + G, rng.standard_normal((P, P)), chi)
+    return Latent(draw_latent(noisy.Z, Y, C, root, noisy.d, precision, rng.standard_normal((P, m))), strength)
 
 
 def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
@@ -244,62 +219,6 @@ def small_side(X: Array, Y: Array) -> tuple[Array, Array, Array]:
     R = cholesky(X.T @ X)
     Ys = solve_triangular(R, X.T @ Y, trans="T")
     return R, Ys, Y.T @ Y - Ys.T @ Ys
-
-
-def shaped(spec: dict[str, tuple[str, float]], shape: tuple[int, ...]) -> dict[str, Noise]:
-    """What a law asks for, for values of this shape."""
-    return {name: (kind, shape, parameter) for name, (kind, parameter) in spec.items()}
-
-
-def variates(spec: dict[str, Noise], rng: np.random.Generator) -> dict[str, Array]:
-    """The random numbers that are asked for."""
-    make: dict[str, Callable[..., Any]] = {
-        "uniform": lambda shape, _: 1.0 - rng.random(shape),
-        "normal": lambda shape, _: rng.standard_normal(shape),
-        "gamma": lambda shape, parameter: rng.standard_gamma(parameter, shape),
-    }
-    return {name: make[kind](shape, parameter) for name, (kind, shape, parameter) in spec.items()}
-
-
-def setting(Z: Any, Y: Any, d: Any, model: Model) -> Setting:
-    """Check the input and fix what does not change."""
-    Z, Y, d = np.asarray(Z, float), np.asarray(Y, float), np.asarray(d, float)
-    if Z.ndim != 2 or Y.ndim != 2 or len(Z) != len(Y) or d.shape != (Z.shape[1],):
-        raise InputError(f"Shapes do not fit: features {Z.shape}, responses {Y.shape}, noise variances {d.shape}.")
-    if not (np.isfinite(Z).all() and np.isfinite(Y).all() and np.isfinite(d).all()):
-        raise InputError("The sketches hold values that are not finite.")
-    if not (d > 0).all():
-        bare = int((d <= 0).sum())
-        raise InputError(f"{bare} of {d.size} features carry no noise. In a private study every site adds its own.")
-    if model.power != 1:
-        raise InputError(f"A private study is fitted with the likelihood's power 1; {model.power} came.")
-    Q = Y.shape[1]
-    R = model.rank_of(Q)
-    row = model.local == "row"
-    scale = np.sqrt(np.square(Y).mean(axis=0))
-    if (scale == 0).any():
-        raise InputError("A response of the sketch is zero throughout. Leave it out.")
-    return Setting(
-        Z,
-        Y,
-        d,
-        target(Z, d),
-        Laws(local_law(model.law, R if row else 1), HalfCauchy()),
-        covariance_law(model.noise, scale, Q),
-        row,
-        R,
-    )
-
-
-def start(s: Setting, rng: np.random.Generator) -> State:
-    """An over-dispersed start: the features as their best linear guess, coefficients near zero."""
-    (m, P), Q = s.Z.shape, s.Y.shape[1]
-    X = np.linalg.solve(s.T + np.diag(s.d), s.Z.T).T @ s.T
-    A = rng.standard_normal((Q, s.rank))
-    lam = np.exp(rng.standard_normal(P if s.row else (P, s.rank)))
-    tau = np.exp(rng.standard_normal(s.rank) - 2)
-    Sigma = np.diag(np.square(s.Y).mean(axis=0) * rng.uniform(0.2, 0.8, Q))
-    return State(X, A, np.zeros((P, s.rank)), lam, tau, Sigma, float(m))
 
 
 def without(Sigma: Array, variances: Array) -> Array:

@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 
-from intarsia.server.results.diagnostics import entries
-from intarsia.server.sampler.sample import sample
-from intarsia.server.sampler.schedule import WIDE_FROM
+from intarsia.server.assess.diagnostics import entries
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 
@@ -17,13 +17,13 @@ def precompile() -> float:
     """Seconds it took; next to none when everything is there."""
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
-    # A small problem, one whose light sweeps share a factor, and one of many features, in single precision, with look-alikes.
-    for m, P in ((12, 20), (150, 600), (12, WIDE_FROM)):
+    # A small problem, one whose sweeps share a factor, one with a scale per entry.
+    for m, P, local in ((12, 20, "row"), (150, 600, "row"), (12, 20, "element")):
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
         X[:, 1] += 40.0 * X[:, 0]
         Y += 9.0 * X[:, :1]
-        run = sample(X, Y, settings=Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
-    entries(run.C)
+        run = sample(X, Y, Model(local=local), Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
+    entries(run.effects.dense())
     return time.perf_counter() - begin
 
 

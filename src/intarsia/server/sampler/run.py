@@ -1,279 +1,273 @@
-"""One run: it steps, saves, resumes and reports, whatever makes the sweeps (a chain on the CPU, all chains on an accelerator, a
-chain with latent features).
+"""Running chains, whatever prior they sample: threads of one process, to a budget or to a target, with checkpoints.
 
-A run lives in a folder: `run.json` (what is asked), one C.npy for all chains, per stepper `state-….npz` (everything a
-continuation needs, the generator's state included), and per chain `progress-k.json`; `start.npz` where chains start from a
-sparse solution, `shrinkage-k-n.npy` the features' mean shrinkage over the first n draws; X.npy and Y.npy (the sketches) where
-chains run in processes of their own. Where not all draws are kept: `keeping.npz` (which are), `whole.npy` (whole draws of all
-chains), `running-k-n.npz` (what is known of every coefficient after n draws). A continued chain gives the same bits as one that
-was never stopped: draws after the last checkpoint are simply made again.
+A checkpoint is a folder with one file per chain, `chain-k.npz`, written whole or not at all and sealed with its digest. It holds
+everything a continuation needs, the generator's state included, and what was asked. A continued chain gives the same bits as one
+that was never stopped.
 """
 
-import errno
+import contextlib
+import hashlib
 import json
+import math
 import os
-import sys
+import platform
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from intarsia.errors import ConvergenceError
-from intarsia.server.sampler.keeping import Keeping
-from intarsia.server.sampler.record import BoundedRecord, Record
-from intarsia.server.sampler.running import Running, as_first, of_chain, together
-from intarsia.server.sampler.sparse_start import SparseStart
+import intarsia
+from intarsia import files
+from intarsia.errors import InputError
+from intarsia.server.assess.diagnostics import rhat_from_moments
+from intarsia.server.sampler.settings import Progress, Settings, Standing, looks
 
-STOP = "stop"  # a file of this name asks every chain to write its checkpoint and end
-NO_SPACE = 28  # exit code of a chain that met a full disk
-START = "start.npz"
-REPORT_SECONDS = 0.3
+Array = NDArray[Any]
+
+SLICE = 0.1  # seconds of sweeps after which a chain looks whether it is to stop
+REPORT = 0.5  # seconds between two reports
 SAVING = 30  # times as long as writing a checkpoint took passes before the next one
-LEFT_RANGE = "left the range of double precision. Standardise the columns, or use noise='correlated'."
+REMEDY = "Remove the checkpoint's folder and give the same command again: the chains then begin anew."
 
 
-class Stepper(Protocol):
-    """Makes the sweeps of one or several chains. `sweeps` counts them; kept draws go into the record."""
+class Chain(Protocol):
+    """What makes sweeps, of one chain or of several at once, and keeps draws."""
 
-    name: str  # of its checkpoint
-    chains: range  # which chains of the run it makes
-    record: Record
+    k: int
     sweeps: int
     device: str
-
-    def advance(self, total: int) -> None:
-        """At least one sweep, none beyond number `total`; kept draws are added to the record."""
-        ...
-
-    def settle(self) -> None:
-        """Bring into the record what has been summed up elsewhere."""
-        ...
-
-    def arrays(self) -> dict[str, Any]:
-        """Everything a continuation needs besides the record."""
-        ...
-
-    def restore(self, stored: dict[str, Any]) -> None: ...
-
-
-class Asked:
-    """What `run.json` holds, with the arrays: those given, or those beside it in the folder."""
-
-    def __init__(self, folder: Path, arrays: dict[str, Any] | None = None) -> None:
-        self.folder, self._arrays = folder, arrays
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        self.engine: str = found["engine"]
-        self.model: dict[str, Any] = found["model"]
-        self.warmup, self.thin, self.chains = int(found["warmup"]), int(found["thin"]), int(found["chains"])
-        self.seed, self.mixing = int(found["seed"]), bool(found["mixing"])
-        self._made: dict[Any, Any] = {}
-        self.degrees: int | None = found.get("degrees")
-
-    def array(self, name: str) -> Any:
-        return self._file(name) if self._arrays is None else self._arrays[name]
-
-    def _file(self, name: str, mode: Any = None) -> Any:
-        return np.load(self.folder / f"{name}.npy", mmap_mode=mode, allow_pickle=False)
-
-    def start(self) -> SparseStart | None:
-        """The sparse solution that chains start from, where one was stored."""
-        file = self.folder / START
-        return SparseStart.load(file) if file.exists() else None
-
-    def shared(self, make: Callable[["Asked"], Any]) -> Any:
-        """What `make` makes of this, once for all chains of a process."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        return self._made[make]
-
-    def record(self, chains: range, R: int) -> Record:
-        mine, keeping = slice(chains.start, chains.stop), Keeping.load(self.folder)
-        C = self._file("C", "r+")[mine]
-        return Record(C, R, C.shape[2]) if keeping is None else BoundedRecord(C, R, keeping, self._file("whole", "r+")[mine])
-
-    def kept(self, sweeps: int) -> int:
-        """Draws kept after so many sweeps."""
-        return max(0, sweeps - self.warmup) // self.thin
-
-
-class Run:
-    """A stepper in its folder; one whose folder goes with the process (`passing`) writes no checkpoint."""
-
-    def __init__(self, asked: Asked, stepper: Stepper, passing: bool = False) -> None:
-        self.asked, self.stepper, self.passing, self.seconds = asked, stepper, passing, 0.0
-        # When the last checkpoint was written, how long that took, and after how many sweeps.
-        self._saved, self._writing, self._at = time.perf_counter(), 0.0, 0
-        self.file = asked.folder / f"state-{stepper.name}.npz"
-        if self.file.exists():
-            self._load()
 
     @property
     def kept(self) -> int:
-        return self.asked.kept(self.stepper.sweeps)
+        """Draws kept so far, of each chain."""
+        ...
 
-    def go(self, draws: int, *, every: float, report: Callable[[], None] | None = None, then_save: bool = True) -> bool:
-        """Go on until `draws` draws of each chain are kept; False when asked to stop before.
+    def advance(self, sweeps: int) -> None:
+        """Make so many sweeps; the interpreter's lock is free most of that time."""
+        ...
 
-        A checkpoint is written `every` so many seconds, or more seldom where that takes long, and in the end unless the caller
-        does that.
-        """
-        total = self.asked.warmup + draws * self.asked.thin
-        began, told = time.perf_counter() - self.seconds, 0.0
-        stop = self.asked.folder / STOP
-        with threadpool_limits(limits=1), np.errstate(all="ignore"):
-            while self.stepper.sweeps < total:
-                self.stepper.advance(total)
-                now = time.perf_counter()
-                self.seconds = now - began
-                if now - told > REPORT_SECONDS or self.stepper.sweeps == total:
-                    told = now
-                    self._tell(total)
-                    if report is not None:
-                        report()
-                    if stop.exists() and self.stepper.sweeps < total:
-                        if then_save:
-                            self.save()
-                        return False
-                if now - self._saved > max(every, SAVING * self._writing):
-                    self.save()
-        if then_save:
-            self.save()
-        if self.stepper.sweeps == total and not self.passing:
-            self._note(draws)
-        return True
+    def watched(self) -> Array:
+        """Some numbers of every kept draw (chain, draw, number), for a live R̂."""
+        ...
 
-    def _note(self, draws: int) -> None:
-        """Write what is known after exactly so many draws, for a look at them: the chain itself may go on."""
-        self.stepper.settle()
-        record, folder = self.stepper.record, self.asked.folder
-        for i, k in enumerate(self.stepper.chains):
-            # On a device all chains come to a look together, and are asked themselves.
-            if record.running is not None and self.asked.engine != "device":
-                np.savez(folder / f"running-{k}-{draws}.npz", **of_chain(record.running, i)._asdict())
-            np.save(folder / f"shrinkage-{k}-{draws}.npy", record.kappa[i], allow_pickle=False)
+    def arrays(self) -> dict[str, Any]:
+        """Everything a continuation needs."""
+        ...
 
-    def left(self) -> "Left":
-        """What it would leave in its checkpoint now."""
-        self.stepper.settle()
-        record, n = self.stepper.record, self.kept
-        numbers = self.seconds, self.stepper.sweeps, self.stepper.device
-        return Left(record.Sigma[:, :n], record.tau[:, :n], record.kappa, *numbers, record.running)
+    def restore(self, arrays: dict[str, Any]) -> None: ...
 
-    def save(self) -> None:
-        """Write the checkpoint whole or not at all."""
-        if self.passing or self.stepper.sweeps == self._at:
+
+def asked_of(kind: str, model: dict[str, Any], settings: Settings, arrays: Sequence[Array], **more: Any) -> dict[str, Any]:
+    """What decides which draws are made; a folder holds one run of it."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    numbers = {name: int(getattr(settings, name)) for name in ("warmup", "thin", "chains", "seed")}
+    chosen = {"backend": settings.backend, "mixing": settings.mixing, "shape": [list(array.shape) for array in arrays]}
+    return {"kind": kind, "model": model, **numbers, **chosen, "digest": digest.hexdigest(), **more}
+
+
+class Runner:
+    """Runs chains to the end of their budget, or to the first look at which the target is met.
+
+    `standing` says how far the first so many draws of all chains are from the target.
+    """
+
+    def __init__(
+        self, chains: Sequence[Chain], settings: Settings, asked: dict[str, Any], standing: Callable[[int], Standing]
+    ) -> None:
+        self.chains, self.settings, self.asked, self._look = chains, settings, asked, standing
+        self.folder = None if settings.checkpoint is None else Path(settings.checkpoint)
+        self.warmup, self.thin = asked["warmup"], asked["thin"]
+        self.made, self.wall, self.seconds = 0, 0.0, [0.0] * len(chains)
+        self.standing: Standing | None = None
+        self._stop = threading.Event()
+        # Of each chain: when its checkpoint was written last, how long that took, and after how many sweeps.
+        self._saved, self._writing, self._at = [time.perf_counter()] * len(chains), [0.0] * len(chains), [0] * len(chains)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.workers = min(len(chains), settings.workers or cores)
+
+    def run(self) -> "Runner":
+        began, until, budget = time.perf_counter(), self.settings.until, self.settings.draws
+        assert budget is not None
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            files.sweep(self.folder)
+            self._load()
+        total = self.warmup + budget * self.thin
+        self._tell(total)
+        with threadpool_limits(1), _stopping(self._stop) as stopped, ThreadPoolExecutor(self.workers) as pool:
+            for draws in looks(budget, until):
+                self._advance(pool, draws, total)
+                if self._stop.is_set():
+                    break
+                if until is not None and draws < budget:
+                    self.standing = self._look(draws)
+                    if self.standing.meets(until):
+                        break
+            for k in range(len(self.chains)):
+                self._save(k)
+        if stopped:
+            if self.folder is not None:
+                raise KeyboardInterrupt(f"Stopped; what was sampled is kept in {self.folder}. The same call goes on from there.")
+            raise KeyboardInterrupt
+        self.made, self.wall = draws, time.perf_counter() - began
+        self._tell(self.warmup + draws * self.thin, final=True)
+        return self
+
+    def info(self, rows: float) -> dict[str, Any]:
+        """How the run went."""
+        seconds, sweeps = self.seconds, [chain.sweeps for chain in self.chains]
+        return {
+            **{name: self.asked[name] for name in ("model", "warmup", "thin", "seed", "mixing", "backend")},
+            "device": self.chains[0].device,
+            "seconds": max(self.wall, *seconds),  # of a run that was gone on with, what its chains took before counts too
+            "chain_seconds": seconds,
+            "ms_per_sweep": [1e3 * took / max(1, made) for took, made in zip(seconds, sweeps, strict=True)],
+            "sweeps": self.warmup + self.made * self.thin,
+            "m": int(rows),
+            "expected_features": self.asked["model"]["expected_features"],
+            "versions": {"intarsia": intarsia.__version__, "numpy": np.__version__, "python": platform.python_version()},
+        }
+
+    def _advance(self, pool: ThreadPoolExecutor, draws: int, total: int) -> None:
+        """All chains to so many draws; their errors end all."""
+        end = self.warmup + draws * self.thin
+        waiting = {pool.submit(self._go, k, end) for k in range(len(self.chains))}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, REPORT, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                self._tell(total)
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _go(self, k: int, end: int) -> None:
+        chain, number = self.chains[k], 1
+        while chain.sweeps < end and not self._stop.is_set():
+            began = time.perf_counter()
+            chain.advance(min(number, end - chain.sweeps))
+            took = time.perf_counter() - began
+            self.seconds[k] += took
+            number = max(1, int(number * min(2.0, SLICE / max(took, 1e-6))))
+            if time.perf_counter() - self._saved[k] > max(self.settings.checkpoint_seconds, SAVING * self._writing[k]):
+                self._save(k)
+
+    def _save(self, k: int) -> None:
+        chain = self.chains[k]
+        if self.folder is None or chain.sweeps == self._at[k]:
             return
         began = time.perf_counter()
-        self.stepper.settle()
-        arrays = self.stepper.record.arrays(self.kept) | {f"own.{k}": v for k, v in self.stepper.arrays().items()}
-        part = self.file.with_suffix(".part")
-        with open(part, "wb") as file:
-            np.savez(file, sweeps=self.stepper.sweeps, seconds=self.seconds, device=self.stepper.device, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.file)
-        self._saved = time.perf_counter()
-        self._writing, self._at = self._saved - began, self.stepper.sweeps
+        asked = np.frombuffer(json.dumps(self.asked, sort_keys=True).encode(), dtype=np.uint8)
+        try:
+            files.replace_arrays(
+                self.folder / f"chain-{k}.npz", {"asked": asked, "seconds": np.array(self.seconds[k]), **chain.arrays()}
+            )
+        except OSError as error:
+            raise InputError(
+                f"The checkpoint of chain {k + 1} cannot be written to {self.folder}: {error.strerror or error}. Free some space "
+                "or name another folder, and give the same command again: what was written before is kept."
+            ) from error
+        self._saved[k] = time.perf_counter()
+        self._writing[k], self._at[k] = self._saved[k] - began, chain.sweeps
 
     def _load(self) -> None:
-        with np.load(self.file, allow_pickle=False) as file:
-            stored = {name: file[name] for name in file.files}
-        self._at = self.stepper.sweeps = int(stored["sweeps"])
-        self.seconds = float(stored["seconds"])
-        self.stepper.record.restore(stored)
-        self.stepper.restore({name[4:]: value for name, value in stored.items() if name.startswith("own.")})
+        assert self.folder is not None
+        for k, chain in enumerate(self.chains):
+            file = self.folder / f"chain-{k}.npz"
+            if not file.exists():
+                continue
+            arrays = files.read_arrays(file, REMEDY)
+            found = json.loads(arrays["asked"].tobytes().decode())
+            asked = json.loads(json.dumps(self.asked))
+            if found != asked:
+                changed = ", ".join(sorted(name for name in asked if found.get(name) != asked[name]))
+                raise InputError(
+                    f"The checkpoint holds another run ({changed} differ). Use another folder, or remove it to start anew."
+                )
+            chain.restore(arrays)
+            self.seconds[k], self._at[k] = float(arrays["seconds"]), chain.sweeps
 
-    def _tell(self, total: int) -> None:
-        """What the parent (and the monitor) may know while chains run."""
-        for i, k in enumerate(self.stepper.chains):
-            mean, square = self.stepper.record.moments[i].tolist()
-            told = {
-                "chain": k, "sweeps": self.stepper.sweeps, "total": total, "warmup": self.asked.warmup, "kept": self.kept,
-                "seconds": self.seconds, "mean": mean, "square": square,
-            }  # fmt: skip
-            part = self.asked.folder / f"progress-{k}.part"
-            part.write_text(json.dumps(told), encoding="utf-8")
-            os.replace(part, self.asked.folder / f"progress-{k}.json")
+    def _tell(self, total: int, final: bool = False) -> None:
+        """Report to the callback, and to the monitor by files beside the checkpoint."""
+        if self.settings.progress is None and self.folder is None:
+            return
+        seen = [one for chain in self.chains for one in _moments(chain.watched())]
+        each = len(seen) // len(self.chains)  # chains that one stepper makes
+        sweeps, until = [chain.sweeps for chain in self.chains for _ in range(each)], self.settings.until
+        whole = likely = total
+        if until is not None and not final:
+            if self.standing is None:
+                likely = min(total, self.warmup + self.settings.usual * self.thin)
+            else:  # no more than the target asks for, as far as one can tell
+                enough = math.ceil(self.standing.draws * self.standing.factor(until))
+                total = likely = max(min(total, self.warmup + enough * self.thin), *sweeps)
+        if self.folder is not None:
+            for k, (count, mean, square) in enumerate(seen):
+                files.replace_json(self.folder / f"progress-{k}.json", {
+                    "chain": k, "sweeps": sweeps[k], "total": total, "warmup": self.warmup, "kept": count,
+                    "seconds": self.seconds[k // each], "mean": mean.tolist(), "square": square.tolist(),
+                })  # fmt: skip
+        if self.settings.progress is None:
+            return
+        swept = [took / chain.sweeps for took, chain in zip(self.seconds, self.chains, strict=True) if chain.sweeps >= 10]
+        per_sweep = float(np.median(swept)) / self.workers if swept else math.nan
+        left, at_most = (per_sweep * sum(max(0, end - chain.sweeps) for chain in self.chains) for end in (likely, whole))
+        self.settings.progress(Progress(
+            [min(n, total) for n in sweeps], total, self.warmup, max(self.seconds), left, _rhat(seen),
+            standing=self.standing, until=until, at_most=at_most,
+        ))  # fmt: skip
 
 
-class Left(NamedTuple):
-    """What a stepper left in its checkpoint: the chains it makes come first in each array."""
-
-    Sigma: Any
-    tau: Any
-    kappa: Any
-    seconds: float
-    sweeps: int
-    device: str
-    running: Running | None = None
-
-
-def running_after(folder: Path, chains: int, draws: int) -> Running | None:
-    """What is known of every coefficient after exactly so many draws of each chain; None where it was not written."""
-    files = [folder / f"running-{k}-{draws}.npz" for k in range(chains)]
-    if not all(file.exists() for file in files):
-        return None
-    each = []
-    for file in files:
-        with np.load(file, allow_pickle=False) as stored:
-            each.append(as_first(Running(*(stored[name] for name in Running._fields))))
-    return together(each)
-
-
-def left(folder: Path) -> list[Left]:
-    """What every stepper of a folder left, in the order of its chains."""
+def _moments(values: Array) -> list[tuple[int, Array, Array]]:
+    """Of each chain's numbers (chain, draw, number): how many draws, their mean and sum of squared deviations."""
     out = []
-    for file in sorted(folder.glob("state-*.npz"), key=lambda file: (len(file.name), file.name)):
-        with np.load(file, allow_pickle=False) as stored:
-            numbers = float(stored["seconds"]), int(stored["sweeps"]), str(stored["device"])
-            out.append(Left(stored["Sigma"], stored["tau"], stored["kappa"], *numbers))
+    for x in values:
+        mean = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
+        out.append((len(x), mean, np.square(x - mean).sum(axis=0)))
     return out
 
 
-def opened(asked: Asked, k: int, passing: bool = False) -> Run:
-    """The run that makes chain number k; on an accelerator, all chains."""
-    if asked.engine == "device":
-        from intarsia.server.sampler.device_chains import DeviceChains
-
-        return Run(asked, DeviceChains(asked), passing)
-    if asked.engine == "private":
-        from intarsia.server.sampler.latent_chain import LatentChain
-
-        return Run(asked, LatentChain(asked, k), passing)
-    from intarsia.server.sampler.chain import Chain
-
-    return Run(asked, Chain(asked, k), passing)
+def _rhat(seen: Sequence[tuple[int, Array, Array]]) -> float:
+    """Largest R̂ over the watched entries."""
+    started = [one for one in seen if one[0] >= 10]
+    if len(started) < 2:
+        return math.nan
+    found = rhat_from_moments(*(np.array(values, dtype=float) for values in zip(*started, strict=True)))
+    return float(np.nanmax(found)) if np.isfinite(found).any() else math.nan
 
 
-def main(arguments: list[str]) -> int:
-    """`python -m intarsia.server.sampler.run FOLDER CHAINS LOOKS EVERY`: run chains (numbers, with commas between them) to each
-    number of draws in turn; exit code 75 when asked to stop.
+@contextlib.contextmanager
+def _stopping(stop: threading.Event) -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM asks the chains to end at their next sweeps; the numbers of the signals that came. A second one is left
+    to whoever was there before.
     """
-    import signal
+    got: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield got
+        return
+    before: dict[signal.Signals, Any] = {}
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; Ctrl-C reaches the whole group
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    folder, every = Path(arguments[0]), float(arguments[3])
-    chains, looks = ([int(number) for number in text.split(",")] for text in arguments[1:3])
-    asked = Asked(folder)
+    def handler(number: int, frame: Any) -> None:
+        del frame
+        got.append(number)
+        stop.set()
+        for s, old in before.items():
+            signal.signal(s, old)
+
+    for s in (signal.SIGINT, signal.SIGTERM):
+        before[s] = signal.signal(s, handler)
     try:
-        runs = [opened(asked, k) for k in chains]
-        for draws in looks:
-            for run in runs:
-                if not run.go(draws, every=every):
-                    return 75
-    except ConvergenceError as error:
-        (folder / f"error-{chains[0]}.txt").write_text(str(error), encoding="utf-8")
-        return 8
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return NO_SPACE
-        raise
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        yield got
+    finally:
+        for s, old in before.items():
+            signal.signal(s, old)

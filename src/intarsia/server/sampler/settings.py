@@ -1,25 +1,58 @@
-"""What is asked of a run besides its data and its model: how long, from which seed, on what, and who is told of it."""
+"""What is asked of a run besides its data and its model: how long, to which target, from which seed, and who is told of it.
 
+A run with a target is looked at after fixed numbers of draws. Whether it stops there depends on its first draws alone, so the
+same seed stops at the same draw, whatever the workers.
+"""
+
+import importlib.util
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.stopping import Standing, Until
-from intarsia.wire import defaults
-from intarsia.wire.defaults import CHAINS, MEMORY
+from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
 
+BACKENDS = ("numpy", "jax")
 CHECKPOINT_SECONDS = 20.0
+FIRST = 50  # draws per chain at the first look
 
 
-class Length(Enum):
-    """Draws, warm-up sweeps and sweeps per kept draw unless told otherwise, by what a sweep costs."""
+@dataclass(frozen=True)
+class Until:
+    """The target: every coefficient has R̂ ≤ rhat, folded R̂ ≤ folded and ESS (bulk and tail) ≥ ess; every noise variance has R̂
+    five times as far from one and a quarter of the ESS.
+    """
 
-    SMALL = defaults.DRAWS, defaults.WARMUP, defaults.THIN
-    SHARED = defaults.SHARED_DRAWS, defaults.SHARED_WARMUP, defaults.SHARED_THIN
-    MANY = defaults.MANY_DRAWS, defaults.MANY_WARMUP, defaults.MANY_THIN
+    rhat: float = RHAT
+    folded: float = RHAT_FOLDED
+    ess: float = ESS
+
+    def __post_init__(self) -> None:
+        if not (self.rhat > 1 and self.folded > 1 and self.ess > 0):
+            raise InputError(f"The target is {asdict(self)}; expected rhat and folded above 1 and ess above 0.")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is from its target, after so many draws per chain: the worst entries of those looked at."""
+
+    draws: int
+    rhat: float
+    folded: float
+    ess: float
+
+    def meets(self, until: Until) -> bool:
+        return self.rhat <= until.rhat and self.folded <= until.folded and self.ess >= until.ess
+
+    def factor(self, until: Until) -> float:
+        """So many times as many draws should meet the target: R̂ − 1 falls as one over them, the ESS grows with them."""
+        parts = (self.rhat - 1) / (until.rhat - 1), (self.folded - 1) / (until.folded - 1), until.ess / max(self.ess, 1e-9)
+        return max(1.0, *parts)
+
+    def beside(self, other: "Standing") -> "Standing":
+        return Standing(self.draws, max(self.rhat, other.rhat), max(self.folded, other.folded), min(self.ess, other.ess))
 
 
 @dataclass(frozen=True)
@@ -37,20 +70,22 @@ class Progress:
     at_most: float = math.nan  # seconds left should the whole budget be needed
 
 
+class Length(NamedTuple):
+    """How long a run is unless told otherwise."""
+
+    draws: int  # kept per chain, at most
+    warmup: int  # sweeps per chain
+    thin: int  # sweeps per kept draw
+    usual: int  # draws after which most runs have met the default target, as said before the first look
+
+
 @dataclass(frozen=True)
 class Settings:
-    """How chains are run. Which draws are made depends on the settings down to `backend`, not on those after it.
+    """How chains are run. Which draws are made depends on the settings down to `mixing`, not on those after it.
 
     Each chain makes `warmup` sweeps, then `draws` × `thin`, of which every `thin`-th is kept; with a target `until` it ends
-    before that, at the first look (100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
+    before that, at the first look (50, 100, 150, 200, … draws) at which every coefficient meets it. What is not given is as the
     problem's size asks for (`intarsia.wire.defaults`).
-
-    Where all draws of C would take more than `memory` bytes, those of up to 2,200 features are kept and some whole draws in
-    single precision (both together about twice `memory` bytes at most), and moments and diagnostics of every coefficient
-    (`Draws.summaries`): the memory then grows with P·Q and no longer with the draws.
-
-    `backend="jax"` runs every chain on an accelerator (or wherever JAX finds itself): the same sampler with random numbers of
-    its own, so the same posterior and other draws; `workers` has no meaning there.
 
     `checkpoint` is a folder: an interrupted run with the same arguments goes on from there, bit for bit; so does a longer one.
     Ctrl-C and SIGTERM write a checkpoint first.
@@ -63,30 +98,56 @@ class Settings:
     seed: int = 0
     until: Until | None = None
     mixing: bool = True  # False: the plain Gibbs sampler, for comparison
-    memory: int = MEMORY  # bytes
+    memory: int = MEMORY  # bytes that the draws of C may take
     backend: str = "numpy"
-    workers: int | None = None  # processes; None: as many as pay
+    workers: int | None = None  # threads; None: as many as pay
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # between two checkpoints
     progress: Callable[[Progress], None] | None = None
+    usual: int = 700  # see `Length`
 
-    def filled(self, size: Length = Length.SMALL, per_draw: int = 0) -> "Settings":
-        """The same with a length where none was given, checked. `per_draw` are the bytes of one draw of C: where sweeps share a
-        factored system the budget is no larger than what can be kept whole.
-        """
-        draws, warmup, thin = size.value
-        if self.until is None:  # nothing else ends the run
-            draws = defaults.DRAWS
-        elif size is Length.SHARED and per_draw:
-            draws = max(defaults.DRAWS, min(draws, self.memory // (self.chains * per_draw)))
+    def filled(self, length: Length) -> "Settings":
+        """The same with a length where none was given, checked."""
         found = replace(
             self,
-            draws=draws if self.draws is None else self.draws,
-            warmup=warmup if self.warmup is None else self.warmup,
-            thin=thin if self.thin is None else self.thin,
+            draws=length.draws if self.draws is None else self.draws,
+            warmup=length.warmup if self.warmup is None else self.warmup,
+            thin=length.thin if self.thin is None else self.thin,
+            usual=length.usual,
         )
         for name, least in (("draws", 4), ("warmup", 0), ("chains", 1), ("thin", 1)):
             value = getattr(found, name)
             if int(value) != value or value < least:
                 raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+        if found.workers is not None and found.workers < 1:
+            raise InputError(f"workers is {found.workers}; expected at least 1.")
         return found
+
+
+def looks(budget: int, until: Until | None) -> list[int]:
+    """Numbers of draws at which a run is looked at, the budget last: 50, 75, …, 200, 250, …, 400, 500, …, 800, 1000, …"""
+
+    def every() -> Iterator[int]:
+        draws = FIRST
+        while True:
+            yield draws
+            # A quarter more at most, in steps that double: halves of the first look's draws up to four times as many.
+            draws += max(FIRST // 2, 2 ** math.floor(math.log2(draws / FIRST)) * FIRST // 4)
+
+    out = []
+    if until is not None:
+        for draws in every():
+            if draws >= budget:
+                break
+            out.append(draws)
+    return [*out, budget]
+
+
+def check_backend(name: str, prior: str = "sparse") -> None:
+    """Refuse what the chains of a prior cannot run on here."""
+    if name not in BACKENDS:
+        raise InputError(f"Backend {name!r} is not known; expected one of {', '.join(BACKENDS)}.")
+    if name == "jax" and prior == "horseshoe":
+        raise InputError("The horseshoe prior is fitted on the CPU; backend 'jax' came. Leave it at 'numpy'.")
+    if name == "jax" and importlib.util.find_spec("jax") is None:
+        raise InputError("The backend 'jax' needs JAX, which is not installed: pip install 'intarsia[gpu]'.")

@@ -1,6 +1,5 @@
 """Checks of a fitted study that fit again, on request: k-fold and split-half replication over the rows of its sketches."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,15 +7,18 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
+from intarsia.files import read_json, replace_json
+from intarsia.server.assess.assessment import kept
+from intarsia.server.assess.replication import k_fold, split_half
+from intarsia.server.assess.rows import Rows
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.pseudo_rows import check_rows
-from intarsia.server.results.judgement import kept
-from intarsia.server.results.leave_one_out import Rows
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.refits import k_fold, split_half
 from intarsia.server.study.fit import posterior_of, settings_of
 from intarsia.server.study.fold_checks import check_folds, replicate
-from intarsia.server.study.folder import CHECKS, StudyFolder, write_atomic
+from intarsia.server.study.folder import CHECKS, StudyFolder
+from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
+from intarsia.wire.plain import some
 
 MOST_REFITTED = 20_000  # rows of a Gram study that are made for refits
 
@@ -30,13 +32,13 @@ def check(
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Make the checks asked for, add them to those made before in checks.json, and return all."""
-    target = folder.path / "posterior.nc"
+    target = folder.path / POSTERIOR
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
     study, joined = folder.study, folder.joined()
-    posterior = Posterior.load(target)
-    judgement = kept(posterior)
-    if judgement is None:
+    posterior = Posterior.load(posterior_file(folder.path))
+    assessment = kept(posterior)
+    if assessment is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
     settings = replace(on_own_backend(folder, settings_of(study)), workers=workers, progress=progress)
     found = read(folder)
@@ -47,7 +49,7 @@ def check(
                 "folds": folds, "elpd": float(parts.elpd.sum()), "r2": parts.r2.tolist(), "r2_se": parts.r2_se.tolist(),
             }  # fmt: skip
         if halves:
-            found["replication"] = replicate(folder, settings, posterior, judgement.selection.findings).to_dict(
+            found["replication"] = replicate(folder, settings, posterior, assessment.findings.findings).to_dict(
                 posterior.features
             )
         return _kept(folder, found)
@@ -72,13 +74,13 @@ def check(
             "folds": folds, "elpd": result.total, "r2": result.r2.tolist(), "r2_se": result.r2_se.tolist(),
         }  # fmt: skip
     if halves:
-        replication = split_half(refit, rows, posterior, judgement.selection.findings, study.fit.seed)
+        replication = split_half(refit, rows, posterior, assessment.findings.findings, study.fit.seed)
         found["replication"] = replication.to_dict(posterior.features)
     return _kept(folder, found)
 
 
 def _kept(folder: StudyFolder, found: dict[str, Any]) -> dict[str, Any]:
-    write_atomic(folder.path / CHECKS, json.dumps(found, indent=1).encode())
+    replace_json(folder.path / CHECKS, found)
     folder.note("checked", checks=sorted(found))
     return found
 
@@ -86,7 +88,7 @@ def _kept(folder: StudyFolder, found: dict[str, Any]) -> dict[str, Any]:
 def read(folder: StudyFolder) -> dict[str, Any]:
     """The checks made before; empty when none."""
     file = folder.path / CHECKS
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    return read_json(file, "Delete it and make the checks again (`intarsia check`).") if file.is_file() else {}
 
 
 def sentences(found: dict[str, Any], responses: list[str]) -> list[str]:
@@ -101,5 +103,5 @@ def sentences(found: dict[str, Any], responses: list[str]) -> list[str]:
         missing = ["/".join(row["features"]) for row in rows if not row["replicates"]]
         said.append(f"{len(rows) - len(missing)} of {len(rows)} findings replicate in both halves of the rows")
         if missing:
-            said.append(f"not replicated: {', '.join(missing[:12])}")
+            said.append(f"not replicated: {some(missing, 12)}")
     return said

@@ -1,16 +1,16 @@
 """A fit at the server beside an earlier one: of the same run before a site left, or of the run that this one replaces."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from intarsia.errors import StudyError
-from intarsia.server.results.effects import effects_of
-from intarsia.server.results.judgement import judge, kept
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.files import read_json, replace_json
+from intarsia.server.assess.assessment import assess, kept
+from intarsia.server.assess.effects import effects_of
+from intarsia.server.posterior.posterior import Posterior
+from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.kept import FIT, POSTERIOR, posterior_file, read_fit
 from intarsia.wire.changes import Changes, compare
 from intarsia.wire.result_table import table_columns, table_rows
 
@@ -19,11 +19,10 @@ FILE = "changes.json"
 
 def results(folder: StudyFolder) -> list[dict[str, Any]]:
     """The table of results of a fitted study, as the server knows it."""
-    path = folder.path / "posterior.nc"
-    if not path.is_file() or not (folder.path / "fit.json").is_file():
+    if not (folder.path / POSTERIOR).is_file() or not (folder.path / FIT).is_file():
         raise StudyError(f"{folder.path} is not fitted yet: there is nothing to compare.")
-    posterior = Posterior.load(path)
-    found = effects_of(posterior, kept(posterior) or judge(posterior), folder.study.deliver.interval, folder.study.kinds)
+    posterior = Posterior.load(posterior_file(folder.path))
+    found = effects_of(posterior, kept(posterior) or assess(posterior), folder.study.deliver.interval, folder.study.kinds)
     return table_rows(table_columns(found))
 
 
@@ -40,10 +39,10 @@ def replaced(folder: StudyFolder, before: StudyFolder) -> Changes:
     for words, names in (("left", set(old.names) - set(study.names)), ("joined", set(study.names) - set(old.names))):
         if names:
             why.append(f"sites that {words}: {', '.join(sorted(names))}")
-    n_before, n_after = (summary(one)["subjects"] for one in (before, folder))
+    n_before, n_after = (read_fit(one.path)["subjects"] for one in (before, folder))
     if n_before != n_after:
         why.append(f"{n_before:,} subjects before, {n_after:,} now")
-    return keep(folder, results(before), summary(before), why)
+    return keep(folder, results(before), read_fit(before.path), why)
 
 
 def keep(folder: StudyFolder, before: list[dict[str, Any]], was: dict[str, Any], why: Iterable[str]) -> Changes:
@@ -51,7 +50,7 @@ def keep(folder: StudyFolder, before: list[dict[str, Any]], was: dict[str, Any],
     found = compare(before, results(folder), why)
     # All that was selected, also at sites whose results are not kept any more.
     found = replace(found, selected_before=tuple(was["selected"]))
-    write_atomic(folder.path / FILE, json.dumps(found.noteworthy.as_dict(), indent=1).encode())
+    replace_json(folder.path / FILE, found.noteworthy.as_dict())
     folder.note("compared", selected_before=len(found.selected_before), selected_after=len(found.selected_after))
     return found
 
@@ -59,12 +58,5 @@ def keep(folder: StudyFolder, before: list[dict[str, Any]], was: dict[str, Any],
 def read_changes(folder: StudyFolder) -> Changes | None:
     """What was written down, where anything was: the rows worth a look."""
     path = folder.path / FILE
-    return Changes.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
-
-
-def summary(folder: StudyFolder) -> dict[str, Any]:
-    return read_json(folder.path / "fit.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    remedy = "Delete it and give `intarsia study changes` or `study leave` again."
+    return Changes.from_dict(read_json(path, remedy)) if path.is_file() else None

@@ -7,23 +7,25 @@ stay valid: Φ and the cohort are the same, and columns that are taken out chang
 The order of the steps is such that the same command, given again after a crash, ends in the same state.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import FederationError, StudyError
+from intarsia.files import read_json, replace_json
 from intarsia.server.study import gram
-from intarsia.server.study.comparison import FILE, keep, read_json, results
+from intarsia.server.study.comparison import FILE, keep, results
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import CHECKS, KINDS, StudyFolder, write_atomic
+from intarsia.server.study.kept import FIT, POSTERIOR, forget, read_fit
 from intarsia.wire.changes import Changes
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.leave import Leave, check_leave
 
 SUPERSEDED = "superseded"
 _LATEST = "latest.json"  # which superseded fit the next one is compared with
+_NO_REMEDY = "Delete the folder superseded/: what changed by the departure can then not be said any more, and the new fit stays."
 
 
 def leave(
@@ -41,7 +43,7 @@ def leave(
         _check_what_remains(folder, name)
         _supersede(folder, name)
         if folder.study.sketch.gram:
-            write_atomic(gram.remaining(folder, len(folder.left) + 1), gram.without(folder, name))
+            gram.keep_without(folder, name)
         # From here on the study is one without this site.
         write_atomic(target, raw)
     elif target.read_bytes() != raw:
@@ -69,18 +71,19 @@ def _check_what_remains(folder: StudyFolder, name: str) -> None:
 
 def _supersede(folder: StudyFolder, leaving: str) -> None:
     """Keep what the other sites may still look up of the fit so far, then take that fit away."""
-    if (folder.path / "fit.json").is_file():
+    if (folder.path / FIT).is_file():
         digest = Coefficients.from_bytes(folder.file("coefficients", leaving)).fit_digest
         where = folder.path / SUPERSEDED / digest[:16]
-        summary = read_json(folder.path / "fit.json") | {"superseded": True, "fit_digest": digest, "because": f"{leaving} left"}
-        write_atomic(where / "results.json", json.dumps(results(folder)).encode())
-        write_atomic(where / "fit.json", json.dumps(summary, indent=1).encode())
-        write_atomic(folder.path / SUPERSEDED / _LATEST, json.dumps({"fit": digest[:16]}).encode())
+        summary = read_fit(folder.path) | {"superseded": True, "fit_digest": digest, "because": f"{leaving} left"}
+        where.mkdir(parents=True, exist_ok=True)
+        replace_json(where / "results.json", {"rows": results(folder)})
+        replace_json(where / FIT, summary)
+        replace_json(folder.path / SUPERSEDED / _LATEST, {"fit": digest[:16]})
     for path in folder.path.glob(f"{SUPERSEDED}/*/results.json"):  # of earlier departures too
-        stays = [row for row in json.loads(path.read_text(encoding="utf-8")) if row["site"] != leaving]
-        write_atomic(path, json.dumps(stays).encode())
-    for name in ("fit.json", "posterior.nc", FILE, CHECKS):  # the summary first: without it there is no fit
+        replace_json(path, {"rows": [row for row in _rows(path) if row["site"] != leaving]})
+    for name in (FIT, POSTERIOR, FILE, CHECKS):  # the summary first: without it there is no fit
         (folder.path / name).unlink(missing_ok=True)
+    forget(folder.path, lambda item: item == POSTERIOR or item.startswith("receipt/"))
     for name in ("checkpoint", "coefficients", "receipt", "predictions", "incoming"):
         shutil.rmtree(folder.path / name, ignore_errors=True)
 
@@ -96,9 +99,15 @@ def _delete(folder: StudyFolder, name: str) -> None:
     found = [path for path in dict.fromkeys(found) if path.is_file()]
     for path in found:
         path.unlink()
+    gone = {path.relative_to(folder.path).as_posix() for path in found}
+    forget(folder.path, lambda item: item in gone)
     if found:
         said = sorted({path.relative_to(folder.path).as_posix() for path in found})
         folder.note("left", site=name, deleted=said, stay=list(folder.names))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return list(read_json(path, _NO_REMEDY)["rows"])
 
 
 def changes(folder: StudyFolder) -> Changes | None:
@@ -106,10 +115,10 @@ def changes(folder: StudyFolder) -> Changes | None:
     latest: Path = folder.path / SUPERSEDED / _LATEST
     if not latest.is_file():
         return None
-    where = folder.path / SUPERSEDED / read_json(latest)["fit"]
-    was = read_json(where / "fit.json")
-    before = json.loads((where / "results.json").read_text(encoding="utf-8"))
-    now = read_json(folder.path / "fit.json")
+    where = folder.path / SUPERSEDED / read_json(latest, _NO_REMEDY)["fit"]
+    was = read_json(where / FIT, _NO_REMEDY)
+    before = _rows(where / "results.json")
+    now = read_fit(folder.path)
     features, responses = was["features"] - now["features"], len(was["responses"]) - len(now["responses"])
     why = [
         f"{', '.join(folder.left)} left; {', '.join(folder.names)} stay",

@@ -4,9 +4,7 @@ The sampler keeps its own checkpoint in the study folder, so a killed fit goes o
 draws. Files are written whole; `fit.json` comes last and says that the step is done.
 """
 
-import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
+from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
+from intarsia.server.assess.coarser import coarser
+from intarsia.server.assess.convergence import Diagnosis
+from intarsia.server.assess.release_rounding import rounded, rounded_weighed
+from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior, ends
 from intarsia.server.prediction_weights import weigh
 from intarsia.server.pseudo_rows import check_rows, whole_rows
-from intarsia.server.results.draws import Draws
-from intarsia.server.results.groups import Group
-from intarsia.server.results.judgement import Judgement, judge, keep, kept
-from intarsia.server.results.mapped import rows_of
-from intarsia.server.results.posterior import CovariateEffects, Names, Posterior
-from intarsia.server.results.unshrunk import unshrunk_of
-from intarsia.server.results.verdict import Diagnosis
-from intarsia.server.results.worth import predict_worth, to_worth
-from intarsia.server.sampler.model import Model
-from intarsia.server.sampler.private import PrivacyNoise
-from intarsia.server.sampler.private import sample as run_private
+from intarsia.server.sampler.errors_in_variables import PrivacyNoise
+from intarsia.server.sampler.horseshoe.model import Model
+from intarsia.server.sampler.sample import AnyModel
 from intarsia.server.sampler.sample import sample as run_chains
-from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.stopping import Until
+from intarsia.server.sampler.sample import sample_noisy as run_private
+from intarsia.server.sampler.settings import Settings, Until
+from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
+from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
 from intarsia.server.study.longer import compute_on
-from intarsia.wire.coefficients import Coefficients, OwnGroup, bind
+from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import GRAM
@@ -53,31 +52,39 @@ def fit(
 
     `backend` is numpy, or jax for an accelerator; a fit that was begun goes on with the one it has.
     """
-    done = folder.path / "fit.json"
-    if done.is_file():
-        return dict(json.loads(done.read_text(encoding="utf-8")))
-    study, target, judgement = folder.study, folder.path / "posterior.nc", None
+    done = finished_fit(folder.path)
+    if done is not None:
+        return done
+    study, target, assessment = folder.study, folder.path / "posterior.nc", None
     if target.is_file():
-        posterior = Posterior.load(target)
-        judgement = kept(posterior)
-    if judgement is None:
+        posterior = Posterior.load(posterior_file(folder.path))
+        assessment = kept(posterior)
+    if assessment is None:
         settings = compute_on(folder, settings_of(study), backend)
         settings = replace(settings, checkpoint=folder.path / "checkpoint", workers=workers, progress=progress)
-        posterior, judgement = _sampled(folder, settings)
+        posterior, assessment = _sampled(folder, settings)
         temporary = folder.path / ".posterior.part.nc"
         posterior.save(temporary)
-        os.replace(temporary, target)
-    messages, summary = coefficients(study, posterior, judgement, folder.names)
-    summary["draws_to_converge"] = _enough(judgement.diagnosis)
-    summary |= {"subjects": int(posterior.tree.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
+        keep_posterior(folder.path, temporary)
+    messages, summary = coefficients(study, posterior, assessment, folder.names)
+    messages = as_told(messages, posterior.most_told)
+    summary["draws_to_converge"] = _enough(assessment.diagnosis)
+    summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
-    write_atomic(done, json.dumps(summary, indent=1).encode())
+    keep_fit(folder.path, summary)
     folder.note("fit done", verdict=summary["verdict"])
     return summary
 
 
-def _sampled(folder: StudyFolder, settings: Settings) -> tuple[Posterior, Judgement]:
+def as_told(messages: Mapping[str, Coefficients], most: Mapping[str, int]) -> dict[str, Coefficients]:
+    """Each site's results with as many effects in full as all other sites let it be told."""
+    everything = max(len(message.features) + len(message.covariates) for message in messages.values())
+    least = {name: min((k for other, k in most.items() if other != name), default=everything) for name in messages}
+    return {name: coarser(message, least[name]) for name, message in messages.items()}
+
+
+def _sampled(folder: StudyFolder, settings: Settings) -> tuple[Posterior, Assessment]:
     """Fit what the sites sent. It is let go of after that: with many features it is the largest thing in memory."""
     joined = folder.joined()
     folder.note("fit started", P=len(joined.features), Q=len(joined.responses), m=joined.m, n=joined.n)
@@ -99,31 +106,29 @@ def settings_of(study: Study) -> Settings:
     return Settings(f.draws, f.warmup, f.chains, f.thin, f.seed, until)
 
 
-def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Judgement]:
+def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Assessment]:
     """The labelled posterior of the joined sketches under the study's model, and what is to be thought of it."""
     posterior, fitted = posterior_of(study, joined, settings)
-    rows = check_rows(joined)
-    method: Any = study.fit.select
-    judgement = judge(posterior, rows, X=fitted.X, method=method, fdr=study.fit.fdr)
     noisy = any(joined.feature_noise) or any(joined.response_noise)
-    if not noisy:  # privacy noise on the features would draw these effects towards zero
-        judgement = replace(judgement, unshrunk=_told(*unshrunk_of(posterior, fitted.X, fitted.Y)))
+    weighed = None
     if not noisy:  # the ridge does not know of privacy noise
         # Rows of a rotation of the data are what an orthonormal sketch of as many rows would have been.
         exchangeable, plain = whole_rows(joined, fitted), replace(joined, kind="orthonormal")
         if exchangeable is not None:
             yes_or_no = np.array([label in study.yes_or_no for label in joined.responses], dtype=bool)
 
-            def refit(X: Any, Y: Any, model: Model, settings: Settings) -> Draws:
+            def refit(X: Any, Y: Any, model: AnyModel, settings: Settings) -> Draws:
                 return run_sampler(study, plain, X, Y, settings, model)
 
             weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
-            judgement = judgement.with_weights(predict_worth(weighed))
-    return posterior, keep(posterior, judgement)
+    seen = Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined))
+    return posterior, finish(posterior, seen, (study.fit.select, study.fit.fdr), rounded_weighed(weighed), _rounded)
 
 
-def _told(mean: Any, sd: Any) -> tuple[Any, Any]:
-    return to_worth(mean, sd), sd
+def _rounded(assessment: Assessment) -> Assessment:
+    """Effects under a flat prior as sites may be told of them."""
+    flat = assessment.flat
+    return assessment if flat is None else replace(assessment, flat=Flat(rounded(flat.mean, flat.sd), flat.sd))
 
 
 def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior, Fitted]:
@@ -139,55 +144,55 @@ def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Post
         fitted.draws,
         Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
-        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
+        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {})
+        | ({"most_told": dict(joined.most_told)} if joined.most_told else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
     return posterior, fitted
 
 
-def model_of(study: Study) -> Model:
+def model_of(study: Study) -> AnyModel:
     """What is fitted, as the study says."""
     f = study.fit
+    if f.prior == "sparse":
+        return SparseModel(f.rank, f.noise, f.power, f.expected_features or EXPECTED, f.background)
     return Model(f.local, f.rank, f.law, f.noise, f.power, f.expected_features)
 
 
-def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: Model | None = None) -> Draws:
+def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: AnyModel | None = None) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches; of the study's model unless another is given."""
     model = model or model_of(study)
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
-        return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates))
+        return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates), looked_at=joined.looked_at)
     noise = PrivacyNoise(joined.n, np.asarray(joined.feature_noise), np.asarray(joined.response_noise))
     if not (noise.features.any() or noise.responses.any()):
-        return run_chains(X, Y, model, settings, partly=study.alignment.mode == "union")
+        return run_chains(X, Y, model, settings, partly=study.alignment.mode == "union", looked_at=joined.looked_at)
     # A private study: the likelihood must know how much noise the sites added.
     return run_private(X, Y, noise, model, settings)
 
 
 def coefficients(
-    study: Study, posterior: Any, judgement: Judgement, names: Sequence[str] | None = None
+    study: Study, posterior: Any, assessment: Assessment, names: Sequence[str] | None = None
 ) -> tuple[dict[str, Coefficients], dict[str, Any]]:
     """Each site's own rows of C, and a summary for the server's operator, the verdict first.
 
     `names` are the sites that take part: by default all of the roster.
     """
     names = study.names if names is None else names
-    features, responses, columns = tuple(posterior.features), tuple(posterior.responses), posterior.columns
-    feature_sites = np.array([str(s) for s in columns["site"].values])
-    response_sites = tuple(str(s) for s in columns["response_site"].values)
+    features, responses = tuple(posterior.features), tuple(posterior.responses)
+    feature_sites, response_sites = np.array(posterior.feature_sites, dtype=str), tuple(posterior.response_sites)
     if set(feature_sites.tolist()) - set(names) or set(response_sites) - set(names):
         raise FederationError("The posterior speaks of sites that are not on the roster, or have left.")
-    diagnosis, chosen, flat = judgement.diagnosis, judgement.selection, judgement.unshrunk
-    mean, sd = posterior.mean().values, posterior.sd().values
-    lower, upper = (edge.values for edge in posterior.interval(study.deliver.interval))
+    diagnosis, chosen, flat, drawn = assessment.diagnosis, assessment.findings, assessment.unshrunk, posterior.draws
+    mean, sd = drawn.mean(), drawn.sd()
+    lower, upper = drawn.quantile(ends(study.deliver.interval))
     effects = posterior.covariate_summary(study.deliver.interval)
-    effects |= {name: to_worth(effects[name], effects["sd"]) for name in ("mean", "lower", "upper")}
-    covariates = tuple(posterior.covariates)
-    covariate_sites = np.array([str(s) for s in posterior.Gamma.coords["covariate_site"].values] if covariates else [], dtype=str)
-    S = posterior.Sigma.shape[0] * posterior.Sigma.shape[1]
-    Sigma = posterior.noise_covariance().values
+    effects |= {name: rounded(effects[name], effects["sd"]) for name in ("mean", "lower", "upper")}
+    covariates, covariate_sites = tuple(posterior.covariates), np.array(posterior.covariate_sites, dtype=str)
+    Sigma = drawn.Sigma.mean(axis=(0, 1))
     with_draws = study.deliver.content == "draws"
-    delivered = _delivered(posterior, study.deliver.draws) if with_draws else None
+    delivered = _delivered(drawn, study.deliver.draws) if with_draws else None
     shared_noise = {
         response: float(Sigma[q, q])
         for q, response in enumerate(responses)
@@ -209,73 +214,68 @@ def coefficients(
             sd=sd[at],
             lower=lower[at],
             upper=upper[at],
-            evidence=np.asarray(chosen.evidence, dtype=float)[at],
+            pip=np.clip(chosen.pip[at], 0.0, 1.0),
+            lfsr=chosen.lfsr[at],
             selected=np.asarray(chosen.selected)[at],
             by_response=np.asarray(chosen.by_response)[at],
             sigma2_mean=np.diagonal(Sigma)[own],
-            draws=None if delivered is None else rows_of(posterior.whole, delivered[0], at),
-            sigma2=None if delivered is None else delivered[1][:, own],
+            draws=None if delivered is None else drawn.effects.some(at, delivered),
+            sigma2=None if delivered is None else drawn.sigma2.reshape(drawn.number, -1)[delivered][:, own],
             verdict=str(diagnosis.verdict),
             converged=bool(diagnosis.converged),
             noise_covariance=Sigma[np.ix_(own, own)],
             covariates=tuple(covariates[j] for j in here),
             **{f"covariate_{key}": values[here] for key, values in effects.items()},
-            **_to_predict(judgement, at, here, own),
-            groups=tuple(
-                _own_group(number, group, at, features)
-                for number, group in enumerate(chosen.groups, 1)
-                if np.isin(at, group.members).any()
+            **_to_predict(posterior, assessment, at, here, own),
+            sets=tuple(
+                _own_set(number, one, at, features) for number, one in enumerate(chosen.sets, 1) if np.isin(at, one.members).any()
             ),
             local_fdr=np.asarray(chosen.local_fdr_by_response, dtype=float)[at],
+            stands=np.array([STANDS.index(chosen.stands(int(p))) for p in at], dtype=np.uint8),
             unshrunk=None if flat is None else flat[0][at],
             unshrunk_sd=None if flat is None else flat[1][at],
             selected_count=tuple(int(v) for v in np.asarray(chosen.by_response)[:, own].sum(axis=0)),
-            r2_loo=() if judgement.loo is None else tuple(float(v) for v in judgement.loo.r2[own]),
-            **_expected(judgement, np.diagonal(Sigma), own, study.deliver.interval),
+            r2_loo=() if assessment.loo is None else tuple(float(v) for v in assessment.loo.r2[own]),
+            **_expected(assessment, np.diagonal(Sigma), own, study.deliver.interval),
             response_scales=tuple(posterior.response_scales.values()),
             noise_variances=shared_noise,
         )
     summary = {
-        **judgement.summary(list(features), list(responses)),
+        **assessment.summary(list(features), list(responses)),
         "covariates": list(covariates),
         "study": study.id,
         "run": study.run,
-        "draws": S,
+        "draws": drawn.number,
     }
     return messages, summary
 
 
-def _delivered(posterior: Posterior, number: int) -> tuple[Any, Any]:
-    """Which draws of all of C go back (chain, draw), evenly spread over the chains: up to so many, and beyond a few no more than
-    have DELIVERED_BYTES; and the noise variances in them (draw, Q).
+def _delivered(draws: Draws, number: int) -> NDArray[np.int64]:
+    """Which draws of all of C go back, evenly spread over the chains: up to so many, and beyond a few no more than have
+    DELIVERED_BYTES.
     """
-    C, Sigma = posterior.whole, posterior.whole_Sigma
-    chains, draws, P, Q = C.shape
-    room = max(FEW_DELIVERED, DELIVERED_BYTES // max(1, P * Q * C.itemsize))
-    S = chains * draws
-    keep = np.unique(np.linspace(0, S - 1, min(S, number, room)).round().astype(int))
-    at = np.divmod(keep, draws)
-    return np.column_stack(at), np.diagonal(Sigma, axis1=2, axis2=3)[at]
+    return draws.thinned(min(number, max(FEW_DELIVERED, DELIVERED_BYTES // max(1, 8 * draws.P * draws.Q))))
 
 
-def _expected(judgement: Judgement, noise: Any, own: list[int], interval: float) -> dict[str, Any]:
+def _expected(assessment: Assessment, noise: Any, own: list[int], interval: float) -> dict[str, Any]:
     """What new subjects of its own responses will show of the predictions."""
-    found = judgement.expected_r2(noise, interval)
+    found = assessment.expected_r2(noise, interval)
     if found is None:
         return {}
     names = ("r2_expected", "r2_expected_lower", "r2_expected_upper")
     return {name: tuple(float(v) for v in values[own]) for name, values in zip(names, found, strict=True)}
 
 
-def _to_predict(judgement: Judgement, at: Any, here: Any, own: list[int]) -> dict[str, Any]:
+def _to_predict(posterior: Posterior, assessment: Assessment, at: Any, here: Any, own: list[int]) -> dict[str, Any]:
     """What a site adds to its means when it predicts, and the factor of its own responses' predictive variances."""
-    w = judgement.weighed
+    w, background = assessment.weighed, posterior.draws.background
+    added = 0.0 if background is None else background[at]
     if w is None:
-        return {}
-    return {"to_predict": w.coefficients[at], "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
+        return {} if background is None else {"to_predict": background[at]}
+    return {"to_predict": w.coefficients[at] + added, "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
 
 
-def _own_group(number: int, group: Group, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnGroup:
+def _own_set(number: int, one: FeatureSet, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnSet:
     """What a site is told of a set of interchangeable features: its own members, and how many lie elsewhere."""
-    own = [features[p] for p in group.members if p in at]
-    return OwnGroup(tuple(own), len(group.members) - len(own), 1.0 - group.local_fdr, number)
+    own = [features[p] for p in one.members if p in at]
+    return OwnSet(tuple(own), len(one.members) - len(own), float(one.coverage), float(one.purity), number)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import StudyError
-from intarsia.server.results.posterior import Posterior
-from intarsia.server.results.refits import Replication, found_again
+from intarsia.server.assess.replication import Replication, found_again
+from intarsia.server.posterior.posterior import Posterior
+from intarsia.server.pseudo_rows import root
 from intarsia.server.sampler.settings import Settings
 from intarsia.server.study import gram
 from intarsia.server.study.fit import posterior_of
@@ -71,17 +72,16 @@ def score(posterior: Posterior, G: Array, n: int) -> tuple[Array, Array, float]:
     The squares of their responses, those of what the mean prediction leaves, and the log density of their responses under a
     normal law: the mean prediction, and as covariance the mean Σ plus the mean over these people of what is uncertain in it.
     """
-    draws = np.asarray(posterior.whole, dtype=np.float64)
-    draws = draws.reshape(-1, *draws.shape[2:])
-    if posterior.Gamma is not None:
-        effects = np.asarray(posterior.Gamma.values)[:, posterior.whole_at]
-        draws = np.concatenate([draws, effects.reshape(-1, *effects.shape[2:])], axis=1)
-    mean, Q = draws.mean(axis=0), draws.shape[2]
+    d = posterior.draws
+    mean, Q = np.concatenate([d.prediction_mean(), posterior.covariate_summary()["mean"]]), d.Q
     p = len(mean)
     v = np.concatenate([-mean, np.eye(Q)])
     left = v.T @ G @ v
-    apart = draws - mean
-    V = posterior.noise_covariance().values + np.einsum("spq,pr,srt->qt", apart, G[:p, :p], apart, optimize=True) / len(draws) / n
+    # What is uncertain in the prediction of these people, from a root of their Gram matrix: rows with the same products.
+    rows = root(G[:p, :p])
+    each = posterior.fitted(rows[:, : d.P], rows[:, d.P :])
+    apart = each - each.mean(axis=0)
+    V = d.Sigma.mean(axis=(0, 1)) + np.einsum("smq,smt->qt", apart, apart, optimize=True) / d.number / n
     density = -0.5 * (n * np.linalg.slogdet(2 * np.pi * V)[1] + np.trace(np.linalg.solve(V, left)))
     return np.diagonal(G)[p:].copy(), np.diagonal(left).copy(), float(density)
 

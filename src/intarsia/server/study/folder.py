@@ -17,26 +17,30 @@ Nothing in it but study.toml and what the sites chose to send.
     leave/                                      notices of sites that left after they had sent; nothing else of theirs is kept
     superseded/<fit>/                           an earlier fit: fit.json and the results of the sites that stayed
     changes.json                                this fit beside an earlier one
+    digests.json                                what each message and the posterior were when they were written
     events.jsonl                                what came, what was refused and why
 """
 
-import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
-from intarsia.server.study import gram, screened
+from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, replace, sweep
+from intarsia.server.study import gram, kept, screened
 from intarsia.server.study.sent_columns import check_columns
+from intarsia.server.study.toml_text import dump
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, other_subjects, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import Group, GroupedSketch, UnionCohort, join_groups, unite
+from intarsia.wire.container import undamaged
 from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.signed import Confirmation, KeyOffer, Receipt, ShareBundle, Signed, verify
 from intarsia.wire.study import Study, read_study_text
@@ -48,11 +52,13 @@ KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch"
 class StudyFolder:
     """A study's folder at the server."""
 
-    round: int | None = None  # of a screened study, where the folder is that of one round
+    round: int | None = None  # of a screened study, where the folder is that of one round of the study in `above`
+    above: "StudyFolder | None" = None
 
     def __init__(self, path: Path, study: Study):
         self.path = path
         self.study = study
+        self._cohorts: tuple[Any, Mapping[str, Cohort | UnionCohort]] | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "StudyFolder":
@@ -83,13 +89,21 @@ class StudyFolder:
         write_atomic(path / "study.toml", text)
         return cls.open(path)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One command at a time: two that fit into one checkpoint would each find the other's pieces."""
+        with locked(self.path / ".lock", busy=f"Another command is working on {self.path}. Wait for it, or stop it."):
+            sweep(self.path)
+            yield
+
     def file(self, kind: str, name: str) -> Path:
         return self.path / kind / f"{name}.{kind}"
 
     @property
     def left(self) -> tuple[str, ...]:
         """Sites that have left this run (`server.study.departure`), in the order of the roster."""
-        return tuple(name for name in self.study.names if self.file("leave", name).is_file())
+        there = self._there("leave")
+        return tuple(name for name in self.study.names if f"{name}.leave" in there)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,10 +112,23 @@ class StudyFolder:
         return tuple(name for name in self.study.names if name not in left)
 
     def present(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.names if self.file(kind, name).is_file())
+        there = self._there(kind)
+        return tuple(name for name in self.names if f"{name}.{kind}" in there)
 
     def missing(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.names if not self.file(kind, name).is_file())
+        there = self._there(kind)
+        return tuple(name for name in self.names if f"{name}.{kind}" not in there)
+
+    def _there(self, kind: str) -> set[str]:
+        """What lies in the folder of a kind: looked at once, however many sites there are."""
+        try:
+            return set(os.listdir(self.path / kind))
+        except FileNotFoundError:
+            return set()
+
+    def damaged(self, kind: str) -> tuple[str, ...]:
+        """The sites whose message lies here otherwise than it arrived: the disk changed it, not they."""
+        return tuple(name for name in self.present(kind) if not kept.intact(self.path, kept.item(kind, name)))
 
     def require(self, kind: str, of: tuple[str, ...] | None = None) -> None:
         """Fail closed, by name, unless every site of the roster (or `of` these) has delivered."""
@@ -114,7 +141,13 @@ class StudyFolder:
             )
 
     def read(self, kind: str, name: str) -> bytes:
-        return self.file(kind, name).read_bytes()
+        return self.whole(kind, name).read_bytes()
+
+    def whole(self, kind: str, name: str) -> Path:
+        """The file of a message, found to be as it arrived."""
+        if not kept.intact(self.path, kept.item(kind, name)):
+            raise damaged(self.file(kind, name), kept.sent_again(kind, name))
+        return self.file(kind, name)
 
     def accept(self, kind: str, sender: str, raw: bytes | Path) -> bool:
         """Check what a site sent and keep it; True if it is new, False if the same had come already.
@@ -123,6 +156,8 @@ class StudyFolder:
         """
         try:
             return self._accept(kind, sender, raw)
+        except DamagedFileError:
+            raise  # something else that lies here
         except IntarsiaError as error:
             self.note("refused", site=sender, kind=kind, why=str(error))
             raise
@@ -131,10 +166,14 @@ class StudyFolder:
         self.study.check_sender(sender)
         if sender in self.left:
             raise FederationError(f"Site {sender!r} has left this run; nothing of it is taken in any more. Refused.")
-        target = self.file(kind, sender)
-        if target.is_file():
-            if _digest(raw) == _digest(target):
-                return False
+        target, item, digest = self.file(kind, sender), kept.item(kind, sender), digest_of(raw)
+        here = digest_of(target) if target.is_file() else None
+        before = kept.remembered(self.path, item)
+        if here is not None and before is None and undamaged(target.read_bytes()):
+            before = here
+        if here is not None and here == digest == before:
+            return False
+        if before is not None and digest != before:
             raise FederationError(
                 f"Site {sender!r} has sent its {kind} already, and this one is different. A second {kind} in the same "
                 "run is refused: it would tell more than the site agreed to. Start a new run (`intarsia study again`)."
@@ -144,23 +183,29 @@ class StudyFolder:
         except MessageError as error:
             raise FederationError(f"The {kind} of site {sender!r} is refused: {error}") from None
         target.parent.mkdir(exist_ok=True)
+        kept.remember(self.path, item, digest)
         if isinstance(raw, Path):
-            with raw.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(raw, target)
+            move(raw, target)
         else:
-            write_atomic(target, raw)
-        self.note("accepted", site=sender, kind=kind, bytes=target.stat().st_size)
+            replace(target, raw)
+        self.note("accepted" if here is None else "restored", site=sender, kind=kind, bytes=target.stat().st_size)
         return True
 
     def announced(self, name: str) -> Announcement | None:
         """What a site announced; None where nothing was (a study by files)."""
-        file = self.file("announcement", name)
-        return Announcement.from_bytes(file) if file.is_file() else None
+        there = self.file("announcement", name).is_file()
+        return Announcement.from_bytes(self.whole("announcement", name)) if there else None
 
     def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
+        stats = [self.file("alignment", name).stat() for name in self.names]
+        as_of = tuple((found.st_mtime_ns, found.st_ino) for found in stats)
+        if self._cohorts is None or self._cohorts[0] != as_of:  # asked for with every sketch
+            self._cohorts = as_of, self._agreed()
+        return self._cohorts[1]
+
+    def _agreed(self) -> Mapping[str, Cohort | UnionCohort]:
         reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
@@ -183,7 +228,7 @@ class StudyFolder:
     def sketches(self) -> list[Sketch]:
         """All sketches in the order of the roster."""
         self.require("sketch")
-        return [Sketch.load(self.file("sketch", name)) for name in self.names]
+        return [Sketch.load(self.whole("sketch", name)) for name in self.names]
 
     def joined(self) -> Joined:
         """All sites' sketches as one: columns side by side and, in a union, the groups' rows below each other.
@@ -200,7 +245,7 @@ class StudyFolder:
         return self._joined_groups()[0]
 
     def _joined_groups(self) -> tuple[Joined, tuple[Group, ...]]:
-        return join_groups([GroupedSketch.load(self.file("sketch", name)) for name in self.names])
+        return join_groups([GroupedSketch.load(self.whole("sketch", name)) for name in self.names])
 
     def groups(self) -> tuple[tuple[Group, ...], int]:
         """The groups of subjects by the responses they have, and how many subjects are in none; no groups outside of a union."""
@@ -226,19 +271,19 @@ class StudyFolder:
         """Delete messages that have been handed on and are of no use any more."""
         for name in self.names:
             self.file(kind, name).unlink(missing_ok=True)
+        kept.forget(self.path, lambda item: item.startswith(f"{kind}/"))
 
     def sketch_facts(self, name: str) -> dict[str, Any]:
         """What an accepted sketch must have in common with the others, without reading all of its numbers again."""
         try:
             return dict(json.loads((self.path / "sketch" / f"{name}.facts").read_text(encoding="utf-8")))
         except (OSError, ValueError):
-            return _facts(_parts(self, self.file("sketch", name)))
+            return _facts(_parts(self, self.whole("sketch", name)))
 
     def note(self, event: str, **what: Any) -> None:
         """Append to the event log; one line per event."""
         line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **what})
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append(self.path / "events.jsonl", line.encode())
 
     def same_hash(self, what: str, sender: str, found: str, site: str) -> None:
         if site != sender:
@@ -338,11 +383,12 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
             n = agreed.groups[number].n if isinstance(agreed, UnionCohort) else agreed.n
             if sketch.n != n:
                 raise FederationError(f"The sketch of site {sender!r} is over {sketch.n} subjects, {n} were agreed.")
-            announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
+            announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
             if study.alignment.mode == "strict" and not same(announced, sketch.order_mac):
                 raise FederationError(f"The sketch of site {sender!r} is over other subjects than it announced. Refused.")
     facts = _facts(parts)
-    for name in folder.present("sketch"):
+    # In a study without groups all have been compared with the first of them.
+    for name in folder.present("sketch")[: None if study.alignment.mode == "union" else 1]:
         other = folder.sketch_facts(name)
         if other["key_fingerprint"] != facts["key_fingerprint"]:
             raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
@@ -399,47 +445,10 @@ def _check(kind: str) -> Callable[[StudyFolder, str, bytes | Path], None]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Whole or not at all, also across a crash."""
+    """`files.replace` in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def dump(study: Study) -> str:
-    """A study as TOML text (for studies made in Python; written ones keep their comments)."""
-    return _toml(study.to_dict())
-
-
-def _toml(content: dict[str, Any], prefix: str = "") -> str:
-    plain = {k: v for k, v in content.items() if not isinstance(v, dict) and not _tables(v)}
-    lines = [f"{_key(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
-    for k, v in content.items():
-        if isinstance(v, dict):
-            lines += ["", f"[{prefix}{_key(k)}]", _toml(v, f"{prefix}{_key(k)}.")]
-        elif _tables(v):
-            for table in v:
-                lines += ["", f"[[{prefix}{_key(k)}]]", _toml(table, f"{prefix}{_key(k)}.")]
-    return "\n".join(lines) + "\n"
-
-
-def _tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    replace(path, content)
 
 
 def _bytes(raw: bytes | Path) -> bytes:
     return raw.read_bytes() if isinstance(raw, Path) else raw
-
-
-def _digest(raw: bytes | Path) -> str:
-    if isinstance(raw, bytes):
-        return hashlib.sha256(raw).hexdigest()
-    with raw.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

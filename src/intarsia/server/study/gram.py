@@ -6,7 +6,6 @@ computed; what was opened of a site's shared columns must fit its own block; eve
 standardised columns can; the whole must be positive semidefinite.
 """
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intarsia.errors import FederationError
+from intarsia.files import read_arrays, replace_arrays
 from intarsia.server.study import gram_holder, screened
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, other_subjects, same
@@ -56,12 +56,12 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
     screened.check_round(folder, sender, block)
     if folder.round is None and not folder.missing("alignment"):
         n = folder.cohorts()[sender].n
-        announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
+        announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
         strict = study.alignment.mode == "strict"
         if block.n != n or (strict and not same(announced, block.order_mac)):
             raise FederationError(f"The Gram block of site {sender!r} is over other subjects than were agreed. Refused.")
     for name in folder.present("sketch"):
-        other = GramBlock.from_bytes(folder.file("sketch", name))
+        other = GramBlock.from_bytes(folder.whole("sketch", name))
         if other.key_fingerprint != block.key_fingerprint:
             raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
         if (other.n, other.order_mac) != (block.n, block.order_mac):
@@ -108,20 +108,19 @@ def settle_block(folder: "StudyFolder", number: int) -> None:
     if target.is_file():
         return
     kind = _kind(folder, number)
-    found = {name: GramProduct.from_bytes(folder.file(kind, name)).opened for name in sharing.holders if name in folder.names}
+    found = {name: GramProduct.from_bytes(folder.whole(kind, name)).opened for name in sharing.holders if name in folder.names}
     if sharing.server_holds:
         found[SERVER] = gram_holder.opened(folder, number)
     squares = []
     for k in range(len(sharing.sites)):
         parts = [opened[str(k)] for opened in found.values() if str(k) in opened]
         squares.append(square(np.asarray(sum(parts[1:], parts[0]))))
-    buffer = io.BytesIO()
-    np.save(buffer, np.stack(squares).view(np.int64), allow_pickle=False)
-    folder.write(target, buffer.getvalue())
+    target.parent.mkdir(exist_ok=True)
+    replace_arrays(target, {"squares": np.stack(squares).view(np.int64)})
 
 
 def opened_file(folder: "StudyFolder", number: int) -> Path:
-    return folder.path / "opened" / f"{number}.npy"
+    return folder.path / "opened" / f"{number}.npz"
 
 
 def _kind(folder: "StudyFolder", number: int) -> str:
@@ -148,10 +147,10 @@ def whole(folder: "StudyFolder") -> Ring:
     After a site has left it is what was kept of them then: shares of a product are of no use without the third one.
     """
     if folder.left:
-        return np.asarray(np.load(remaining(folder, len(folder.left)), allow_pickle=False)).view(np.uint64)
+        return read_arrays(remaining(folder, len(folder.left)), ENDED)["whole"].view(np.uint64)
     folder.require("product")
     blocks, sharing = own_blocks(folder), Sharing.of(folder.study)
-    found = {name: GramProduct.from_bytes(folder.file("product", name)) for name in folder.names}
+    found = {name: GramProduct.from_bytes(folder.whole("product", name)) for name in folder.names}
     shares = [found[name].products for name in sharing.holders if name in found]
     if sharing.server_holds:
         shares.append(gram_holder.products(folder))
@@ -201,9 +200,8 @@ def _check_own(folder: "StudyFolder", blocks: Mapping[str, GramBlock], found: Ma
         tails.append(gram_holder.tails(folder))
     for number in range(len(through)):
         settle_block(folder, number)
-    squares = np.stack([np.load(opened_file(folder, number), allow_pickle=False) for number in range(len(through))]).view(
-        np.uint64
-    )
+    found_then = [read_arrays(opened_file(folder, number), ENDED)["squares"] for number in range(len(through))]
+    squares = np.stack(found_then).view(np.uint64)
     of_fold = np.array([cut.fold for cut in through])
     for k, (name, block) in enumerate(blocks.items()):
         parts = [tail[str(k)] for tail in tails if str(k) in tail]
@@ -220,16 +218,15 @@ def _check_own(folder: "StudyFolder", blocks: Mapping[str, GramBlock], found: Ma
 
 def remaining(folder: "StudyFolder", left: int) -> Path:
     """Where the joint matrices of the sites that stayed are, once so many have left."""
-    return folder.path / f"gram-after-{left}-left.npy"
+    return folder.path / f"gram-after-{left}-left.npz"
 
 
-def without(folder: "StudyFolder", site: str) -> bytes:
-    """The joint matrices less a site's rows and columns, as the content of the file `remaining`."""
+def keep_without(folder: "StudyFolder", site: str) -> None:
+    """Keep the joint matrices less a site's rows and columns, as the file `remaining` of a study that it has left."""
     owners = np.repeat(np.array(folder.names), [block.columns for block in own_blocks(folder).values()])
     stays = np.flatnonzero(owners != site)
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(whole(folder)[:, stays][:, :, stays]).view(np.int64), allow_pickle=False)
-    return buffer.getvalue()
+    stay = np.ascontiguousarray(whole(folder)[:, stays][:, :, stays]).view(np.int64)
+    replace_arrays(remaining(folder, len(folder.left) + 1), {"whole": stay})
 
 
 def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joined:
@@ -268,13 +265,14 @@ def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joi
         key_fingerprint=first.key_fingerprint, order_mac=first.order_mac, feature_noise=(0.0,) * len(x),
         response_noise=(0.0,) * len(y),
         response_scales=tuple(scale for block in blocks.values() for scale in block.response_scales),
+        most_told={name: block.most_told for name, block in blocks.items() if block.most_told is not None},
     )  # fmt: skip
 
 
 def own_blocks(folder: "StudyFolder") -> dict[str, GramBlock]:
     """The sites' own blocks, in the order of the roster."""
     folder.require("sketch")
-    return {name: GramBlock.from_bytes(folder.file("sketch", name)) for name in folder.names}
+    return {name: GramBlock.from_bytes(folder.whole("sketch", name)) for name in folder.names}
 
 
 def collected(folder: "StudyFolder") -> bool:
@@ -300,4 +298,4 @@ def deals_for(folder: "StudyFolder", name: str, kind: str) -> dict[str, Any]:
         return {}
     h = sharing.holders.index(name)
     senders = [sender for sender in sharing.sites if sender != name]
-    return {sender: GramDeal.from_bytes(folder.file(kind, sender)).only(h).to_bytes() for sender in senders}
+    return {sender: GramDeal.from_bytes(folder.whole(kind, sender)).only(h).to_bytes() for sender in senders}

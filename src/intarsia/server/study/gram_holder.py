@@ -30,10 +30,10 @@ def multiply(folder: "StudyFolder", number: int, kind: str) -> None:
         return
     if number > at:
         raise FederationError(f"Block {number} was dealt before block {at} was multiplied. Deal block {at} first.")
-    blocks = {name: GramBlock.from_bytes(folder.file("sketch", name)) for name in sharing.sites}
+    blocks = {name: GramBlock.from_bytes(folder.whole("sketch", name)) for name in sharing.sites}
     through = cuts(next(iter(blocks.values())).folds, folder.study.sketch.rows)
     holder, cut = Holder(sharing, SERVER, blocks), through[number]
-    deals = {name: GramDeal.from_bytes(folder.file(kind, name)) for name in sharing.sites}
+    deals = {name: GramDeal.from_bytes(folder.whole(kind, name)) for name in sharing.sites}
     h = sharing.holders.index(SERVER)
     packets = {name: Packet.checked(deal.sealed[h], holder, blocks[name], deal, cut) for name, deal in deals.items()}
     if folder.round is not None:
@@ -55,7 +55,7 @@ def done(folder: "StudyFolder") -> bool:
     sharing = Sharing.of(folder.study)
     if not sharing.server_holds:
         return True
-    block = GramBlock.from_bytes(folder.file("sketch", sharing.sites[0]))
+    block = GramBlock.from_bytes(folder.whole("sketch", sharing.sites[0]))
     return _load(folder)[0] == len(cuts(block.folds, folder.study.sketch.rows))
 
 

@@ -5,16 +5,16 @@ more. What the sites hold stays as it is: they take the coefficients of a run on
 made again.
 """
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from intarsia.errors import FederationError, InputError
-from intarsia.server.sampler import backends
-from intarsia.server.sampler.settings import Settings
+from intarsia.files import read_json, replace_json
+from intarsia.server.sampler.settings import Settings, check_backend
 from intarsia.server.study.folder import CHECKS, StudyFolder
+from intarsia.server.study.kept import FIT, POSTERIOR, read_fit
 
 FILE = "own_settings.json"  # what was asked for here, in the place of study.toml's
 
@@ -31,7 +31,8 @@ def on_own_backend(folder: StudyFolder, settings: Settings) -> Settings:
 
 def _own(folder: StudyFolder) -> dict[str, Any]:
     file = folder.path / FILE
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    remedy = "Delete it and say again what the fit is to be made with (--draws, --warmup, --backend)."
+    return read_json(file, remedy) if file.is_file() else {}
 
 
 def compute_on(folder: StudyFolder, settings: Settings, backend: str | None) -> Settings:
@@ -39,13 +40,13 @@ def compute_on(folder: StudyFolder, settings: Settings, backend: str | None) -> 
     now = with_own(folder, settings)
     if backend is None or backend == now.backend:
         return now
-    backends.get(backend)  # is it there?
+    check_backend(backend, folder.study.fit.prior)
     if (folder.path / "checkpoint").exists():
         raise InputError(
             f"This fit was begun with the backend {now.backend!r} and goes on with it. To begin anew with {backend!r}, give the "
             "length of the warm-up, too (--warmup)."
         )
-    folder.write(folder.path / FILE, json.dumps(_own(folder) | {"backend": backend}).encode())
+    replace_json(folder.path / FILE, _own(folder) | {"backend": backend})
     return replace(now, backend=backend)
 
 
@@ -65,8 +66,8 @@ def go_on(folder: StudyFolder, settings: Settings, asked: Mapping[str, int]) -> 
     if asked.get("draws", before) < before:
         raise InputError(f"This fit may take {before:,} draws per chain already; more is asked for by a larger number.")
     own = _own(folder) | {"draws": now.draws, "warmup": now.warmup} | dict(asked)
-    folder.write(folder.path / FILE, json.dumps(own).encode())
-    for name in ("fit.json", "posterior.nc", CHECKS):  # the summary first: without it there is no fit
+    replace_json(folder.path / FILE, own)
+    for name in (FIT, POSTERIOR, CHECKS):  # the summary first: without it there is no fit
         (folder.path / name).unlink(missing_ok=True)
     if "warmup" in asked:
         shutil.rmtree(folder.path / "checkpoint", ignore_errors=True)
@@ -75,5 +76,4 @@ def go_on(folder: StudyFolder, settings: Settings, asked: Mapping[str, int]) -> 
 
 def _made(folder: StudyFolder) -> int:
     """Draws of all chains of the present fit; 0 where there is none."""
-    file = folder.path / "fit.json"
-    return int(json.loads(file.read_text(encoding="utf-8"))["draws"]) if file.is_file() else 0
+    return int(read_fit(folder.path)["draws"]) if (folder.path / FIT).is_file() else 0

@@ -197,7 +197,8 @@ def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
 
 
 def gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
-    missing = [name for name in folder.missing(kind) if name in payloads]
+    damaged = [name for name in folder.damaged(kind) if name in payloads]
+    missing = [name for name in (*folder.missing(kind), *damaged) if name in payloads]
     if not missing:
         return
     replies = ask(step, {name: payloads[name] for name in missing})
@@ -220,6 +221,8 @@ def gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mappin
         said = _together(refused)
         raise FederationError(f"No {kind} from {', '.join(refused)}. {said}{silent} What has arrived is kept.")
     folder.require(kind, tuple(payloads))
+    for name in damaged:
+        folder.whole(kind, name)
 
 
 def _why(replies: Mapping[str, Reply], names: list[str]) -> str:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import StudyError
-from intarsia.server.results.criticism import Comparison, compare
-from intarsia.server.results.judgement import Judgement, kept
-from intarsia.server.results.posterior import Posterior
+from intarsia.server.assess.assessment import Assessment, kept
+from intarsia.server.assess.criticism import Comparison, compare
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.fit import sample, settings_of
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.kept import POSTERIOR, posterior_file
 from intarsia.server.study.longer import on_own_backend
-from intarsia.wire.study import Study
+from intarsia.wire.plain import some
+from intarsia.wire.study import BEFORE_PRIORS, SCHEMA, Study
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Refitted:
     """The new fit, what is to be thought of it, and how it compares with the study's own (None where rows cannot be left out)."""
 
     posterior: Posterior
-    judgement: Judgement
+    assessment: Assessment
     comparison: Comparison | None
     before: frozenset[str]  # features that the study's own fit selected
     after: frozenset[str]
@@ -40,9 +42,7 @@ class Refitted:
             ("by the study's own fit alone", self.before - self.after),
             ("by this one alone", self.after - self.before),
         ):
-            some = sorted(names)
-            more = f" and {len(some) - 12} more" if len(some) > 12 else ""
-            lines.append(f"{what}: {', '.join(some[:12]) or 'none'}{more}")
+            lines.append(f"{what}: {some(sorted(names), 12)}")
         return lines
 
 
@@ -53,24 +53,32 @@ def refit(
     workers: int | None = None,
     progress: Callable[..., Any] | None = None,
 ) -> Refitted:
-    """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there."""
-    target = folder.path / "posterior.nc"
+    """Fit the collected sketches again; `changes` are entries of [fit] in study.toml, as they are written there, and
+    perhaps the prior."""
+    target = folder.path / POSTERIOR
     if not target.is_file():
         raise StudyError(f"{folder.path} has no posterior.nc yet: the study is not fitted. Run `intarsia fit` first.")
-    own = Posterior.load(target)
+    own = Posterior.load(posterior_file(folder.path))
     before = kept(own)
     if before is None:
         raise StudyError(f"{target.name} was made by another version. Fit again.")
     content = folder.study.to_dict()
-    plan = Study.from_dict(content | {"fit": content.get("fit", {}) | dict(changes)})
+    changes = dict(changes)
+    prior = changes.pop("prior", folder.study.fit.prior)
+    if prior == "sparse":
+        content |= {"schema": SCHEMA, "model": content.get("model", {}) | {"prior": prior}}
+        content["fit"] = {name: value for name, value in content["fit"].items() if name not in ("local", "law")}
+    else:
+        content = {name: value for name, value in content.items() if name != "model"} | {"schema": BEFORE_PRIORS}
+    plan = Study.from_dict(content | {"fit": content["fit"] | changes})
     settings = replace(on_own_backend(folder, settings_of(plan)), workers=workers, progress=progress)
-    posterior, judgement = sample(plan, folder.joined(), settings)
-    both = judgement.loo is not None and before.loo is not None
+    posterior, assessment = sample(plan, folder.joined(), settings)
+    both = assessment.loo is not None and before.loo is not None
     return Refitted(
-        posterior, judgement, compare(judgement.loo, before.loo) if both else None,  # type: ignore[arg-type]
-        _selected(own, before), _selected(posterior, judgement),
+        posterior, assessment, compare(assessment.loo, before.loo) if both else None,  # type: ignore[arg-type]
+        _selected(own, before), _selected(posterior, assessment),
     )  # fmt: skip
 
 
-def _selected(posterior: Posterior, judgement: Judgement) -> frozenset[str]:
-    return frozenset(posterior.features[p] for p in np.flatnonzero(judgement.selection.selected))
+def _selected(posterior: Posterior, assessment: Assessment) -> frozenset[str]:
+    return frozenset(posterior.features[p] for p in np.flatnonzero(assessment.findings.selected))

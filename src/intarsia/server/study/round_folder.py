@@ -14,6 +14,8 @@ from intarsia.wire.screening import ROUND
 class RoundFolder(StudyFolder):
     """What arrives in one round; its events stand in the study's own log."""
 
+    above: StudyFolder
+
     def __init__(self, above: StudyFolder, at: int):
         super().__init__(round_path(above, at), above.study)
         self.above, self.round = above, at

@@ -5,7 +5,6 @@ has, must be those that a look gave for it, number by number in the ring. A site
 round is found out there, and so is a holder that computed a look wrongly, by the check columns of every site.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intarsia.errors import FederationError
+from intarsia.files import read_json
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, other_subjects, same
 from intarsia.wire.gram_messages import GramBlock, GramProduct, widths
@@ -32,7 +32,7 @@ TABLE = "screened.json"  # what was looked at: the result of the screen, beside 
 def stated(folder: "StudyFolder") -> dict[str, ScreenBlock]:
     """What every site stated of its columns, in the order of the roster."""
     folder.require("sketch")
-    return {name: ScreenBlock.from_bytes(folder.file("sketch", name)) for name in folder.names}
+    return {name: ScreenBlock.from_bytes(folder.whole("sketch", name)) for name in folder.names}
 
 
 def last_round(folder: "StudyFolder") -> int:
@@ -56,12 +56,12 @@ def check_columns_stated(folder: "StudyFolder", sender: str, raw: bytes | Path) 
     if block.most < 1:
         raise FederationError(f"The gate of site {sender!r} lets no feature be kept. Use a sketch, or fewer columns.")
     if not folder.missing("alignment"):
-        announced = AlignmentReport.from_bytes(folder.file("alignment", sender)).mac
+        announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
         strict = study.alignment.mode == "strict"
         if block.n != folder.cohorts()[sender].n or (strict and not same(announced, block.order_mac)):
             raise FederationError(f"The columns of site {sender!r} are over other subjects than were agreed. Refused.")
     for name in folder.present("sketch"):
-        other = ScreenBlock.from_bytes(folder.file("sketch", name))
+        other = ScreenBlock.from_bytes(folder.whole("sketch", name))
         if other.key_fingerprint != block.key_fingerprint:
             raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
         if (other.n, other.order_mac) != (block.n, block.order_mac):
@@ -73,9 +73,9 @@ def check_columns_stated(folder: "StudyFolder", sender: str, raw: bytes | Path) 
 
 def check_round(folder: "StudyFolder", sender: str, block: GramBlock) -> None:
     """A site's own block of a round: of the listed columns, the cohort and the round; nothing to say of other studies."""
-    if folder.round is None:
+    if folder.above is None:
         return
-    above = ScreenBlock.from_bytes(folder.path.parents[1] / "sketch" / f"{sender}.sketch")
+    above = ScreenBlock.from_bytes(folder.above.whole("sketch", sender))
     listed = kept(folder.path)
     wanted = set(listed.features)
     columns = (tuple(label for label in above.features if label in wanted), above.responses, above.covariates)
@@ -89,7 +89,7 @@ def check_round(folder: "StudyFolder", sender: str, block: GramBlock) -> None:
 
 def coin_of(folder: "StudyFolder", sender: str) -> str:
     """What a site committed to before it dealt: its features in round 0, the columns of a round."""
-    raw = folder.file("sketch", sender)
+    raw = folder.whole("sketch", sender)
     read = ScreenBlock if folder.study.sketch.screened and folder.round is None else GramBlock
     return read.from_bytes(raw).coin
 
@@ -139,7 +139,7 @@ def looked(folder: "StudyFolder", at: int) -> Ring:
     from intarsia.server.study import screened_holder
 
     blocks, sharing = stated(folder), Sharing.of(folder.study)
-    found = {name: LookShares.from_bytes(folder.file(f"look-{at}", name)) for name in folder.names}
+    found = {name: LookShares.from_bytes(folder.whole(f"look-{at}", name)) for name in folder.names}
     shares: list[Mapping[str, Ring]] = [found[name].sums for name in sharing.holders if name in found]
     if sharing.server_holds:
         shares.append(screened_holder.sums(folder, at))
@@ -190,7 +190,9 @@ def joined(folder: "StudyFolder") -> Joined:
     from intarsia.server.study.round_folder import RoundFolder
 
     found = gram.joined(RoundFolder(folder, last_round(folder)))
-    return replace(found, looked_at=sum(block.columns for block in stated(folder).values()))
+    blocks = stated(folder)
+    told = {name: block.most_told for name, block in blocks.items() if block.most_told is not None}
+    return replace(found, looked_at=sum(block.columns for block in blocks.values()), most_told=told)
 
 
 def counted(folder: "StudyFolder") -> "Screen":
@@ -208,4 +210,5 @@ def counted(folder: "StudyFolder") -> "Screen":
 def table(folder: "StudyFolder") -> list[dict[str, Any]]:
     """Every feature that was looked at: its site, in which round it was kept (None: screened out), its correlation with each
     response in the first look, and its score then."""
-    return list(json.loads((folder.path / TABLE).read_text(encoding="utf-8"))["features"])
+    remedy = "Delete it and give the command that collects the study again: it is made from what the sites sent."
+    return list(read_json(folder.path / TABLE, remedy)["features"])

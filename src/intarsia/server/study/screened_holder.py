@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intarsia.errors import FederationError
+from intarsia.server.study.gram import own_blocks
 from intarsia.server.study.screened import look_of, round_path, stated
 from intarsia.wire.container import pack, unpack
-from intarsia.wire.gram_messages import GramBlock, GramDeal
+from intarsia.wire.gram_messages import GramDeal
 from intarsia.wire.gram_packets import Holder, Packet
 from intarsia.wire.gram_sharing import Cut, Sharing
 from intarsia.wire.held_shares import packed, unpacked
@@ -28,7 +29,7 @@ def hold(folder: "StudyFolder", piece: int, kind: str) -> None:
     blocks, h = stated(folder), sharing.holders.index(SERVER)
     cut = feature_cuts(next(iter(blocks.values())).n, folder.study.sketch.rows)[piece]
     holder = Holder(sharing, SERVER, blocks)
-    deals = {name: GramDeal.from_bytes(folder.file(kind, name)) for name in sharing.sites}
+    deals = {name: GramDeal.from_bytes(folder.whole(kind, name)) for name in sharing.sites}
     packets = {name: Packet.checked(deal.sealed[h], holder, blocks[name], deal, cut) for name, deal in deals.items()}
     folder.write(target, packed(packets))
 
@@ -38,8 +39,10 @@ def look(folder: "StudyFolder", at: int) -> None:
     sharing, target = Sharing.of(folder.study), _sums(folder, at)
     if not sharing.server_holds or target.is_file():
         return
+    from intarsia.server.study.round_folder import RoundFolder  # which rests on this
+
     blocks, where = stated(folder), round_path(folder, at)
-    columns = {name: GramBlock.from_bytes(where / "sketch" / f"{name}.sketch") for name in folder.names}
+    columns = own_blocks(RoundFolder(folder, at))
     asked, held = look_of(folder, at), sharing.held(SERVER)
     weights, Q = of_sites(asked.weights, columns), asked.weights.shape[1]
     sums = {name: np.zeros(sums_shape(block, Q), dtype=np.uint64) for name, block in blocks.items()}

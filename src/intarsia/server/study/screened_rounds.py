@@ -4,13 +4,13 @@ Round 0 hands the features' shares to the holders. Round 1 keeps none: it gives 
 look follows, and round 2 keeps the best features; where study.toml says `again`, look and round are repeated.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from intarsia.errors import FederationError
+from intarsia.files import replace_json
 from intarsia.server.study import feature_scores, gram, screened, screened_holder
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.protocol import Ask, ahead, collect_products, gather
@@ -37,7 +37,7 @@ def collect_rounds(folder: StudyFolder, ask: Ask) -> None:
             _look(folder, one, ask)
         elif not (folder.path / screened.TABLE).is_file():
             _bound(folder, one)
-            write_atomic(folder.path / screened.TABLE, json.dumps(_table(folder)).encode())
+            replace_json(folder.path / screened.TABLE, _table(folder), indent=None)
 
 
 def hand_out(folder: StudyFolder, ask: Ask) -> None:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.roles import meant, some
+from intarsia.site.data.roles import meant, those_there
 
 _WHOLE = re.compile(r"^(-?\d+)\.0*$")
 MISSING = ("error", "mean", "regression")
@@ -125,5 +125,5 @@ class Rules:
             if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
                 raise InputError(
                     f"There are rules for a column {pattern!r} that is not in the table{meant(pattern, names)} It has "
-                    f"{some(names)}."
+                    f"{those_there(names)}."
                 )

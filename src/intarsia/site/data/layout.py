@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.site.data.roles import Roles
 from intarsia.site.data.sources import Batch
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Layout:
         labels = layout.labels(roles.all)
         if len(set(labels)) != len(labels):
             twice = sorted({label for label in labels if labels.count(label) > 1})
-            raise InputError(f"An indicator has the same name as another column: {', '.join(twice[:5])}. Rename one.")
+            raise InputError(f"An indicator has the same name as another column: {some(twice)}. Rename one.")
         return layout
 
     def shown(self, name: str) -> list[str]:

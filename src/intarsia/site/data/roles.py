@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from intarsia.errors import InputError
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 Wanted = Sequence[str] | str | None
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # how pandas keeps an index without a name in a Parquet or Feather file
@@ -57,7 +57,7 @@ def _one_role(wanted: Wanted, found: Sequence[str], taken: set[str]) -> None:
     named = {wanted} if isinstance(wanted, str) else set(wanted or ())
     twice = sorted(named & set(found) & taken)
     if twice:
-        raise InputError(f"Columns with two roles: {', '.join(twice[:5])}. Give each column one role.")
+        raise InputError(f"Columns with two roles: {some(twice)}. Give each column one role.")
 
 
 def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
@@ -80,7 +80,7 @@ def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
 
 def _no_column(name: str, names: Sequence[str], role: str) -> InputError:
     """With the column that was probably meant, and those there are."""
-    return InputError(f"No column {name!r} for the role {role}{meant(name, names)} The table has {some(names)}.")
+    return InputError(f"No column {name!r} for the role {role}{meant(name, names)} The table has {those_there(names)}.")
 
 
 def meant(name: str, names: Sequence[str]) -> str:
@@ -90,6 +90,7 @@ def meant(name: str, names: Sequence[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else "."
 
 
-def some(names: Sequence[str]) -> str:
+def those_there(names: Sequence[str]) -> str:
+    """The columns of a table, for somebody who named one that it has not."""
     only = "" if len(names) > 1 else " (one only: say the separator?)"
-    return f"{plural(len(names), 'column')}{only}: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    return f"{plural(len(names), 'column')}{only}: {some(names, 10)}"

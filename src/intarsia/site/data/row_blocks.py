@@ -22,6 +22,8 @@ def check_order(order: Any, n: int) -> np.ndarray:
     chosen = chosen.astype(np.int64)
     if chosen.min() < 0 or chosen.max() >= n:
         raise InputError(f"The order names a row beyond the table, which has {n} rows. Align again with this table.")
-    if len(np.unique(chosen)) != len(chosen):
+    named = np.zeros(n, dtype=bool)
+    named[chosen] = True
+    if named.sum() != len(chosen):
         raise InputError("The order names a row twice. Each subject has one place.")
     return chosen

@@ -4,7 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site.data.column_rules import Rules
+from intarsia.site.data.id_column import IdColumn
 from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.missing import Filler
@@ -22,12 +23,13 @@ from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
 from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.row_blocks import block_rows, check_order
-from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text, to_text
+from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text
 from intarsia.site.data.table_rules import TableRules
-from intarsia.wire.plain import plural
+from intarsia.wire.plain import plural, some
 
 MAX_LEVELS = 100
-_PASS_VALUES = 1 << 25  # when rows are asked in another order than the file's: values gathered in one pass over it
+_FEW_ROWS, _BATCH_VALUES = 1024, 1 << 24  # of a wide table so many values are read together, and cut into blocks
+_PASS_VALUES = 1 << 24  # when rows are asked in another order than the file's: values gathered in one pass over it
 
 
 class Table:
@@ -55,6 +57,8 @@ class Table:
         self._moments: Moments | None = None
         self._missing: dict[str, int] | None = None
         self._kept: list[tuple[np.ndarray, np.ndarray]] | None = None
+        self._ids: IdColumn | None = None
+        self.heard: Callable[[int, int], None] | None = None  # how many rows of a pass were read, of how many
 
     @classmethod
     def open(
@@ -84,7 +88,7 @@ class Table:
             )
         if len(set(known)) != len(known):
             twice = sorted({name for name in known if known.count(name) > 1})
-            raise InputError(f"Two columns have the same name: {', '.join(twice[:5])}. Rename one.")
+            raise InputError(f"Two columns have the same name: {some(twice)}. Rename one.")
         if opened.n < 1:
             raise InputError("The table has no rows.")
         ids = id if id is None or by_name else np.asarray(id).ravel()
@@ -96,8 +100,8 @@ class Table:
         if by_name:
             read_as_text(opened, id)
         if rules.without:
-            texts = _texts(opened, id if by_name else ids)
-            keep = np.array([text is None or canonical_id(text) not in rules.without for text in texts.to_pylist()], dtype=bool)
+            texts = (text for array in IdColumn(opened, id if by_name else ids).arrays() for text in array.to_pylist())
+            keep = np.array([text is None or canonical_id(text) not in rules.without for text in texts], dtype=bool)
             if not keep.any():
                 raise InputError("Every subject of the table has withdrawn.")
             opened = opened if keep.all() else KeptRows(opened, keep)
@@ -145,8 +149,17 @@ class Table:
 
     def encoded(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Blocks [X Y Z] with every missing value as NaN, whatever its rule."""
-        for batch in self._batches(self.layout.roles.all, rows or block_rows(len(self.labels))):
-            yield self.layout.encode(batch)
+        rows = rows or block_rows(len(self.labels))
+        at_once, done = rows, 0
+        if rows < _FEW_ROWS:  # every column of a batch costs the reader as much as a hundred of its values
+            at_once = max(_BATCH_VALUES // len(self.labels) // rows, 1) * rows
+        for batch in self._batches(self.layout.roles.all, at_once):
+            Z = self.layout.encode(batch)
+            for a in range(0, len(Z), rows):
+                yield Z[a : a + rows]
+            done += len(Z)
+            if self.heard is not None:
+                self.heard(done, self.n)
 
     def raw_blocks(self, rows: int | None = None) -> Iterator[np.ndarray]:
         """Blocks [X Y Z] of at most `rows` rows in the table's own order, nothing checked. Missing values are NaN, but in columns
@@ -232,7 +245,7 @@ class Table:
         """Blocks (X, Y, Z) of `rows` rows: features, responses, covariates; in the table's order, or in `order` (row numbers).
 
         Missing values are refused or at the mean, as the table was opened. An order costs one pass over the table for
-        every 32 million values.
+        every 16 million values; rows in the table's own order cost one pass in all.
         """
         for block in self.whole_blocks(rows, order):
             yield self.split(block)
@@ -245,11 +258,33 @@ class Table:
         chosen = check_order(order, self.n)
         columns = len(self.labels)
         rows = rows or block_rows(columns)
+        if not self.gathers(len(chosen)) and (np.diff(chosen) > 0).all():
+            yield from self._filtered(chosen, rows)
+            return
         stretch = max(_PASS_VALUES // columns // rows, 1) * rows
         for start in range(0, len(chosen), stretch):
             gathered = self._gathered(chosen[start : start + stretch], keep=len(chosen) <= stretch)
             for a in range(0, len(gathered), rows):
                 yield gathered[a : a + rows]
+
+    def gathers(self, rows: int) -> bool:
+        """Whether so many rows are put into another order in one pass over the table."""
+        return rows * len(self.labels) <= _PASS_VALUES
+
+    def _filtered(self, chosen: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+        """These rows in the table's own order: one pass, one block in memory."""
+        wanted, at = np.zeros(self.n, dtype=bool), 0
+        wanted[chosen] = True
+        left = np.empty((0, len(self.labels)))
+        for block in self._clean_blocks(rows):
+            here = wanted[at : at + len(block)]
+            at += len(block)
+            left = block[here] if not len(left) else np.concatenate([left, block[here]])
+            if len(left) >= rows:  # the same blocks as where all are gathered: sums over them are the same to the last bit
+                yield left[:rows]
+                left = left[rows:]
+        if len(left):
+            yield left
 
     @contextmanager
     def reading_once(self) -> Iterator[None]:
@@ -259,6 +294,7 @@ class Table:
             yield
         finally:
             self._kept = None
+            pa.default_memory_pool().release_unused()  # what the looks at the table leave is as much as the sketch takes
 
     def _gathered(self, wanted: np.ndarray, *, keep: bool) -> np.ndarray:
         """These rows in this order, in memory."""
@@ -266,6 +302,8 @@ class Table:
         for order, rows in kept or ():
             if np.array_equal(order, wanted):
                 return rows
+            if np.array_equal(order, np.sort(wanted)):
+                return np.asarray(rows[np.searchsorted(order, wanted)])
         place = np.full(self.n, -1, dtype=np.int64)
         place[wanted] = np.arange(len(wanted))
         gathered, at = np.empty((len(wanted), len(self.labels))), 0
@@ -283,29 +321,16 @@ class Table:
         P, Q = len(self.features), len(self.responses)
         return block[:, :P], block[:, P : P + Q], block[:, P + Q :]
 
+    @property
+    def id_column(self) -> IdColumn:
+        """The subjects' ids, read in blocks: for what must not hold them all."""
+        if self._ids is None:
+            self._ids = IdColumn(self.source, self._id)
+        return self._ids
+
     def ids(self) -> np.ndarray:
         """The subjects' ids as text, in the table's order; missing or duplicate ids are refused (by count)."""
-        text = _texts(self.source, self._id)
-        if text.null_count:
-            raise InputError(f"{text.null_count} subjects have no id. Give every subject one.")
-        found = np.array(text.to_pylist(), dtype=object)
-        extra = len(found) - len(set(found.tolist()))
-        if extra:
-            raise InputError(f"{extra} rows repeat the id of another row. One row per subject: merge or remove them.")
-        return found
-
-
-def _texts(source: Source, id: str | np.ndarray | None) -> pa.Array:
-    """The ids as text, in the order of the source."""
-    if id is None:
-        raise InputError("The table has no id column. Say which it is: id='…', or --id on the command line.")
-    if not isinstance(id, str):
-        return to_text(pa.array(id if id.dtype != object else id.tolist()))
-    kind = source.kinds[id]
-    if kind not in (NUMBER, LEVEL):
-        raise InputError(f"The id column {id!r} holds {kind}. Ids are text or whole numbers.")
-    parts = [batch.text(id) for batch in _read(source, [id], 1 << 16)]
-    return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+        return self.id_column.array()
 
 
 def _read(source: Source, columns: Sequence[str], rows: int) -> Iterator[Any]:

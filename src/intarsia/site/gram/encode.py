@@ -7,13 +7,16 @@ subjects or the carrier: a run again tells nothing new.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.errors import InputError
+from intarsia.files import OWNER_ONLY, damaged, digest_of, reserve, writing
 from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
@@ -21,7 +24,7 @@ from intarsia.site.run_store import RunStore
 from intarsia.site.units import Units
 from intarsia.wire.ring import TOP_BITS, Ring, encode, fraction_bits
 
-FILE = "encoded.secret"
+FILE, DIGEST = "encoded.secret", "encoded.digest"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ def opened(store: RunStore, n: int, c: int) -> Ring:
         return np.frombuffer(raw, dtype=np.uint64).reshape(n, c)
     if not path.is_file():
         raise InputError("The encoded columns of this run are gone from the site's folder. Start a new run of the study.")
+    if FILE not in store.checked:  # once per process: a study of many blocks opens it for each
+        digest = store.get(DIGEST)
+        if digest is not None and digest.decode() != digest_of(path):
+            raise damaged(path, "Start a new run of the study: nothing of these columns is sent any more.")
+        store.checked.add(FILE)
     return np.memmap(path, dtype=np.uint64, mode="r", shape=(n, c))
 
 
@@ -49,7 +57,7 @@ def encode_table(table: Table, order: Any, store: RunStore, secret: bytes, spare
 
     `spare` bits are left free (`Study.spare_bits`).
     """
-    n, width = len(order), len(table.labels)
+    n = len(order)
     place = np.full(table.n, -1, dtype=np.int64)
     place[order] = np.arange(n)
     moments = _moments(table, place)
@@ -61,7 +69,29 @@ def encode_table(table: Table, order: Any, store: RunStore, secret: bytes, spare
     bits, mean, sd = fraction_bits(n, spare), moments.mean[kept], moments.sd[kept]
     seed = int.from_bytes(hashlib.sha256(b"intarsia gram rounding 1|" + secret).digest(), "little")
     uniform = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-    out, part = _target(store, n, len(kept))
+    with _target(store, n, len(kept)) as out:
+        squares = _fill(out, table, Standard(mean, sd, bits, kept), place, uniform)
+        large = [table.labels[j] for j in kept[squares >= 2.0**TOP_BITS]]
+        if large:
+            raise InputError(
+                f"Column {large[0]!r} ({len(large)} in all) is too large for the fixed-point numbers of {n} subjects. Nothing "
+                "was shared. Look for values in another unit, or take logarithms."
+            )
+    return Encoded(opened(store, n, len(kept)), _units(table, moments, kept, flat), bits)
+
+
+class Standard(NamedTuple):
+    """How columns become fixed-point numbers: centre and scale, bits after the point, and which columns."""
+
+    mean: NDArray[Any]
+    sd: NDArray[Any]
+    bits: int
+    kept: NDArray[Any]
+
+
+def _fill(out: Any, table: Table, how: Standard, place: Any, uniform: np.random.Generator) -> NDArray[Any]:
+    """Write the encoded rows into `out`, each at its place; the sums of squares of the columns."""
+    width, kept = len(table.labels), how.kept
     at = 0
     squares = np.zeros(len(kept))
     for Z in table.raw_blocks(block_rows(width)):
@@ -71,19 +101,12 @@ def encode_table(table: Table, order: Any, store: RunStore, secret: bytes, spare
         chosen = where >= 0
         if not chosen.any():
             continue
-        standard = (Z[chosen][:, kept] - mean) / sd
+        standard = (Z[chosen][:, kept] - how.mean) / how.sd
         standard[np.isnan(standard)] = 0.0  # missing values are at the mean
-        code = encode(standard, bits, u[chosen])
+        code = encode(standard, how.bits, u[chosen])
         squares += np.square(code.view(np.int64).astype(np.float64)).sum(axis=0)
         out[where[chosen]] = code
-    large = [table.labels[j] for j in kept[squares >= 2.0**TOP_BITS]]
-    if large:
-        raise InputError(
-            f"Column {large[0]!r} ({len(large)} in all) is too large for the fixed-point numbers of {n} subjects. Nothing was "
-            "shared. Look for values in another unit, or take logarithms."
-        )
-    _finish(store, out, part)
-    return Encoded(opened(store, n, len(kept)), _units(table, moments, kept, flat), bits)
+    return squares
 
 
 def _moments(table: Table, place: Any) -> Moments:
@@ -102,22 +125,21 @@ def _moments(table: Table, place: Any) -> Moments:
     return found
 
 
-def _target(store: RunStore, n: int, c: int) -> tuple[Any, Path | None]:
+@contextmanager
+def _target(store: RunStore, n: int, c: int) -> Iterator[Any]:
+    """Numbers to fill in, kept as the run's encoded columns when they all are."""
     path = store.path(FILE)
     if path is None:
-        return np.empty((n, c), dtype=np.uint64), None
-    part = path.with_name(f".{FILE}.part")
-    part.unlink(missing_ok=True)
-    part.touch(mode=0o600)
-    return np.memmap(part, dtype=np.uint64, mode="r+", shape=(n, c)), part
-
-
-def _finish(store: RunStore, out: Any, part: Path | None) -> None:
-    if part is None:
+        out = np.empty((n, c), dtype=np.uint64)
+        yield out
         store.replace(FILE, out.tobytes())
         return
-    out.flush()
-    part.replace(part.with_name(FILE))
+    with writing(path, mode=OWNER_ONLY) as file:
+        reserve(file, 8 * n * c)  # a disk that is full ends a process that writes through a map
+        mapped = np.memmap(file, dtype=np.uint64, mode="r+", shape=(n, c))
+        yield mapped
+        mapped.flush()
+        store.replace(DIGEST, hashlib.sha256(mapped.data).hexdigest().encode())
 
 
 def _units(table: Table, moments: Moments, kept: Any, flat: Any) -> Units:

@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,14 +49,15 @@ class OwnBlock:
     units: Units
 
 
-def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) -> OwnBlock:
-    """The products of this site's own columns, and what it commits to."""
+def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str, most_told: int | None = None) -> OwnBlock:
+    """The products of this site's own columns, what it commits to, and how many effects others may be told in full for them."""
     desk = Desk(site, study, site.run_store(study))
     encoded = encode_table(table, order, desk.run, rounding_secret(site))
     units = encoded.units
     scales = published_scales(backs_of(table), units) if study.deliver.share_scales else ()
     labels = (units.features, units.responses, units.covariates)
-    return OwnBlock(stated(desk, Columns(encoded.columns), labels, encoded.bits, mac, scales), units)
+    block = stated(desk, Columns(encoded.columns), labels, encoded.bits, mac, Said(scales, most_told))
+    return OwnBlock(block, units)
 
 
 def rounding_secret(site: "Site") -> bytes:
@@ -64,7 +65,15 @@ def rounding_secret(site: "Site") -> bytes:
     return site.own_identity().sign(b"intarsia gram rounding 1")
 
 
-def stated(desk: Desk, columns: Columns, labels: Labels, bits: int, mac: str, scales: tuple[float, ...] = ()) -> GramBlock:
+class Said(NamedTuple):
+    """What a site says of its columns beside their products: scales of its responses where the study shares them, and how many
+    effects others may be told in full for its features (None: all)."""
+
+    scales: tuple[float, ...] = ()
+    most_told: int | None = None
+
+
+def stated(desk: Desk, columns: Columns, labels: Labels, bits: int, mac: str, said: Said) -> GramBlock:
     """The message that states the products of these columns; `labels` are features, responses and covariates in their order."""
     site, study, n = desk.site, desk.study, len(columns.all)
     split = Splitting(desk.sharing, site.name, desk.store.put(SEED, secrets.token_bytes(32)))
@@ -77,7 +86,7 @@ def stated(desk: Desk, columns: Columns, labels: Labels, bits: int, mac: str, sc
         site.name, study.hash, *labels, n, folds, bits, mac,
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), G,
-        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32), scales,
+        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32), said.scales, said.most_told,
     )  # fmt: skip
     return replace(unsigned, signature=site.own_identity().sign(unsigned.body()))
 

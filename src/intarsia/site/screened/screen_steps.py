@@ -12,7 +12,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,16 @@ class OwnColumns:
     units: Units
 
 
-def own_columns(site: "Site", study: Study, table: Table, order: Any, mac: str, most: int) -> OwnColumns:
-    """What this site states of its columns, and the digests of all it will share of them; its gate lets `most` be kept."""
+class Allowed(NamedTuple):
+    """What the site's gate allows: how many features of all sites are kept at most (`kept`), and how many effects others may be
+    told in full for this site's features (`told`; None: all)."""
+
+    kept: int
+    told: int | None
+
+
+def own_columns(site: "Site", study: Study, table: Table, order: Any, mac: str, most: Allowed) -> OwnColumns:
+    """What this site states of its columns, and the digests of all it will share of them."""
     run = site.run_store(study)
     encoded = encode_table(table, order, run, gram_steps.rounding_secret(site), study.spare_bits)
     units, n = encoded.units, len(order)
@@ -72,9 +80,9 @@ def own_columns(site: "Site", study: Study, table: Table, order: Any, mac: str, 
     unsigned = ScreenBlock(
         site.name, study.hash, units.features, units.responses, units.covariates, n, encoded.bits, mac,
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
-        tuple(commitment(seed) for seed in split.seeds.values()), most,
+        tuple(commitment(seed) for seed in split.seeds.values()), most.kept,
         np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
-        published_scales(backs_of(table), units) if study.deliver.share_scales else (),
+        published_scales(backs_of(table), units) if study.deliver.share_scales else (), most.told,
     )  # fmt: skip
     return OwnColumns(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 
@@ -148,7 +156,8 @@ def keep(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
         desk, chosen = _desk(site, study, listed.round), [label for label in own.features if label in set(listed.features)]
         labels = (tuple(chosen), own.responses, own.covariates)
         columns = desk.columns(own.n, own.columns)
-        block = gram_steps.stated(desk, columns, labels, own.bits, listed.mac(own.order_mac), own.response_scales)
+        said = gram_steps.Said(own.response_scales, own.most_told)
+        block = gram_steps.stated(desk, columns, labels, own.bits, listed.mac(own.order_mac), said)
         # In the ledger before it may leave; killed in between, the same block is made again: all of it follows from the seed.
         note_step(site, study, f"round {listed.round}: {len(listed.features)} features kept, {len(chosen)} of this site",
                   block.to_bytes())  # fmt: skip

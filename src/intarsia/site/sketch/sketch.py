@@ -234,7 +234,7 @@ def sketch(
 
     table = table if isinstance(table, Table) else Table.open(table)
     if table.has_id:
-        table.ids()  # refuses duplicate and missing ids
+        table.id_column.check()
     positions, n = None, table.n
     if order is not None:
         chosen = check_order(order, table.n)

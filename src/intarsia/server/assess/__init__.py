@@ -1,0 +1,1 @@
+"""What is to be thought of a fit: convergence, findings, sets, criticism, prediction."""

@@ -1,0 +1,244 @@
+"""Which features matter, how sure that is, and how many of the chosen ones to expect wrong.
+
+A sparse posterior counts: a feature's inclusion probability (PIP) is the share of sweeps in which it is in, averaged over what
+each sweep knew, and 1 − PIP the probability that choosing it is wrong. Of a coefficient that is the probability that it is
+exactly zero, at prior odds of at most one that it is not: a response is not claimed because the feature's others are sure.
+Horseshoe draws are never zero: there a feature is judged by how far zero lies outside its posterior (`distance_from_zero`).
+Either way the chosen set is the largest, surest first, whose mean local false discovery rate stays at or below `fdr`, and nothing
+is chosen that is more likely wrong than right.
+
+`mixture` is the paper's Algorithm 3 on the posterior mean, kept for comparison.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.errors import InputError
+from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign_share
+from intarsia.server.assess.mixture import low_component
+from intarsia.server.assess.sets import FeatureSet, of_dense, of_sparse
+from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.sparse import SparseEffects
+from intarsia.wire.coefficients import STANDS
+
+Array = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+METHODS = ("bfdr", "mixture")
+MOST_LOCAL_FDR = 0.5  # of what is chosen, however much room surer findings leave
+_CHUNK = 8_000_000  # numbers in memory at once
+NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
+_NEITHER, BEYOND, WITHOUT, BOTH = STANDS
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The chosen features and the evidence for each.
+
+    `pip` (P,) is the probability that a feature matters, `lfsr` (P, Q) the local false sign rate of each coefficient, and
+    `local_fdr_by_response` (P, Q) the probability that choosing the coefficient is wrong. `sign_by_response` has the signs.
+    `sets` are sets of interchangeable features. `expected_fdr` is the share of `findings` (selected features and sets) to expect
+    wrong, `expected_fdr_by_response` (Q,) that of each column of `by_response`. Where a background was fitted, all this is
+    beyond it; `pip_without` (P,) and `without` (P,) are the inclusion probability and the choice without one.
+    """
+
+    pip: Annotated[Array, "feature"]
+    lfsr: Annotated[Array, "feature", "response"]
+    local_fdr_by_response: Annotated[Array, "feature", "response"]
+    selected: Annotated[Bool, "feature"]
+    by_response: Annotated[Bool, "feature", "response"]
+    sign_by_response: Annotated[NDArray[np.int8], "feature", "response"]
+    expected_fdr: float
+    expected_fdr_by_response: Annotated[Array, "response"]
+    method: str
+    fdr: float
+    draws: int  # what the probabilities are counted from
+    sets: tuple[FeatureSet, ...] = ()
+    pip_without: Annotated[Array | None, "feature"] = None
+    without: Annotated[Bool | None, "feature"] = None
+    counted: bool = False  # inclusion is counted, not judged by the distance from zero
+
+    @property
+    def findings(self) -> list[NDArray[np.intp]]:
+        """What was found, each an array of places: first every selected feature, then every set of interchangeable ones."""
+        singles = [np.array([p]) for p in self.order if self.selected[p]]
+        return singles + [one.members for one in self.sets]
+
+    @property
+    def local_fdr(self) -> Array:
+        """The probability (P,) that choosing a feature is wrong."""
+        return 1.0 - self.pip
+
+    @property
+    def sign(self) -> NDArray[np.int8]:
+        """The sign (P,) at the response where the feature shows most."""
+        return np.asarray(self.sign_by_response[np.arange(len(self.pip)), self.local_fdr_by_response.argmin(axis=1)])
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """The features, most evidence first."""
+        return np.argsort(-self.pip, kind="stable")
+
+    def stands(self, p: int) -> str:
+        """How a feature that was found stands: beyond a background, without one, or both; empty where none was fitted."""
+        if self.without is None:
+            return _NEITHER
+        both = bool(self.selected[p]) and bool(self.without[p])
+        return BOTH if both else BEYOND if self.selected[p] else WITHOUT if self.without[p] else _NEITHER
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts and expected rates for a report or `--json`."""
+        return {
+            "method": self.method,
+            "fdr": self.fdr,
+            "features": len(self.selected),
+            "selected": int(self.selected.sum()),
+            "sets": [one.to_dict() for one in self.sets],
+            "expected_fdr": self.expected_fdr,
+            "selected_by_response": [int(n) for n in self.by_response.sum(axis=0)],
+            "expected_fdr_by_response": [float(v) for v in self.expected_fdr_by_response],
+        }
+
+
+def select(
+    draws: Any,
+    method: Literal["bfdr", "mixture"] = "bfdr",
+    fdr: float = 0.05,
+    *,
+    X: Array | None = None,
+    max_local_fdr: float = MOST_LOCAL_FDR,
+    covariance: str = "mclust",
+) -> Findings:
+    """Choose features from draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`.
+
+    With X (m, P), the rows the sampler saw, sets of interchangeable features are looked for too (bfdr only).
+    `max_local_fdr` keeps out features that are individually doubtful, however much room surer ones leave in the mean.
+    `covariance` is that of the mixture (`mixture.MODELS`); "mclust" chooses among all by BIC, as that package does.
+    """
+    found = _as_draws(draws)
+    if not 0 < fdr < 1:
+        raise InputError(f"fdr is {fdr}; expected a rate between 0 and 1, such as 0.05.")
+    if method not in METHODS:
+        raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
+    if not found.effects.finite():
+        raise InputError(NOT_FINITE)
+    mean = found.mean()
+    if method == "mixture":
+        size = np.abs(mean)
+        row = low_component(size, covariance)
+        entry = np.column_stack([low_component(size[:, q : q + 1], covariance) for q in range(size.shape[1])])
+        return _findings(found, row, entry, (row < fdr, entry < fdr), ("mixture", fdr))
+    row, entry = _counted(found) if isinstance(found.C, SparseEffects) else _judged(found)
+    chosen = bayesian_fdr(row, fdr, max_local_fdr)
+    by_response = np.zeros(entry.shape, dtype=bool)
+    for q in range(entry.shape[1]):
+        by_response[:, q] = bayesian_fdr(entry[:, q], fdr, max_local_fdr)
+    out = _findings(found, row, entry, (chosen, by_response), ("bfdr", fdr))
+    known = found.inclusion
+    if known is not None and known.pip_without is not None:
+        without = bayesian_fdr(1 - known.pip_without, fdr, max_local_fdr)
+        out = replace(out, pip_without=known.pip_without, without=without)
+    return out if X is None else with_sets(out, found, X, max_local_fdr)
+
+
+def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = MOST_LOCAL_FDR) -> Bool:
+    """The largest set, surest first, whose mean local fdr is at most fdr (Müller, Parmigiani & Rice 2007)."""
+    order = np.argsort(local, kind="stable")
+    ranked = local[order]
+    fits = (np.cumsum(ranked) <= fdr * np.arange(1, len(local) + 1)) & (ranked <= max_local_fdr)
+    chosen = np.zeros(len(local), dtype=bool)
+    if fits.any():
+        chosen[order[: np.flatnonzero(fits)[-1] + 1]] = True
+    return chosen
+
+
+def with_sets(found: Findings, draws: Draws, X: Array, max_local_fdr: float = MOST_LOCAL_FDR) -> Findings:
+    """Add sets of interchangeable features; a doubtful single feature inside one is named by its set alone.
+
+    Features outside of sets and the sets together are then chosen at the rate, as features are.
+    """
+    if isinstance(draws.C, SparseEffects):
+        told = of_sparse(draws, X, found.pip, found.fdr)
+    else:
+        told = of_dense(draws, X, found.local_fdr, found.selected, found.fdr)
+    while True:
+        inside = np.zeros(len(found.pip), dtype=bool)
+        for one in told:
+            inside[one.members] = True
+        alone = np.flatnonzero(~inside)
+        local = np.concatenate([found.local_fdr[alone], [one.local_fdr for one in told]])
+        chosen = bayesian_fdr(local, found.fdr, max_local_fdr)
+        kept = [one for one, fits in zip(told, chosen[len(alone) :], strict=True) if fits]
+        if len(kept) == len(told):
+            break
+        told = kept  # a set that is not sure enough hides no feature
+    selected = np.zeros(len(inside), dtype=bool)
+    selected[alone[chosen[: len(alone)]]] = True
+    expected = float(local[chosen].mean()) if chosen.any() else 0.0
+    return replace(found, selected=selected, sets=tuple(kept), expected_fdr=expected)
+
+
+def _as_draws(draws: Any) -> Draws:
+    found = draws if isinstance(draws, Draws) else getattr(draws, "draws", draws)
+    if isinstance(found, Draws):
+        return found
+    C = np.asanyarray(found)
+    if C.ndim != 4:
+        raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
+    return Draws(C, np.broadcast_to(np.eye(C.shape[3]), (*C.shape[:2], C.shape[3], C.shape[3])))
+
+
+def _counted(draws: Draws) -> tuple[Array, Array]:
+    """Local fdr of each feature and of each coefficient of a sparse posterior. No count of draws is said to be none or all."""
+    C = draws.effects
+    assert isinstance(C, SparseEffects)
+    known = None if draws.inclusion is None else draws.inclusion.acting_on()
+    if known is None:
+        above, below = C.signs()
+        known = (above + below) / C.number
+    entry = ((1 - known) * C.number + 0.5) / (C.number + 1)
+    row = (C.number - C.counts + 0.5) / (C.number + 1) if draws.inclusion is None else 1 - draws.inclusion.mean()
+    return row, np.maximum(entry, row[:, None])  # a coefficient is no surer than its feature
+
+
+def _judged(draws: Draws) -> tuple[Array, Array]:
+    """The same of draws that are never zero."""
+    row, entry = np.empty(draws.P), np.empty((draws.P, draws.Q))
+    for part, x in _features(draws.effects.dense()):
+        entry[part] = sign_share(x)
+        row[part] = row_share(x, entry[part])
+    return row, row[:, None] + (1 - row[:, None]) * calibrate(entry)
+
+
+def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
+    """Chunks of features with their draws as (feature, response, draw), read once."""
+    chains, n, P, Q = C.shape
+    step = max(1, _CHUNK // max(1, chains * n * Q))
+    for start in range(0, P, step):
+        part = slice(start, min(P, start + step))
+        x = np.ascontiguousarray(C[:, :, part].transpose(2, 3, 0, 1), dtype=np.float64)
+        yield part, x.reshape(x.shape[0], Q, chains * n)
+
+
+def _findings(draws: Draws, row: Array, entry: Array, chosen: tuple[Bool, Bool], how: tuple[str, float]) -> Findings:
+    selected, by_response = chosen
+    above, below = draws.effects.signs()
+    wrong, counts = np.minimum(draws.number - above, draws.number - below), by_response.sum(axis=0)
+    return Findings(
+        pip=1.0 - row,
+        lfsr=(wrong + 0.5) / (draws.number + 1),
+        local_fdr_by_response=entry,
+        selected=selected,
+        by_response=by_response,
+        sign_by_response=np.sign(draws.mean()).astype(np.int8),
+        expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
+        expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
+        method=how[0],
+        fdr=how[1],
+        draws=draws.number,
+        counted=draws.sparse,
+    )

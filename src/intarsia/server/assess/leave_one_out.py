@@ -1,0 +1,196 @@
+"""How well the fit predicts rows it has not seen, from the fit itself: leave-one-out over the rows of the sketch.
+
+The rows of a sketch are exchangeable, so leaving one out says how a new one would be predicted; no subject is involved.
+No refit is needed: the draws are weighted by the inverse of the left-out row's likelihood, with the weights' tail smoothed
+(Pareto-smoothed importance sampling; Vehtari, Gelman & Gabry 2017). Its own warning light is k̂ of each row: above .7 the
+estimate for that row is not to be trusted, and `intarsia.server.assess.replication.k_fold` gives the answer by refitting.
+
+Where a dense background was fitted, rows that are alike share it, and a row is predicted from the others with what they say of
+it: given the sparse effects the residuals are N(0, (I + wK) ⊗ Σ), K = XXᵀ/P, and one row given the rest has a closed form.
+"""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from intarsia.errors import InputError
+from intarsia.server.assess.diagnostics import ess
+from intarsia.server.assess.rows import Rows as Rows
+from intarsia.server.assess.rows import out_of_sample
+from intarsia.server.posterior.posterior import Group, Posterior
+
+Array = NDArray[np.float64]
+
+K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
+_MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
+_MOST_OPERATIONS = 2e10  # of X C over the draws used
+_LEAST_DRAWS = 400
+_BLOCK = 2**24  # numbers of X worked on at once
+_EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """`elpd` (m,): log predictive density of each row left out; `pareto_k` (m,) its k̂; `p_loo` the effective number of
+    parameters. `r2` (Q,) is the out-of-sample share of variance explained and `r2_se` its standard error;
+    `mean` (m, Q) predicts each row from the others.
+    """
+
+    elpd: Annotated[Array, "row"]
+    pareto_k: Annotated[Array, "row"]
+    p_loo: float
+    r2: Annotated[Array, "response"]
+    r2_se: Annotated[Array, "response"]
+    mean: Annotated[Array, "row", "response"]
+
+    @property
+    def unreliable(self) -> int:
+        """Rows whose k̂ is above .7."""
+        return int((self.pareto_k > K_LIMIT).sum())
+
+    @property
+    def total(self) -> float:
+        return float(self.elpd.sum())
+
+    @property
+    def total_se(self) -> float:
+        return float(np.sqrt(len(self.elpd) * self.elpd.var()))
+
+    @property
+    def unpredicted(self) -> NDArray[np.bool_]:
+        """Responses (Q,) that the fit does not predict beyond chance: R² below its own standard error."""
+        return np.asarray(self.r2 < self.r2_se)
+
+    def warning(self) -> str:
+        """What k̂ says against these numbers; empty when nothing."""
+        if not self.unreliable:
+            return ""
+        return (
+            f"k̂ > {K_LIMIT} in {self.unreliable} of {len(self.elpd)} rows: leave-one-out is not reliable for them. "
+            "Check with k-fold, which refits: `intarsia check FOLDER --folds 5`."
+        )
+
+
+def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) -> tuple[Array, Array]:
+    """log p(yᵢ | C, Γ, Σ) of every row, (chain, draw, row), and the fitted values (chain, draw, row, response)."""
+    at = _at(posterior, rows, thin)
+    values = posterior.fitted(rows.X, rows.Z, at.ravel()).reshape(*at.shape, *rows.Y.shape)
+    return normal_log_density(rows.Y - values, posterior.draws.flat_Sigma[at.ravel()].reshape(*at.shape, rows.Q, rows.Q)), values
+
+
+def _at(posterior: Posterior, rows: Rows, thin: int | None) -> NDArray[np.int64]:
+    """Numbers (chain, draw) of the draws that are used."""
+    d = posterior.draws
+    return np.arange(d.number).reshape(d.chains, d.draws)[:, :: thin or thinning(d.chains, d.draws, len(rows.Y), d.P, d.Q)]
+
+
+def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
+    """log p(yᵢ | C, Γ, Σ, w, the other rows), and these predictions, where draws have a background's ratio w."""
+    d = posterior.draws
+    at = _at(posterior, rows, None)
+    bare = replace(posterior, draws=replace(d, background=None))
+    left = rows.Y - bare.fitted(rows.X, rows.Z, at.ravel())  # (draw, row, Q)
+    values, W = np.linalg.eigh(likeness(rows.X))
+    # Rows of (I + wK)⁻¹ by K's eigenvectors: its diagonal, and its products with the residuals.
+    weight = 1 / (1 + d.parameters["background_ratio"].reshape(-1)[at.ravel(), None] * np.maximum(values, 0.0))
+    own = weight @ np.square(W).T  # (draw, row)
+    off = np.einsum("ik,sk,skq->siq", W, weight, np.einsum("ik,siq->skq", W, left, optimize=True), optimize=True) / own[..., None]
+    # One row given the rest: what is left is `off`, with covariance Σ / own.
+    each = normal_log_density(off * np.sqrt(own)[..., None], d.flat_Sigma[at.ravel()]) + 0.5 * rows.Q * np.log(own)
+    return each.reshape(*at.shape, -1), (rows.Y - off).reshape(*at.shape, *rows.Y.shape)
+
+
+def likeness(X: NDArray[Any]) -> Array:
+    """K = XXᵀ/P of columns brought to mean square one, some columns at a time; of very many in single precision."""
+    m, P = X.shape
+    K, step = np.zeros((m, m)), max(1, _BLOCK // max(1, m))
+    kind = np.float32 if m * m * P > _MOST_OPERATIONS else np.float64
+    for start in range(0, P, step):
+        part = np.asarray(X[:, start : start + step], dtype=kind)
+        scale = np.sqrt(np.square(part).mean(axis=0))
+        part = part / np.where(scale > 0, scale, 1)
+        K += part @ part.T
+    return K / max(1, P)
+
+
+def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
+    """Every how many draws are used, so that time and memory stay small beside the fit's own."""
+    most = min(_MOST_NUMBERS / (m * Q), _MOST_OPERATIONS / (2 * m * max(P, 1) * Q))
+    wanted = max(most, _LEAST_DRAWS) / chains
+    return max(1, int(np.ceil(draws / max(wanted, 1))))
+
+
+def normal_log_density(residual: Array, Sigma: Array) -> Array:
+    """log N(residual | 0, Σ) for residuals (…, row, Q) and covariances (…, Q, Q), jointly over the responses.
+
+    A response without noise (a constant one) says nothing and is left out. Responses that are copies of each other have a
+    singular Σ; the floor under the eigenvalues of its correlations keeps the density finite then.
+    """
+    here = np.diagonal(Sigma, axis1=-2, axis2=-1).reshape(-1, Sigma.shape[-1]).min(axis=0, initial=np.inf) > 0
+    Sigma, residual = Sigma[..., here, :][..., here], residual[..., here]
+    sd = np.sqrt(np.diagonal(Sigma, axis1=-2, axis2=-1))
+    size, U = np.linalg.eigh(Sigma / (sd[..., :, None] * sd[..., None, :]))
+    size = np.maximum(size, _EDGE)
+    z = (residual / sd[..., None, :]) @ (U / np.sqrt(size)[..., None, :])
+    half_log_det = np.log(sd).sum(axis=-1) + 0.5 * np.log(size).sum(axis=-1)
+    return np.asarray(-0.5 * (z**2).sum(axis=-1) - half_log_det[..., None] - 0.5 * here.sum() * np.log(2 * np.pi))
+
+
+def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
+    """Leave-one-out of every row; the posterior also gets the group `log_likelihood`, which ArviZ reads."""
+    psislw = arvizs("psislw")
+    ratio = posterior.draws.parameters.get("background_ratio")
+    each, values = (log_likelihood if ratio is None or not ratio.any() else with_background)(posterior, rows)
+    posterior.groups["log_likelihood"] = Group({"Y": (("chain", "draw", "row"), each)}, {})  # where ArviZ's loo looks for it
+    chains, draws, m = each.shape
+    S = chains * draws
+    if not np.isfinite(each).all():
+        raise InputError("Some draws are not finite, so no row's likelihood can be computed. Look at the diagnosis.")
+    flat = each.reshape(S, m).T
+    relative = float(np.clip(np.nanmean(ess(np.ascontiguousarray(each.transpose(2, 0, 1)))) / S, 1e-3, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # k̂ is told in words of our own
+        weights, k = psislw(-flat, reff=relative)
+    weights, k = np.asarray(weights), np.asarray(k)
+    elpd = special.logsumexp(weights + flat, axis=1)
+    in_sample = special.logsumexp(flat, axis=1) - np.log(S)
+    mean = np.einsum("is,siq->iq", np.exp(weights), values.reshape(S, m, -1), optimize=True)
+    r2, r2_se = out_of_sample(rows.Y, mean)
+    return LeaveOneOut(elpd, k, float((in_sample - elpd).sum()), r2, r2_se, mean)
+
+
+def to_arviz(posterior: Posterior, features: Sequence[Any] | None = None) -> Any:
+    """The posterior as this ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on.
+
+    Of sparse draws C is there for the features that are named, or for all of them where that is not too much.
+    """
+    tree = posterior.tree
+    if posterior.draws.sparse:
+        tree["posterior"] = tree["posterior"].assign(C=posterior.dense(features).rename(feature="feature"))
+    turn = arvizs("from_datatree", None)
+    return tree if turn is None else turn(tree)
+
+
+def arvizs(name: str, *default: Any) -> Any:
+    """A function of ArviZ's. Its daily note about its next version is not for our users; the note's date goes into the home
+    folder, which a service may not have.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            import arviz
+        except OSError:
+            before = os.environ.get("XDG_CACHE_HOME")
+            with tempfile.TemporaryDirectory() as elsewhere:
+                os.environ["XDG_CACHE_HOME"] = elsewhere
+                import arviz
+            del os.environ["XDG_CACHE_HOME"]
+            os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
+    return getattr(arviz, name, *default)

@@ -1,0 +1,209 @@
+"""Prediction from sparse fits and a dense one, weighed by how well each predicts sketch rows it has not seen.
+
+The rows of a sketch are exchangeable, so that leaving some of them out is a fair test of prediction, and costs no privacy. The
+sparse model is fitted again with a fifth of the rows left out in turn (short chains), the ridge of `ridge` likewise, and so is
+another sparse model where there is one. Then
+
+    prediction = Σ weight_k · sparse_k + (1 − Σ weight_k) · ridge,    weight_k ~ N(0, SHRINK) a priori,  weights and rest ≥ 0,
+
+with the same weights for all responses: the least-squares ones on the rows left out, drawn towards the ridge by the prior. Where
+few rows tell the predictions apart the ridge is the safer choice; where many do the prior hardly matters. Selection, coefficients
+and their intervals stay with the first sparse model: the weighing serves prediction alone.
+
+The other sparse model is the same with independent noise, where the first one lets the responses' noise correlate. What responses
+have in common is signal to the one and noise to the other, and where features are many and rows few nothing but a test on rows
+left out can tell which it is. The other model is used where it betters their prediction by more than CLEARLY standard errors:
+with few rows and responses that go together it may seem better by chance, and can do much harm.
+
+A mean of predictions varies less than what it predicts calls for. For responses in `stretched` (yes or no, whose predictions
+become probabilities) it is multiplied by the slope of the rows left out on their prediction, drawn towards 1 by a prior as above.
+
+Rows may lack responses (NaN in Y): each response is judged by the rows that have it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from intarsia.server.assess.ridge import ridge
+from intarsia.server.assess.rows import CLEARLY, out_of_sample, standard_errors_better
+from intarsia.server.posterior.draws import Draws
+
+Array = NDArray[np.float64]
+
+FOLDS = 5
+SHRINK = 0.03  # prior variance of the weight of a sparse fit, and of the factor of a prediction
+MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
+WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
+FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
+
+
+class Refit(NamedTuple):
+    """The sparse model fitted to some of the rows."""
+
+    draws: Draws
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Mean and variance of the responses of new rows, noise included."""
+        fitted = self.draws.fitted(X)
+        return fitted.mean(axis=0), fitted.var(axis=0) + self.draws.sigma2.mean(axis=(0, 1))
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """What the rows left out say, and the way to the coefficients to predict with."""
+
+    change: Array  # (P, Q): what takes the sparse coefficients to those that predict
+    weight: float  # of the sparse coefficients
+    weight_other: float  # of the other sparse fit; the ridge has the rest
+    r2: Array  # (Q) 1 − squared error / squared response, on rows left out, of the weighed prediction
+    r2_se: Array  # its standard error
+    spread: Array  # (Q) mean squared error over the variance that the sparse model had foretold
+    alike: Array  # (Q) squared correlation of rows left out with their prediction; 0 where that goes the wrong way
+    rows: Array  # (Q) how many there are
+    factor: Array  # (Q) by which the weighed prediction was stretched
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What is added to the sparse coefficients (P, Q) and to the covariates' effects (c, Q) to predict, and how well it does."""
+
+    coefficients: Annotated[Array, "feature", "response"]
+    effects: Annotated[Array, "covariate", "response"]
+    spread: Annotated[Array, "response"]  # mean squared error on rows left out over the variance foretold
+    r2: Annotated[Array, "response"]  # share of variance explained on rows left out
+    r2_se: Annotated[Array, "response"]
+    alike: Annotated[Array, "response"]  # squared correlation of rows left out with their prediction
+    rows: Annotated[Array, "response"]  # how many there are
+    weight: float  # of the sparse coefficients
+    weight_independent: float = 0.0  # of those with independent noise; the ridge has the rest
+
+
+def fold_of_rows(m: int, folds: int = FOLDS) -> NDArray[np.int64]:
+    """Which part each row belongs to: at random, for rows that are not sketched may come in an order, by person or by plate."""
+    return np.random.default_rng([m, folds]).permutation(np.arange(m) % folds)
+
+
+def stack(
+    X: Array,
+    Y: Array,
+    sparse: Array,
+    fit: Callable[[Array, Array], Refit],
+    other: Callable[[Array, Array], Array] | None = None,
+    folds: int = FOLDS,
+    stretched: NDArray[np.bool_] | None = None,
+) -> Stacked | None:
+    """Weigh the sparse fit (its coefficients `sparse` from all rows) with a ridge; None when there are too few rows.
+
+    `fit(X, Y)` fits the sparse model to the rows that are not left out, `other(X, Y)` gives the coefficients of another model.
+    """
+    if len(X) < max(FEWEST_ROWS, 2 * folds):
+        return None
+    ways = [ridge_of_known] if other is None else [ridge_of_known, other]
+    from_sparse, variance, from_others = left_out(X, Y, fit, ways, folds)
+    predictions = np.stack([from_others[0], from_sparse, *from_others[1:]])
+    weights = best_weights(Y, predictions[:2])
+    predicted = np.tensordot(weights, predictions[:2], axes=1)
+    if other is not None:
+        three = best_weights(Y, predictions)
+        better = np.tensordot(three, predictions, axes=1)
+        if standard_errors_better(Y, better, predicted) > CLEARLY:
+            weights, predicted = three, better
+    factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
+    predicted, there = factor * predicted, ~np.isnan(Y)
+    each = [out_of_sample(Y[rows, q], predicted[rows, q]) for q, rows in enumerate(there.T)]
+    coefficients = weights[0] * ridge_of_known(X, Y) + weights[1] * sparse
+    if other is not None and len(weights) > 2:
+        coefficients += weights[2] * other(X, Y)
+    return Stacked(
+        change=factor * coefficients - sparse,
+        weight=float(weights[1]),
+        weight_other=float(weights[2:].sum()),
+        r2=np.array([r2 for r2, _ in each]),
+        r2_se=np.array([se for _, se in each]),
+        spread=np.nansum(np.square(Y - predicted), axis=0) / np.maximum(np.where(there, variance, 0.0).sum(axis=0), 1e-300),
+        alike=squared_correlation(np.where(there, Y, 0.0), np.where(there, predicted, 0.0)),
+        rows=there.sum(axis=0).astype(np.float64),
+        factor=factor,
+    )
+
+
+def left_out(
+    X: Array, Y: Array, fit: Callable[[Array, Array], Refit], ways: Sequence[Callable[[Array, Array], Array]], folds: int = FOLDS
+) -> tuple[Array, Array, Array]:
+    """Every row predicted from the rows of the other parts: the sparse fit's mean and variance (m×Q), and what the
+    coefficients found in each of the other `ways` say (way, m, Q)."""
+    part = fold_of_rows(len(X), folds)
+    from_sparse, variance, others = np.empty_like(Y), np.empty_like(Y), np.empty((len(ways), *Y.shape))
+    for k in range(folds):
+        out = part == k
+        from_sparse[out], variance[out] = fit(X[~out], Y[~out]).predict(X[out])
+        for other, way in zip(others, ways, strict=True):
+            other[out] = X[out] @ way(X[~out], Y[~out])
+    return from_sparse, variance, others
+
+
+def ridge_of_known(X: Array, Y: Array) -> Array:
+    """`ridge` of each response over the rows that have it."""
+    there = ~np.isnan(Y)
+    if there.all():
+        return ridge(X, Y)
+    return np.hstack([ridge(X[rows], Y[rows, q : q + 1]) for q, rows in enumerate(there.T)])
+
+
+def squared_correlation(Y: Array, predicted: Array) -> Array:
+    """(Q) Of responses with their prediction, both with mean zero as a sketch's rows are; 0 where they go against each other."""
+    both = np.square(Y).sum(axis=0) * np.square(predicted).sum(axis=0)
+    return np.asarray(np.square(np.maximum((Y * predicted).sum(axis=0), 0.0)) / np.where(both > 0, both, 1.0))
+
+
+def best_weights(Y: Array, predictions: Array) -> Array:
+    """The posterior mode of the weights, given several predictions (way, m, Q) of rows that no fit has seen; the first is the
+    ridge's, which has no prior. None is negative and their sum is 1."""
+    variance = np.nanmean(np.square(Y - predictions.mean(axis=0)), axis=0)
+    sd = np.sqrt(np.maximum(variance, 1e-12 * np.nanmean(np.square(Y)) + 1e-300))
+    left, apart = (np.where(np.isnan(Y), 0.0, values) / sd for values in (Y - predictions[0], predictions[1:] - predictions[0]))
+    K = len(apart)
+    columns = np.vstack([apart.reshape(K, -1).T, np.eye(K) / np.sqrt(SHRINK)])
+    target = np.append(left.ravel(), np.zeros(K))
+    # The rest is the ridge's: one more number that is not negative, and a last row so heavy that the sum is 1.
+    heavy = 1e6 * np.sqrt(1 + np.square(columns).sum() + np.square(target).sum())
+    columns = np.vstack([np.hstack([np.zeros((len(columns), 1)), columns]), np.full((1, K + 1), heavy)])
+    return np.asarray(nnls(columns, np.append(target, heavy))[0])
+
+
+def best_factor(Y: Array, predicted: Array) -> Array:
+    """(Q) The slope of rows on their prediction from the others, drawn towards 1: above 1 where predictions are too timid."""
+    variance = np.nanmean(np.square(Y - predicted), axis=0) + 1e-300
+    told = np.square(np.where(np.isnan(Y), 0.0, predicted)).sum(axis=0) / variance
+    return np.asarray((np.nansum(Y * predicted, axis=0) / variance + 1 / SHRINK) / (told + 1 / SHRINK))
+
+
+def from_all_rows(alike: Array, noise: Array, folds: int = FOLDS) -> Array:
+    """The share of variance that the fit to all rows explains in new ones, where refits without one part explained `alike`.
+
+    Of 1 − σ², which could be explained, a fit explains x/(1 + x), with x in proportion to its number of rows: in the beginning
+    each row adds as much as the one before, and near the end hardly any. So whatever σ² is, a fit to all rows explains at most
+    folds/(folds − 1) times as much.
+    """
+    more = folds / (folds - 1)
+    could = np.maximum(1.0 - noise, alike)
+    share = np.divide(alike, could, out=np.zeros_like(alike), where=could > 0)
+    return np.asarray(more * alike / (1.0 + (more - 1.0) * share))
+
+
+def interval_of_explained(explained: Array, rows: Array | int, probability: float) -> tuple[Array, Array]:
+    """Where the share of variance explained in new subjects lies, by Fisher's transformation of the correlation on so many rows.
+
+    The prediction of a row left out rests on most of the same rows as that of the next one, and the fit to all rows on still
+    others: together they make the estimate WIDER times as uncertain as so many independent rows would.
+    """
+    reach = NormalDist().inv_cdf((1 + probability) / 2) * WIDER / np.sqrt(np.maximum(np.asarray(rows) - 3.0, 1.0))
+    z = np.arctanh(np.sqrt(np.clip(explained, 0.0, 1 - 1e-12)))
+    low, high = (np.square(np.tanh(np.maximum(z + side * reach, 0.0))) for side in (-1, 1))
+    return low, high

@@ -1,0 +1,1 @@
+"""Draws, and the labelled posterior that they make."""

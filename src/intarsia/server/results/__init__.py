@@ -1,1 +1,0 @@
-"""What the draws say: posterior, diagnostics, verdict, selection."""

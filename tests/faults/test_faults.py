@@ -1,0 +1,76 @@
+"""The short form of the fault suite (`make faults` is the long one), and its own eyes: faults that are planted are found."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.suite import Suite, spoilt
+from tests.faults.world import Command, jumping_clock
+
+from intarsia.server.study import kept
+
+SHORT = {"kill": 5, "mutation": 14, "full": 4, "stop": 1, "clock": 1}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    return Suite(tmp_path_factory.mktemp("faults"), ("sketch",), workers=1)
+
+
+@pytest.fixture
+def fresh(suite: Suite) -> Iterator[Suite]:
+    before = suite.report
+    suite.report = type(before)()
+    yield suite
+    suite.report = before
+
+
+@pytest.mark.parametrize("what", SHORT)
+def test_nothing_is_lost_hung_or_told_falsely(fresh: Suite, what: str) -> None:
+    for seed in range(SHORT[what]):
+        fresh.trial(what, seed)
+    assert fresh.report.faults == []
+    assert sum(fresh.report.trials.values()) == SHORT[what]
+
+
+def test_a_study_that_takes_a_spoilt_file_for_good_is_found(fresh: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: nobody looks at digests, and a sketch's numbers are used as they lie there."""
+    monkeypatch.setattr(kept, "intact", lambda folder, name: True)
+    monkeypatch.setattr("intarsia.wire.container._DIGEST_BYTES", 0)
+    states = [state for state in fresh.states["sketch"] if state.step.name == "fit"]
+    monkeypatch.setattr(fresh, "states", {"sketch": states})
+    for seed in range(3):
+        fresh.trial("mutation", seed)
+    assert fresh.report.faults
+
+
+def test_a_command_that_hangs_or_says_nothing_is_found(tmp_path: Path) -> None:
+    hangs = Command(["study", "check", "x"], tmp_path, before=lambda: time.sleep(60)).wait(0.5)
+    assert hangs is not None
+    assert hangs.code is None
+    assert hangs.seconds < 30
+    fails = Command(["study", "check", "nothing.toml"], tmp_path).wait()
+    assert fails is not None
+    assert fails.in_words
+
+    def breaks() -> None:
+        raise RuntimeError
+
+    silent = Command(["study", "check", "nothing.toml"], tmp_path, before=breaks).wait()
+    assert silent is not None
+    assert not silent.in_words
+
+
+def test_a_trial_can_be_repeated() -> None:
+    """What is spoilt, and the clock, follow from the seed."""
+    raw = bytes(range(256))
+    assert [spoilt(raw, random.Random(k)) for k in range(40)] == [spoilt(raw, random.Random(k)) for k in range(40)]
+    assert all(spoilt(raw, random.Random(k)) != raw for k in range(40))
+    now = time.time
+    try:
+        jumping_clock(1000.0)()
+        assert abs(time.time() - time.time()) > 1900
+    finally:
+        time.time = now
