@@ -11,7 +11,7 @@ from intarsia.carriers.in_process import carrier
 from intarsia.cli import main
 from intarsia.errors import IntarsiaError, PrivacyError
 from intarsia.privacy.card import verify
-from intarsia.privacy.facts import OK, REFUSE, WARN, ColumnFacts, Facts, Screen
+from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Carried, ColumnFacts, Facts, Looked, Screen
 from intarsia.privacy.gate import judge
 from intarsia.privacy.ledger import Ledger
 from intarsia.privacy.plan import Problem, plan
@@ -29,6 +29,8 @@ FINE = (ColumnFacts("x", 13, None, 900, 0.01), ColumnFacts("y", 13, None, 900, 0
 
 def facts(n=20_000, P=1000, Q=3, looks=1, **more) -> Facts:  # type: ignore[no-untyped-def]
     of_screen = {k: more.pop(k) for k in ("keep", "largest", "exposure", "earlier_sums") if k in more}
+    if "earlier_sums_of_features" in more:
+        more["earlier_sums"] = more.pop("earlier_sums_of_features")
     given = {"own_columns": FINE, "responses": frozenset({"y"}), "other_sites": True} | more
     return Facts(n, 0, "screened", P + Q, screen=Screen(P, Q, 0, looks, **of_screen), **given)
 
@@ -93,6 +95,30 @@ def test_columns_are_judged_as_of_a_gram_matrix():
     found = said(facts(own_columns=(*FINE, rare)), "rare-level")
     assert [f.level for f in found] == [REFUSE]
     assert found[0].columns == ("gene",)
+
+
+def test_directions_that_few_people_carry_are_judged_as_of_a_gram_matrix():
+    carried = Carried("totals", ("x", "y"), 1, 0.9, True)
+    found = said(facts(looked=Looked((carried,))), "leverage")
+    assert [f.level for f in found] == [REFUSE]
+    assert "tells that subject's values" in found[0].text
+    wide = said(facts(looked=Looked(unseen=("the 9,000 columns",))), "leverage")
+    assert [f.level for f in wide] == [NOTE]  # they are looked for in what is kept, which is what leaves
+    assert "when the server names these" in wide[0].text
+
+
+def test_what_results_tell_and_new_pseudonyms_are_said_as_of_a_gram_matrix():
+    found = said(facts(most_told=8, sums=70, earlier_sums_of_features=3), "results")
+    assert "70 of them in this run and 3 in earlier ones" in found[0].text
+    assert "told 8 effects in full" in found[0].text
+    assert [f.level for f in said(facts(strangers=2), "pseudonyms")] == [NOTE]
+
+
+def test_the_verdict_states_the_most_exposed_person():
+    assert judge(facts(), Policy()).most_exposed is None  # nobody looked
+    ordinary, loud = (judge(facts(exposure=e), Policy()) for e in (1.0, 9.0))
+    assert ordinary.most_exposed == pytest.approx(ordinary.membership, abs=0.01)
+    assert loud.most_exposed > loud.membership + 0.1
 
 
 def test_the_largest_leverage_is_the_largest_share_of_one_person_in_a_combination():

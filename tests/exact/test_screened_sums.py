@@ -18,10 +18,12 @@ from tests.federation import (
 
 from intarsia.carriers.in_process import carrier
 from intarsia.errors import StudyError
-from intarsia.server.study import feature_scores, gram, protocol, screened
+from intarsia.server.sampler.sample import sample
+from intarsia.server.study import feature_scores, fit, gram, protocol, screened
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.round_folder import RoundFolder
 from intarsia.server.study.screened_rounds import _sums, most_kept
+from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.ring import decode
 from intarsia.wire.screening import pieces
 from intarsia.wire.study import Study
@@ -151,6 +153,29 @@ def test_the_list_grows_by_even_shares_and_never_beyond_what_the_gates_allow(tmp
     sizes = [len(screened.kept(screened.round_path(folder, at)).features) for at in range(1, 5)]
     assert sizes == [0, 2, 4, 6]
     assert most_kept(folder) == 6
+
+
+def test_the_fit_counts_every_feature_looked_at_and_tells_no_more_than_sites_allow(tmp_path, monkeypatch):
+    monkeypatch.setattr("intarsia.site.preflight.most_sums", lambda laws, n, earlier, now: 1)
+    parties, _ = gram_parties(3, n=600)
+    folder = collected(parties, screened_study_of(parties, ["site0", "site1", "site2"], keep=7), tmp_path)
+    joined = folder.joined()
+    assert (len(joined.features), joined.looked_at) == (7, 10)
+    assert joined.most_told == dict.fromkeys(folder.names, 1)
+    counted = []
+
+    def run(X, Y, model, settings, **more):  # type: ignore[no-untyped-def]
+        counted.append(more["looked_at"])
+        return sample(X, Y, model, settings, **more)
+
+    monkeypatch.setattr(fit, "run_chains", run)
+    fit.fit(folder)
+    assert counted == [10] * len(counted)
+    assert len(counted) > 1  # the refits of predictions, too
+    for name in folder.names:
+        found = Coefficients.from_bytes(folder.file("coefficients", name))
+        assert len(found.features) > 1
+        assert len(np.unique(np.asarray(found.unshrunk_sd)[:, 0])) <= 2  # of all effects but one the same width is told
 
 
 def test_pieces_cover_every_subject_once_and_lie_within_their_block():

@@ -12,7 +12,6 @@ from typing import Any
 from intarsia.carriers.files import check_signature
 from intarsia.errors import FederationError
 from intarsia.server.study import protocol
-from intarsia.server.study.alone import alone
 from intarsia.server.study.fit import fit, settings_of
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import go_on
@@ -91,7 +90,7 @@ def fit_by_letters(
     A fit that has not converged is not delivered where study.toml asks for one that has. `length` (draws, warmup) as of a fit.
     """
     folder = StudyFolder.open(out) if study is None else StudyFolder.create(out, study)
-    with alone(folder):
+    with folder.locked():
         post = Letters(folder)
         for path in answers:
             post.take(path)
