@@ -37,6 +37,16 @@ class Draw(NamedTuple):
     scalars: Array  # number in, π, background ratio
 
 
+class Made(NamedTuple):
+    """What a chain has made: its draws, and sums over them."""
+
+    draws: list[Draw]
+    pip: Array  # (P,): of P(in | rest)
+    pip_without: Array  # (P,): of those without a background
+    number_without: int  # how many those are
+    pull: Array  # (m, Q)
+
+
 class SparseChain:
     """Chain number `k` of a run with this seed (a `run.Chain`)."""
 
@@ -95,10 +105,13 @@ class SparseChain:
         if not (np.isfinite(state.effect[:k]).all() and np.isfinite(state.Sigma).all()):
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
 
+    def made(self) -> list[Made]:
+        """One for each chain that this makes."""
+        return [Made(self.draws[: self.kept], self.pip, self.pip_without, int(self.number_without), self.pull)]
+
     def watched(self) -> Array:
         """(1, draw, 1 + Q): the number of features that are in and the log noise levels, for a live R̂."""
-        rows = [np.concatenate([d.scalars[:1], np.log(np.diagonal(d.Sigma))]) for d in self.draws[: self.kept]]
-        return np.array(rows).reshape(1, len(rows), 1 + self.problem.Y.shape[1])
+        return watched(self.made())
 
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""
@@ -120,6 +133,11 @@ class SparseChain:
             setattr(self, name, arrays[name].copy())
         self.state = State(**{name: arrays[f"state.{name}"].copy() for name in State._fields})
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))
+
+
+def watched(made: Sequence[Made]) -> Array:
+    """(chain, draw, 1 + Q): the number of features that are in and the log noise levels."""
+    return np.array([[np.append(d.scalars[0], np.log(np.diagonal(d.Sigma))) for d in one.draws] for one in made])
 
 
 class Packed(NamedTuple):

@@ -13,8 +13,8 @@ from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import LEAST_PIP, Inclusion, SparseEffects
 from intarsia.server.sampler.errors_in_variables import NoisyFeatures, PrivacyNoise, check_signal, without
 from intarsia.server.sampler.run import Chain, Runner, asked_of
-from intarsia.server.sampler.settings import Length, Settings, Standing
-from intarsia.server.sampler.sparse.chain import Packed, SparseChain, packed
+from intarsia.server.sampler.settings import Length, Settings, Standing, check_backend
+from intarsia.server.sampler.sparse.chain import Made, Packed, SparseChain, packed
 from intarsia.server.sampler.sparse.problem import Scales, prepare
 from intarsia.server.sampler.sparse.rows import MissingChain, NoisyChain, noisy_problem
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT
@@ -94,6 +94,9 @@ def sample(
         raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
     if looked_at is not None and looked_at < X.shape[1]:
         raise InputError(f"looked_at is {looked_at}, fewer than the {X.shape[1]} features that came.")
+    check_backend(settings.backend)
+    if partly and settings.backend != "numpy":
+        raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
     rank, options = model.rank_of(Y.shape[1]), _options(model, looked_at)
@@ -108,7 +111,12 @@ def sample(
         chains = [MissingChain(made, scales, Y / scales.y, k, *size, **how) for k in numbers]
     else:
         made, scales = prepare(X, Y, rows=degrees, background=model.background, **options)
-        chains = [SparseChain(made, k, *size, **how) for k in numbers]
+        if settings.backend == "jax":
+            from intarsia.server.sampler.sparse.card_run import CardRun
+
+            chains = [CardRun(made, settings.chains, *size, **how)]
+        else:
+            chains = [SparseChain(made, k, *size, **how) for k in numbers]
     run = _run(chains, settings, asked)
     found = _together(chains, run, scales)
     if model.background and model.compare:
@@ -166,17 +174,23 @@ def _options(model: SparseModel, looked_at: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run(chains: Sequence[SparseChain], settings: Settings, asked: dict[str, Any]) -> Runner:
+def _run(chains: Sequence[Any], settings: Settings, asked: dict[str, Any]) -> Runner:
     def standing(draws: int) -> Standing:
-        return standing_of(_first(chains, draws), len(chains), chains[0].problem.X.shape[0])
+        made = _made(chains)
+        return standing_of(_first(made, draws), len(made), chains[0].problem.X.shape[0])
 
     steppers: Sequence[Chain] = chains
     return Runner(steppers, settings, asked, standing).run()
 
 
-def _first(chains: Sequence[SparseChain], draws: int) -> Packed:
+def _made(chains: Sequence[Any]) -> list[Made]:
+    """What all chains made, whether each has a stepper of its own or one makes all."""
+    return [one for chain in chains for one in chain.made()]
+
+
+def _first(made: Sequence[Made], draws: int) -> Packed:
     """The first so many draws of every chain, one chain after the other."""
-    return packed([draw for chain in chains for draw in chain.draws[:draws]])
+    return packed([draw for chain in made for draw in chain.draws[:draws]])
 
 
 def standing_of(made: Packed, chains: int, P: int) -> Standing:
@@ -212,11 +226,12 @@ def _worst(draws: int, found: dict[str, Any]) -> Standing:
     return Standing(draws, float(rhat), float(folded), float(ess.min()))
 
 
-def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Draws:
+def _together(chains: Sequence[Any], run: Runner, scales: Scales) -> Draws:
     """The draws of all chains, in the units of the X and Y that came."""
-    n, problem = min(chain.kept for chain in chains), chains[0].problem
-    P, Q, number = problem.X.shape[0], problem.Y.shape[1], len(chains)
-    made = _first(chains, n)
+    each, problem = _made(chains), chains[0].problem
+    n, number = min(len(one.draws) for one in each), len(each)
+    P, Q = problem.X.shape[0], problem.Y.shape[1]
+    made = _first(each, n)
     factor = scales.y / scales.x[:, None]
 
     def by_chain(values: Array) -> Array:
@@ -224,12 +239,12 @@ def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Dra
 
     C = SparseEffects((number, n, P, Q), made.offsets, made.features, made.effects * factor[made.features])
     listed = made.listed.astype(np.int64)
-    pip = np.stack([chain.pip / chain.kept for chain in chains])
+    pip = np.stack([one.pip / len(one.draws) for one in each])
     inclusion = Inclusion(
         pip, made.listed_offsets, listed, made.probability.astype(np.float64), made.expected * factor[listed],
         acting=made.acting.astype(np.float64),
     )  # fmt: skip
-    pull = np.sum([chain.pull for chain in chains], axis=0) / sum(chain.kept for chain in chains)
+    pull = np.sum([one.pull for one in each], axis=0) / sum(len(one.draws) for one in each)
     background = problem.X @ pull.astype(np.float32) / P * factor if pull.any() else None
     scalars = by_chain(made.scalars)
     parameters = {
@@ -242,17 +257,18 @@ def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Dra
 
 
 def _without(
-    found: Draws, chains: Sequence[SparseChain], made: int, again: Callable[[Settings], Draws], settings: Settings
+    found: Draws, chains: Sequence[Any], made: int, again: Callable[[Settings], Draws], settings: Settings
 ) -> Inclusion | None:
     """What is known of inclusion, with the probabilities without a background: from the draws that have none, or a fit apart."""
-    inclusion, none = found.inclusion, sum(int(chain.number_without) for chain in chains)
+    each, inclusion = _made(chains), found.inclusion
+    none = sum(one.number_without for one in each)
     assert inclusion is not None
-    share = none / sum(chain.kept for chain in chains)
+    share = none / sum(len(one.draws) for one in each)
     found.info["background_absent"] = float(share)
     if share >= ABSENT:
         return inclusion
     if share >= SELDOM:
-        pip = np.sum([chain.pip_without for chain in chains], axis=0) / none
+        pip = np.sum([one.pip_without for one in each], axis=0) / none
     else:
         short = Settings(draws=min(APART_DRAWS, made), warmup=settings.warmup, chains=APART_CHAINS, seed=settings.seed + 1)
         apart = again(short).inclusion
