@@ -35,7 +35,7 @@ from intarsia.privacy.subject_ids import canonical_id
 START = "0" * 64
 TOKEN_BYTES = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
 MAX_LINE_BYTES = 1 << 16
-_TOKENS_AT_A_TIME = 1 << 16
+_TOKENS_AT_A_TIME = 1 << 16  # held as bytes before they become numbers
 
 
 @dataclass(frozen=True)
