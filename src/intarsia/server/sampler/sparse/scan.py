@@ -56,7 +56,7 @@ def coordinates(problem: Problem, state: State) -> Coordinates:
     pi, rho = state.scalars[PI], state.rho
     nowhere = np.log1p(-rho).sum()  # log probability that it acts nowhere, which is ruled out
     log_in = np.log(pi) - np.log(-np.expm1(nowhere))
-    odds: Array = np.log(rho) - np.log1p(-rho)
+    odds: Any = np.log(rho) - np.log1p(-rho)
     return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_in + nowhere + odds, odds)
 
 
