@@ -1,4 +1,4 @@
-"""Chains under the sparse prior: the draws depend on the seed alone, nothing is lost when a run is stopped, bad input is named."""
+"""Chains under the sparse prior: draws depend on the seed alone, nothing is lost when a run is stopped, bad input is named."""
 
 import signal
 from dataclasses import replace
@@ -19,7 +19,7 @@ from intarsia.server.sampler.sparse.sample import SparseModel, sample, sample_no
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((24, 30))
 Y = X[:, :2] @ RNG.standard_normal((2, 2)) + 0.5 * RNG.standard_normal((24, 2))
-GAPS = np.where(RNG.random(Y.shape) < 0.2, np.nan, Y)
+GAPS = np.where(np.arange(24)[:, None] % 5 == [0, 2], np.nan, Y)
 NOISE = PrivacyNoise(200, 0.5 * np.ones(30), 0.5 * np.ones(2))
 SHORT = Settings(draws=12, warmup=15, chains=3, thin=2, seed=5)
 
@@ -104,7 +104,7 @@ def test_a_stopped_run_keeps_what_every_chain_has_done(
     with pytest.raises(KeyboardInterrupt, match="The same call goes on from there"):
         way(replace(asked, checkpoint=tmp_path, checkpoint_seconds=1e9, progress=stop))
     swept = [int(np.load(tmp_path / f"chain-{k}.npz")["sweeps"]) for k in range(3) if (tmp_path / f"chain-{k}.npz").exists()]
-    assert 40 <= max(swept)
+    assert max(swept) >= 40
     assert min([*swept, 0] if len(swept) < 3 else swept) < 15 + 2 * 400  # it was really in the middle
     assert same(way(replace(asked, checkpoint=tmp_path)), way(asked))
 
