@@ -61,7 +61,7 @@ def prior_draw(made: Any, rng: np.random.Generator, rank: int = 0) -> Any:
         st.loadings[:] = rng.standard_normal((Q, rank)) * np.sqrt(laws.SPREAD_MEAN / rank)
         st.V[:] = st.loadings @ st.loadings.T + st.scalars[state.SPREAD] * np.eye(Q)
     else:
-        st.scalars[state.SPREAD] = rng.exponential(laws.SPREAD_MEAN)
+        st.scalars[state.SPREAD] = rng.gamma(laws.SPREAD_SHAPE, laws.SPREAD_MEAN / laws.SPREAD_SHAPE)
         st.V[:] = laws.inverse_wishart(rng, degrees, (Q + 9.0) * st.scalars[state.SPREAD] * np.eye(Q))
     st.Sigma[:] = laws.inverse_wishart(rng, Q + laws.NOISE_DEGREES, laws.NOISE_SCATTER * np.eye(Q))
     if made.independent:

@@ -15,7 +15,7 @@ from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, 
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State
 
 Array = NDArray[np.float64]
-MOVES = 3  # effects placed anew per sweep
+MOVES, MOVED_OVER = 3, 6_000  # effects placed anew per sweep: at least three, and 6,000 over the number of features
 
 
 class Axes(NamedTuple):
