@@ -19,7 +19,7 @@ def case(P=4, m=9, Q=2, *, background=True, power=1.0, looked_at=None, seed=3):
     X = rng.standard_normal((m, P))
     X[:, 1] = 0.9 * X[:, 0] + 0.4 * X[:, 1]
     Y = X[:, :1] @ rng.standard_normal((1, Q)) * 0.5 + rng.standard_normal((m, Q))
-    made, _ = problem.prepare(X, Y, background=background, power=power, looked_at=looked_at, every_row=True)
+    made, _ = problem.prepare(X, Y, problem.Prior(looked_at, power=power), background=background, every_row=True)
     st = problem.start(made, rng)
     A = rng.standard_normal((Q, Q + 3))
     st.Sigma[:] = A @ A.T / (Q + 3)
@@ -80,9 +80,9 @@ def visited(made, st, sweeps, scanning=scan):
     pip, acting, blocks = np.zeros(P), np.zeros((P, Q)), np.zeros((30, P))
     for t in range(sweeps):
         R = sweep.residual(made, st) @ at.T
-        scanning.scan(rng, made, st, at, R, weight, g, trace)
+        scanning.scan(rng, made, st, at, R, weight, trace)
         pip += trace.pip
-        places.place(rng, made, st, at, R, weight, g, 2)
+        places.place(rng, made, st, at, R, weight, 2)
         laws.draw_effects(rng, made, st, at, R, weight)
         assert t % 1000 or np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)  # kept current
         rows = np.zeros((P, Q), dtype=bool)
@@ -110,7 +110,7 @@ def scanned(made, st, scanning, sweeps=4_000):
     weight, at = 1 / (1 + made.ratios[g] * made.d), scan.coordinates(made, st)
     blocks = np.zeros((30, st.slot.size))
     for t in range(sweeps):
-        scanning.scan(rng, made, st, at, sweep.residual(made, st) @ at.T, weight, g, trace)
+        scanning.scan(rng, made, st, at, sweep.residual(made, st) @ at.T, weight, trace)
         blocks[t * 30 // sweeps] += trace.pip * 30 / sweeps
     return blocks.mean(axis=0), blocks.std(axis=0, ddof=1).max() / np.sqrt(30)
 
@@ -266,6 +266,6 @@ def test_the_order_of_features_is_that_of_the_columns():
             X[5] *= -1.0  # the same square, another sign: earlier features must not notice
         trace = traces(6, 2)
         R = made.Y @ at.T
-        scan.scan(np.random.default_rng(11), made._replace(X=X), own, at, R, weight, g, trace)
+        scan.scan(np.random.default_rng(11), made._replace(X=X), own, at, R, weight, trace)
         first.append(trace.pip[:5].copy())
     assert np.array_equal(*first)

@@ -41,9 +41,8 @@ def case(P: int = 6, m: int = 7, Q: int = 2, *, background: bool = True, looked_
     rng = np.random.default_rng(5)
     X = rng.standard_normal((m, P))
     X[:, 1] = 0.8 * X[:, 0] + 0.6 * X[:, 1]
-    made, _scales = problem.prepare(
-        X, rng.standard_normal((m, Q)), background=background, looked_at=looked_at, expected=3.0, **options
-    )
+    prior = problem.Prior(looked_at, **options)
+    made, _scales = problem.prepare(X, rng.standard_normal((m, Q)), prior, background=background)
     return made
 
 

@@ -19,6 +19,7 @@ from intarsia.server.sampler.sparse.sweep import residual, sweep
 Array = NDArray[Any]
 
 MOST_LISTED = 50_000  # features that one sweep may list
+SUMS = ("pip", "pip_without", "number_without", "pull")  # of what a chain adds up over its draws
 WRONG = 50  # features that every other chain starts with, chosen at random: chains that agree have forgotten them
 
 
@@ -116,20 +117,14 @@ class SparseChain:
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""
         words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
-        own = {
-            "sweeps": np.array(self.sweeps),
-            "generator": words,
-            "pip": self.pip,
-            "pip_without": self.pip_without,
-            "pull": self.pull,
-        }
+        own = {"sweeps": np.array(self.sweeps), "generator": words} | {name: getattr(self, name) for name in SUMS}
         own |= {f"state.{name}": value for name, value in self.state._asdict().items()}
         return own | {f"draws.{name}": value for name, value in packed(self.draws)._asdict().items()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         self.sweeps = int(arrays["sweeps"])
         self.rng.bit_generator.state = json.loads(arrays["generator"].tobytes().decode())
-        for name in ("pip", "pip_without", "number_without", "pull"):
+        for name in SUMS:
             setattr(self, name, arrays[name].copy())
         self.state = State(**{name: arrays[f"state.{name}"].copy() for name in State._fields})
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))

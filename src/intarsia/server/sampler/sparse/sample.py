@@ -13,9 +13,9 @@ from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import LEAST_PIP, Inclusion, SparseEffects
 from intarsia.server.sampler.errors_in_variables import NoisyFeatures, PrivacyNoise, check_signal, without
 from intarsia.server.sampler.run import Chain, Runner, asked_of
-from intarsia.server.sampler.settings import Length, Settings, Standing, check_backend
+from intarsia.server.sampler.settings import ACCELERATORS, Length, Settings, Standing, check_backend
 from intarsia.server.sampler.sparse.chain import Made, Packed, SparseChain, packed
-from intarsia.server.sampler.sparse.problem import Scales, prepare
+from intarsia.server.sampler.sparse.problem import Prior, Scales, prepare
 from intarsia.server.sampler.sparse.rows import MissingChain, NoisyChain, noisy_problem
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT
 
@@ -99,7 +99,7 @@ def sample(
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
-    rank, options = model.rank_of(Y.shape[1]), _options(model, looked_at)
+    rank, prior = model.rank_of(Y.shape[1]), _prior(model, looked_at)
     asked = asked_of("sparse", asdict(model), settings, (X, Y), degrees=degrees, looked_at=looked_at)
     how: dict[str, Any] = {"thin": settings.thin, "rank": rank}
     numbers = range(settings.chains)
@@ -107,10 +107,10 @@ def sample(
     chains: Sequence[Any]
     if partly:
         level = np.where(absent, np.sqrt(np.nanmean(np.square(Y), axis=0)), Y)  # as large as what is there
-        made, scales = prepare(X, level, rows=degrees, background=model.background, every_row=True, **options)
+        made, scales = prepare(X, level, prior, rows=degrees, background=model.background, every_row=True)
         chains = [MissingChain(made, scales, Y / scales.y, k, *size, **how) for k in numbers]
     else:
-        made, scales = prepare(X, Y, rows=degrees, background=model.background, **options)
+        made, scales = prepare(X, Y, prior, rows=degrees, background=model.background)
         if settings.backend == "jax":
             from intarsia.server.sampler.sparse.card_run import CardRun
 
@@ -134,7 +134,7 @@ def sample_noisy(
     Sigma is that of the responses without the privacy noise.
     """
     model, settings = model or SparseModel(), (settings or Settings()).filled(LENGTH)
-    if settings.backend != "numpy":
+    if settings.backend in ACCELERATORS:
         raise InputError("Sketches with privacy noise are fitted on the CPU. Leave the backend at numpy.")
     Y = np.ascontiguousarray(Y, dtype="<f8")
     noisy = NoisyFeatures.of(X, np.square(np.asarray(noise.features, float)) / noise.n, Y, model.power)
@@ -143,7 +143,7 @@ def sample_noisy(
     asked = asked_of("sparse noisy", asdict(model), settings, (noisy.Z, Y, noisy.d))
     scales = Scales(np.sqrt(np.diagonal(noisy.T)), np.sqrt(np.square(Y).mean(axis=0)))
     unit = NoisyFeatures(noisy.Z / scales.x, noisy.d / scales.x**2, noisy.T / np.outer(scales.x, scales.x))
-    made = noisy_problem(unit, Y / scales.y, **_options(model, None))
+    made = noisy_problem(unit, Y / scales.y, _prior(model))
     numbers, how = range(settings.chains), {"thin": settings.thin, "rank": rank}
     chains = [NoisyChain(unit, made, Y / scales.y, k, settings.seed, settings.warmup or 0, **how) for k in numbers]
     run = _run(chains, settings, asked)
@@ -167,11 +167,8 @@ def check(X: Array, Y: Array) -> None:
         raise InputError(f"Response number {empty[0] + 1} is zero throughout. Leave it out.")
 
 
-def _options(model: SparseModel, looked_at: int | None) -> dict[str, Any]:
-    return {
-        "looked_at": looked_at, "expected": model.expected_features, "power": model.power,
-        "independent": model.noise == "independent",
-    }  # fmt: skip
+def _prior(model: SparseModel, looked_at: int | None = None) -> Prior:
+    return Prior(looked_at, model.expected_features, model.power, model.noise == "independent")
 
 
 def _run(chains: Sequence[Any], settings: Settings, asked: dict[str, Any]) -> Runner:

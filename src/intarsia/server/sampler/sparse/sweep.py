@@ -30,12 +30,11 @@ def residual(problem: Problem, state: State) -> Any:
 @compiled
 def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     """Everything once; `trace` tells of the scan."""
-    g = int(state.scalars[RATIO])
-    weight = 1.0 / (1.0 + problem.ratios[g] * problem.d)
+    weight = 1.0 / (1.0 + problem.ratios[int(state.scalars[RATIO])] * problem.d)
     at = coordinates(problem, state)
     R = residual(problem, state) @ at.T
-    scan(rng, problem, state, at, R, weight, g, trace)
-    place(rng, problem, state, at, R, weight, g, max(MOVES, MOVED_OVER // problem.X.shape[0]))
+    scan(rng, problem, state, at, R, weight, trace)
+    place(rng, problem, state, at, R, weight, max(MOVES, MOVED_OVER // problem.X.shape[0]))
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
