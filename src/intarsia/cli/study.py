@@ -337,7 +337,7 @@ holders = {holders}
 rows = 16384
 """
 TEMPLATE = """# A study between institutions. All parties work from the same text: each message carries its hash.
-schema = 1
+schema = 2
 id = "{id}"
 # One run, one Φ: `intarsia study again` makes a new nonce for a repeat or after a withdrawal.
 run = "{run}"
