@@ -187,9 +187,9 @@ def read_arrays(path: Path, remedy: str) -> dict[str, np.ndarray]:
             raise damaged(path, remedy) from error
 
 
-def replace_json(path: Path, value: Mapping[str, Any], *, mode: int = OPEN) -> None:
-    """A value with its digest as one more entry, in the order given."""
-    replace(path, seal_json(value), mode=mode)
+def replace_json(path: Path, value: Mapping[str, Any], *, mode: int = OPEN, indent: int | None = 1) -> None:
+    """A value with its digest as one more entry, in the order given; without `indent` on one line, several times as fast."""
+    replace(path, seal_json(value, indent), mode=mode)
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -197,9 +197,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     return unseal_json(path.read_bytes(), path, remedy)
 
 
-def seal_json(value: Mapping[str, Any]) -> bytes:
+def seal_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
     plain = json.loads(json.dumps(value))
-    return json.dumps(plain | {_DIGEST: _json_digest(plain)}, indent=1).encode() + b"\n"
+    return json.dumps(plain | {_DIGEST: _json_digest(plain)}, indent=indent).encode() + b"\n"
 
 
 def unseal_json(raw: bytes, what: object, remedy: str) -> dict[str, Any]:

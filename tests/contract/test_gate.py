@@ -539,3 +539,25 @@ def test_an_override_works_where_the_documents_say(tmp_path):
     assert policy.overrides == (Override("rare-level", "approved by the ethics board, vote of 3 May", ("transplant",)),)
     rare = (column("transplant", distinct=2, smallest_level=3),)
     assert not judge(facts(own_columns=rare), policy).refused
+
+
+def test_new_pseudonyms_are_noted(tmp_path):
+    """Subjects are known by their ids alone: whoever writes them anew is a stranger, and the card says so."""
+    ledger = Ledger(tmp_path)
+    claim = Claim("a", "ab" * 16, ledger.tokens([f"P{i}" for i in range(50)]), 50, 5, "orthonormal", 2, "c")
+    assert ledger.strangers(claim.tokens) == 0
+    ledger.release(ledger.reserve(claim), b"left")
+    assert ledger.strangers(ledger.tokens([f"P{i}" for i in range(49, 80)])) == 0
+    assert ledger.strangers(ledger.tokens([f"X{i}" for i in range(50)])) == 1
+    finding = next(f for f in judge(facts(strangers=1), Policy()).findings if f.rule == "pseudonyms")
+    assert finding.level == "note"
+    assert "start again" in finding.text
+
+
+def test_what_was_told_of_features_adds_up(tmp_path):
+    ledger = Ledger(tmp_path)
+    tokens = ledger.tokens([f"P{i}" for i in range(50)])
+    for k, sums in enumerate((4, None)):
+        claim = Claim("a", f"{k:02d}" * 16, tokens, 50, 5, "orthonormal", 2, "c", sums=sums)
+        ledger.release(ledger.reserve(claim), b"left")
+    assert ledger.sums(tokens) == 4 + 5  # where it was not noted, as many as the sketch had rows

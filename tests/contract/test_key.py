@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import KeyFileError
 from intarsia.site.key import SketchKey
+from intarsia.site.site import Site
 
 SECRET = bytes(range(1, 33))
 KEY = SketchKey(SECRET)
@@ -65,6 +66,14 @@ def test_nothing_shows_the_secret() -> None:
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not pickled"):
             attempt(KEY)
+
+
+def test_a_site_with_its_rows_and_ids_is_not_pickled() -> None:
+    site = Site("clinic", {"id": ["P1", "P2"], "x": [1.0, 2.0]}, id="id", key=KEY)
+    assert copy.copy(site).table().labels == ["x"]
+    for attempt in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled"):
+            attempt(site)
 
 
 def test_sub_keys_are_hkdf_bound_to_label_study_run_and_context() -> None:

@@ -39,8 +39,9 @@ def test_a_sketch_file_holds_exactly_these_fields() -> None:
     """Whoever adds a field sees this test: nothing about means, scales, ids, Φ or the key may be among them."""
     header, arrays = unpack(site("clinic", ("age",)).to_bytes(), "sketch")
     assert set(header) == {"schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
-                           "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales"}  # fmt: skip
+                           "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales", "most_told"}  # fmt: skip
     assert header["response_scales"] == []  # only in a study that shares them
+    assert header["most_told"] is None  # a number only where a feature has rare values
     assert set(arrays) == {"X", "Y", "Z"}
 
 

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.errors import InputError
-from intarsia.privacy.membership import attack_membership, auc, inverse_of_gram, largest_ratio, membership_auc
+from intarsia.privacy.membership import (
+    attack_membership,
+    auc,
+    auc_of_person,
+    inverse_of_gram,
+    largest_ratio,
+    membership_auc,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +37,26 @@ def test_more_rows_or_columns_help_the_attacker(n, m, c, kind):
     assert 0.49 <= here <= 1
     assert membership_auc(n, m, c + 50, kind) >= here - 1e-9
     assert membership_auc(n, m + 1, c, kind) >= here - 2e-4
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.0, "gaussian"), (2.5, "gaussian"), (2.5, "orthonormal"), (5.0, "gaussian")])
+def test_a_person_who_stands_out_is_recognised_better_than_the_average_says(times, kind):
+    """One row, in or out, under many Φ; the columns are independent and the attacker knows it."""
+    rng = np.random.default_rng(0)
+    n, m, c = 400, 60, 40
+    X = rng.standard_normal((n, c))
+    row = times * X[0]
+    scores = ([], [])
+    for k in range(600):
+        Z = X.copy()
+        Z[0] = row if k % 2 else rng.standard_normal(c)
+        G = rng.standard_normal((m, n)) / np.sqrt(n)
+        if kind == "orthonormal":
+            G = np.linalg.qr(G.T)[0].T
+        scores[k % 2].append(np.square(G @ (Z @ row)).sum())
+    expected = auc_of_person(n, m, float(row @ row))
+    assert auc(np.array(scores[1]), np.array(scores[0])) == pytest.approx(expected, abs=0.06)
+    assert expected > membership_auc(n, m, c) or times == 1
 
 
 def simulate(n, m, c, rho, kind, rng, candidates=1000):

@@ -1,5 +1,6 @@
 """study.toml: what is wrong is said with its line; the hash is of the content."""
 
+import base64
 import contextlib
 import re
 from pathlib import Path
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from intarsia.cli import main
 from intarsia.errors import StudyError
 from intarsia.server.study.folder import dump
+from intarsia.site.key import SketchKey
+from intarsia.site.site import Site
+from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.next_run import next_run, without_site
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import Delivery, Fit, Predict, Privacy
@@ -34,6 +38,21 @@ responses = ["alt"]
 name = "mri"
 features = ["*"]
 """
+
+
+def test_the_keys_of_every_site_are_pinned_or_of_none(tmp_path: Path) -> None:
+    """One site pinned and another not: the sites would fall back to a key file, and nobody's messages would be sealed."""
+    keys = [base64.b64encode(bytes([k]) * 32).decode() for k in range(4)]
+    one = TEXT.replace('name = "mri"', f'name = "mri"\nexchange_key = "{keys[0]}"\nsigning_key = "{keys[1]}"')
+    with pytest.raises(StudyError, match="pins the keys of some sites and not those of clinic"):
+        Site("clinic", key=SketchKey(bytes(32))).key(Study.parse(one))
+    (tmp_path / "study.toml").write_text(one, encoding="utf-8")
+    folder = SiteFolder.create(tmp_path / "clinic", "clinic")
+    with pytest.raises(StudyError, match="or of none"):
+        folder.accept(tmp_path / "study.toml")
+    assert not list((tmp_path / "clinic").glob("accepted/*"))
+    both = one.replace('name = "clinic"', f'name = "clinic"\nexchange_key = "{keys[2]}"\nsigning_key = "{keys[3]}"')
+    Study.parse(both).check_pins()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from intarsia.errors import InputError
-from intarsia.privacy.gram_leakage import membership_auc, most_columns
+from intarsia.privacy.gram_leakage import auc_of_person, membership_auc, most_columns
 from intarsia.privacy.membership import auc
 
 
@@ -47,6 +47,24 @@ def test_simulated_attacks_have_the_auc_the_gate_states(n, c, repeats):
 def test_figures_of_the_documents():
     assert membership_auc(1241, 290) > 0.999
     assert [most_columns(n, 0.6) for n in (10**4, 10**5, 10**6)] == pytest.approx([50, 160, 507], rel=0.02)
+
+
+def test_a_person_who_stands_out_is_recognised_better() -> None:
+    """One row, in or out of the products; the attacker knows the covariance."""
+    rng = np.random.default_rng(0)
+    n, c = 200, 20
+    row = 2.0 * rng.standard_normal(c)
+    scores: tuple[list[float], list[float]] = ([], [])
+    for k in range(1000):
+        X = rng.standard_normal((n, c))
+        X[0] = row if k % 2 else X[0]
+        X = X - X.mean(axis=0)
+        scores[k % 2].append(float(row @ row / (row @ np.linalg.solve(X.T @ X, row))))
+    distance2 = float(row @ row)
+    expected = auc_of_person(n, c, distance2)
+    assert auc(np.array(scores[1]), np.array(scores[0])) == pytest.approx(expected, abs=0.05)
+    assert expected > membership_auc(n, c)
+    assert auc_of_person(n, c, c) == pytest.approx(membership_auc(n, c), abs=0.01)
 
 
 def test_more_columns_than_subjects_make_no_gram_matrix():

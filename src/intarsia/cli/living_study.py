@@ -86,7 +86,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def run_again(args: argparse.Namespace) -> None:
-    from intarsia.server.study.folder import dump
+    from intarsia.server.study.toml_text import dump
     from intarsia.wire.next_run import next_run, without_site
 
     if args.out.exists():

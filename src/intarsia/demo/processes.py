@@ -18,8 +18,9 @@ from intarsia.progress import Bar
 from intarsia.report import write
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
-from intarsia.server.study.folder import StudyFolder, dump
+from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
+from intarsia.server.study.toml_text import dump
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study, new_run
 

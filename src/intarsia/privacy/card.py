@@ -33,13 +33,17 @@ OF_GROUPS = (
 )
 NOT_CLAIMED = (
     "Nothing is claimed against a party that knows the key, beyond the line for a party that knows Φ.",
-    "Bits per entry are an average over all entries; they guarantee nothing to any one person.",
+    "Bits per entry and the membership AUC are averages; they guarantee nothing to any one person, least to one who stands out.",
     "The sketch is not anonymous data: it is made to carry the correlations of all columns, and the server learns them.",
     "Without differential privacy there is no bound on what someone with other knowledge of a person can infer.",
     "A site's gate sees its own columns: nobody notices when two sites hold nearly the same column, all but a few people alike.",
     "If a site that knows the key works with the server, the line for a party that knows Φ applies to all sites.",
     "Every site's results are effects on the other sites' responses: a site that brings as many columns as the sketch has rows "
-    "works the sketches of these responses out of them, and for responses the line for a party that knows Φ applies to it alone.",
+    "works the sketches of these responses out of them, and for responses the line for a party that knows Φ applies to it alone. "
+    "They are sums over the other sites' features too: of one with a value that few people hold, the gate has fewer of them "
+    "told in full.",
+    "The gate looks for directions that few people carry by the attacks it knows, on this site's columns. Another attack, or "
+    "columns at two sites together, may find more.",
     "Where subjects are intersected, a site that lists people finds out which of them are at all sites.",
     "A joint prediction tells the owner of a response, for each new subject, the sums of the other sites' means and standard "
     "deviations (with two sites: the other site's own). An owner who works with the server also chooses the coefficients, once "
@@ -80,6 +84,8 @@ def site_card(
     guarantee, head = release.guarantee, release.ledger_head
     columns = facts.columns if facts.columns_known else None
     card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
+    if verdict.most_exposed is not None:
+        card["membership_auc_most_exposed"] = verdict.most_exposed
     exposed = {c.name for c in facts.own_columns if c.exposed}
     card |= {
         "made_by": f"site {site}",
@@ -133,6 +139,7 @@ def study_card(
             {
                 "site": c.get("made_by"),
                 "sum_m": (c.get("history") or {}).get("sum_m"),
+                "membership_auc_most_exposed": c.get("membership_auc_most_exposed"),
                 "ratio": (c.get("history") or {}).get("ratio"),
                 "exposed_columns": [e.get("name") for e in c.get("exposed_columns", ())],
                 "imputed": dict(c.get("imputed") or {}),

@@ -53,7 +53,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         _table(
             [
                 ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain), for somebody who "
-                 "has the person's complete record"),
+                 f"has the person's complete record{_most_exposed(card)}"),
                 ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
                 else ("If Φ is known", info["phi_known"]),
                 *_blind(card),
@@ -92,6 +92,13 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     lines = "".join(f"<tr><th>{escape(k)}<td><code>{escape(str(v))}</code>" for k, v in prints)
     parts += ["<h2>Fingerprints</h2><table>", lines, "</table></html>"]
     return "\n".join(parts)
+
+
+def _most_exposed(card: Mapping[str, Any]) -> str:
+    """Of a site's card the person who is most exposed there; of the server's the most exposed at any of its sites."""
+    found = [one.get("membership_auc_most_exposed") for one in (card, *card.get("sites", ()))]
+    known = [value for value in found if value is not None]
+    return f"; that is of the average person, {_number(max(known))} of the one who is most exposed" if known else ""
 
 
 def _in_bits(card: Mapping[str, Any]) -> str:

@@ -46,6 +46,33 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """A direction that an attack without the key finds and that few people carry: how it is found, the columns with most weight
+    in it, how many people carry it, which share of its squared length, and whether that is too much."""
+
+    how: str
+    columns: tuple[str, ...]
+    people: int
+    share: float
+    refuse: bool
+    person: int = -1  # place of the first of them in the cohort's order: for the site alone, to tell findings apart
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the search for directions that few people carry found (`carried`), what of it was not looked at (`unseen`, in words),
+    and how near the loudest person's column of Φ comes to being the longest direction of all sites' columns (`loudest`: the
+    squared cosine, by theory, if the columns of the other sites are like this site's)."""
+
+    carried: tuple[Carried, ...] = ()
+    unseen: tuple[str, ...] = ()
+    loudest: float | None = None
+    differences: Shape | None = None  # of what is left of each column when the one most like it is taken off
+    found_in_differences: int | None = None  # columns of Φ that the blind attack finds in these; None: not tried
+    farthest: float | None = None  # the largest squared distance of a person's row from the mean, per column
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the gate judges.
 
@@ -64,6 +91,10 @@ class Facts:
     other_sites: bool = False  # whether other sites bring columns, which this site cannot compare with its own
     history_m: int = 0  # Σm of earlier runs on (any part of) this cohort
     told: int = 0  # effects on a response that other sites get, in this run and the earlier ones on (any part of) this cohort
+    sums: int = 0  # sums over this site's features that another site gets in this run; in the earlier ones (`earlier_sums`)
+    earlier_sums: int = 0
+    strangers: int = 0  # earlier runs of this site, where none of them had any of these subjects
+    most_told: int | None = None  # of a site's effects, so many may be told in full for these features; None: all
     epsilon: float | None = None  # of this run, against the server
     delta: float | None = None
     earlier_budget: tuple[float, float] | None = (0.0, 0.0)  # Σε, Σδ of earlier runs; None: one of them had no noise
@@ -75,6 +106,7 @@ class Facts:
     scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
     combined: tuple[str, ...] = ()  # columns of which one is nearly a sum of the others, but for few subjects
     combined_people: int = 0  # how many
+    looked: Looked | None = None  # for directions that few people carry; None where no value is looked at
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
 
     @property
@@ -99,6 +131,15 @@ class Facts:
     def shape(self) -> Shape:
         """The columns' shape, the other sites' columns (where counted) taken to be like this site's."""
         own = Shape.of([c.skewness for c in self.own_columns], [c.kurtosis for c in self.own_columns], self.n)
+        return self._of_all(own)
+
+    @property
+    def shape_of_differences(self) -> Shape:
+        """The same of the differences of columns that are alike: these may be skewed where the columns are not."""
+        own = None if self.looked is None else self.looked.differences
+        return Shape(0, 0.0, 0.0) if own is None else self._of_all(own)
+
+    def _of_all(self, own: Shape) -> Shape:
         return own.scaled(max(self.columns, own.columns)) if own.columns else own
 
 

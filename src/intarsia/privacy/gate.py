@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import gram_leakage, rules
+from intarsia.privacy import gram_leakage, leverage_rules, rules
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
-from intarsia.privacy.membership import membership_auc
+from intarsia.privacy.membership import auc_of_person, membership_auc
 from intarsia.privacy.policy import Policy
 
 
@@ -27,6 +27,7 @@ class Verdict:
     ratio: float
     blind: float | None
     policy: Policy = field(repr=False)
+    most_exposed: float | None = None  # the membership AUC of the person who is farthest out
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -48,6 +49,7 @@ class Verdict:
             "findings": [asdict(f) for f in self.findings],
             "leakage": None if self.leakage is None else self.leakage.as_dict(),
             "membership_auc": self.membership,
+            "membership_auc_most_exposed": self.most_exposed,
             "ratio": self.ratio,
             "blind_danger": self.blind,
             "policy": self.policy.as_dict(),
@@ -63,25 +65,40 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     known = facts.columns_known
     bits = leakage(facts.n, facts.m, facts.columns, facts.kind) if known else None
     auc = membership_auc(facts.n, facts.m, facts.columns, facts.kind) if known else None
+    far = _farthest(facts)
+    most = None if auc is None or far is None else auc_of_person(facts.n, facts.m, far)
     ratio = (facts.history_m + facts.m) / facts.n
     risk = None if facts.differential_privacy else danger(facts.shape, facts.n, facts.m)
-    found = [*rules.ratio(facts, ratio, policy), *rules.membership(facts, auc, policy)]
+    found = [*rules.ratio(facts, ratio, policy), *rules.strangers(facts), *rules.membership(facts, auc, policy, most)]
     if facts.differential_privacy:
         found += rules.budget(facts, policy)
     else:
-        found += [*rules.columns(facts, policy), *rules.blind(facts, risk or 0.0, policy), *rules.attack(facts, policy)]
+        found += [*rules.columns(facts, policy), *leverage_rules.leverage(facts)]
+        found += [*rules.blind(facts, risk or 0.0, policy), *rules.blind_of_differences(facts, policy)]
+        found += rules.attack(facts, policy)
         found += rules.scales(facts, policy)
-    found += [*rules.precision(facts), *rules.information(facts, bits)]
-    return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy)
+    found += [*rules.told(facts), *rules.precision(facts), *rules.information(facts, bits)]
+    return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy, most)
 
 
 def _judge_gram(facts: Facts, policy: Policy) -> Verdict:
     """There is no Φ to be found and no key to leak; the columns, who can be recognised, and what left before are judged."""
     fits = facts.columns_known and facts.columns < facts.people - 1
     auc = gram_leakage.membership_auc(facts.people, facts.columns) if fits else None
-    found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy), *rules.columns(facts, policy)]
-    found += [*gram_leakage.differencing(facts, policy), *rules.scales(facts, policy), *rules.readable(facts)]
-    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, facts.columns / facts.people, None, policy)
+    far = _farthest(facts)
+    most = None if auc is None or far is None else gram_leakage.auc_of_person(facts.people, facts.columns, far)
+    found = [*gram_leakage.size(facts, policy), *gram_leakage.membership(facts, auc, policy, most), *rules.columns(facts, policy)]
+    found += [*leverage_rules.leverage(facts), *gram_leakage.differencing(facts, policy), *rules.scales(facts, policy)]
+    found += [*rules.readable(facts), *rules.told(facts), *rules.strangers(facts)]
+    excused = tuple(_excused(f, policy) for f in found)
+    return Verdict(excused, None, auc, facts.columns / facts.people, None, policy, most)
+
+
+def _farthest(facts: Facts) -> float | None:
+    """The squared distance of the person who is farthest out, in all sites' columns if the others' are like the own ones."""
+    if facts.looked is None or facts.looked.farthest is None:
+        return None
+    return facts.looked.farthest * facts.columns
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

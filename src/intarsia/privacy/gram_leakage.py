@@ -39,6 +39,14 @@ def membership_auc(n: int, columns: int) -> float:
     return float(stats.f.cdf((n - 1) / (n - columns), n - columns, n - 1))
 
 
+def auc_of_person(n: int, columns: int, distance2: float) -> float:
+    """The same for one person whose row has the squared distance s = xᵀΣ⁻¹x: s/h ~ χ²_{n−c} if the row is not in, s + χ²_{n−1−c}
+    if it is."""
+    check_sizes(n, columns)
+    outside = stats.chi2.ppf((np.arange(2000) + 0.5) / 2000, n - columns)
+    return float(np.mean(stats.chi2.sf(outside - distance2, max(n - 1 - columns, 1))))
+
+
 def most_columns(n: int, auc: float) -> int:
     """The largest number of columns that keeps the membership AUC at or below `auc`."""
     low, high = 0, n - 2
@@ -103,7 +111,7 @@ def size(facts: Facts, policy: Policy) -> list[Finding]:
     return [Finding(rule, level, f"columns: {facts.columns} for {facts.people} {of} ({ratio:.3f}).", ratio, policy.warn_ratio)]
 
 
-def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
+def membership(facts: Facts, auc: float | None, policy: Policy, most: float | None = None) -> list[Finding]:
     if auc is None:
         text = (
             "membership: unknown, because the study does not say how many columns the other sites bring; all of them count. "
@@ -115,10 +123,14 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
         text = (
             f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
             f"person is in {'the cohort' if facts.folds == 1 else 'a fold of the cohort'} (limit {policy.max_auc:g}). "
-            f"At most {fits} columns of all sites, or more subjects, keep it below."
+            f"At most {fits} columns of all sites, or more subjects, keep it below.{of_the_most_exposed(most)}"
         )
         return [Finding("membership", WARN, text, auc, policy.max_auc)]
-    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
+    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.{of_the_most_exposed(most)}", auc, policy.max_auc)]
+
+
+def of_the_most_exposed(most: float | None) -> str:
+    return "" if most is None else f" That is of the average person; of the one who is most exposed it is {most:.3f}."
 
 
 def least_apart(columns: int, min_level: int) -> int:

@@ -35,7 +35,7 @@ from intarsia.privacy.subject_ids import canonical_id
 START = "0" * 64
 TOKEN_BYTES = 8  # bytes per token: a chance match among 10⁷ subjects has probability below 1e-5
 MAX_LINE_BYTES = 1 << 16
-_TOKENS_AT_A_TIME = 1 << 16
+_TOKENS_AT_A_TIME = 1 << 16  # subjects
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Claim:
     responses: str = ""  # items of the responses whose exact scales leave beside the sketch (`scales_single_out`)
     folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
     told: int = 0  # effects on each of this site's responses that the other sites get
+    sums: int | None = None  # sums over this site's features that another site gets; None: it is not known how many
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -161,6 +162,16 @@ class Ledger:
         Where an entry of an earlier version does not say how many, they are as many as they can be.
         """
         counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
+        return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
+
+    def strangers(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """How many released runs there are, where none of them had any of these subjects: ids may have been written anew."""
+        entries = self._released(but)
+        return 0 if self._added_up(tokens, [(entry, 1) for entry in entries]) else len(entries)
+
+    def sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The same for sums over this site's features."""
+        counts = [(e, _noted(e.note, _SUMS) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
 
     def _added_up(self, tokens: NDArray[np.uint64], counts: Iterable[tuple[Entry, int]]) -> int:
@@ -323,7 +334,7 @@ class Ledger:
             for fold in claim.folds:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
-            said += [f"{_TOLD}{claim.told}"]
+            said += [f"{_TOLD}{claim.told}"] + ([] if claim.sums is None else [f"{_SUMS}{claim.sums}"])
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
             return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
@@ -443,6 +454,7 @@ class Ledger:
 _SCALES = "scales "  # in the note of a run whose responses' exact scales leave, before their items
 _FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
 _TOLD = "told "  # in the note of a run, before the number of effects on each response that the other sites get
+_SUMS = "sums "  # in the note of a run, before the number of sums over this site's features that another site gets
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
 

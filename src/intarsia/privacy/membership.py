@@ -2,7 +2,8 @@
 
 Statistic: T(x) = ‖Z M x‖²/(xᵀMx) with Z = ΦX and M a whitening (Σ⁻¹ if the attacker knows Σ, else from the sketch).
 For someone outside the cohort T ~ χ²_m; for a member the person's own row adds xᵀMx ≈ c to the n of all the others,
-so T ~ (1 + c/n)·χ²_m for a gaussian sketch, hence AUC = F_{m,m}.cdf(1 + c/n). An orthonormal sketch spreads a vector
+so T ~ (1 + c/n)·χ²_m for a gaussian sketch, hence AUC = F_{m,m}.cdf(1 + c/n): of the average person. One whose row is
+farther out adds more (`auc_of_person`). An orthonormal sketch spreads a vector
 of given length less: T ~ χ²_{n+c−1}·Beta(m/2, (n−m)/2). The two AUCs differ by less than .01 unless m is near n.
 """
 
@@ -36,6 +37,14 @@ def membership_auc(n: int, m: int, columns: int, kind: Kind = "orthonormal") -> 
     length = stats.chi2.ppf(u, n + columns - 1)
     share = stats.beta.ppf((np.arange(256) + 0.5) / 256, m / 2, (n - m) / 2)
     return float(np.mean(stats.chi2.cdf(np.outer(length, share), m)))
+
+
+def auc_of_person(n: int, m: int, distance2: float) -> float:
+    """The same for one person whose row has the squared distance xᵀΣ⁻¹x: T ~ (1 + that/n)·χ²_m if the row is in, χ²_m if not.
+
+    The average person has the distance² of as many columns as there are; an outlier many times as much.
+    """
+    return float(stats.f.cdf(1 + distance2 / n, m, m))
 
 
 def largest_ratio(m: int, auc: float = 0.6) -> float:

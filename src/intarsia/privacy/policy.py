@@ -25,6 +25,7 @@ RULES = {
     "self-attack": "the self-attack was switched off or did not finish",
     "precision": "sketch values leave in full precision",
     "near-duplicate": "two columns that differ in few subjects, or one that is a sum of others but for few",
+    "leverage": "a direction among the columns that few people carry and that is found without the key",
     "blind": "Φ can be found without the key",
     "budget": "Σε and Σδ over the cohort's history",
 }

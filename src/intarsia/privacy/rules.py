@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from math import isinf
 
+from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import BY_THEORY, NOTE, OK, REFUSE, WARN, ColumnFacts, Facts, Finding
+from intarsia.privacy.gram_leakage import of_the_most_exposed
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
@@ -29,7 +31,19 @@ def ratio(facts: Facts, ratio: float, policy: Policy) -> list[Finding]:
     return [Finding("ratio", OK, f"ratio: Σm/n = {ratio:.3f}{past}.", ratio, policy.warn_ratio)]
 
 
-def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]:
+def strangers(facts: Facts) -> list[Finding]:
+    """Subjects are known by their ids: with new pseudonyms everything that is counted for them starts again."""
+    if not facts.strangers:
+        return []
+    runs = plural(facts.strangers, "earlier run")
+    text = (
+        f"pseudonyms: none of these subjects took part in the {runs} of this site, as far as ids say. If they are the same "
+        "people under new pseudonyms, Σm, Σε and what was told start again, and must be added up by hand."
+    )
+    return [Finding("pseudonyms", NOTE, text, facts.strangers)]
+
+
+def membership(facts: Facts, auc: float | None, policy: Policy, most: float | None = None) -> list[Finding]:
     if facts.differential_privacy:
         stated = "unknown" if auc is None else f"{auc:.3f}"
         text = f"membership: AUC {stated} without noise; differential privacy bounds it further."
@@ -48,10 +62,10 @@ def membership(facts: Facts, auc: float | None, policy: Policy) -> list[Finding]
         text = (
             f"membership: whoever holds a person's {facts.columns} values can tell with AUC {auc:.3f} whether the "
             f"person is in the cohort (limit {policy.max_auc:g}). Smaller m, fewer columns, {needed}, or differential "
-            "privacy lower it."
+            f"privacy lower it.{of_the_most_exposed(most)}"
         )
         return [Finding("membership", WARN, text, auc, policy.max_auc)]
-    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.", auc, policy.max_auc)]
+    return [Finding("membership", OK, f"membership: AUC {auc:.3f}.{of_the_most_exposed(most)}", auc, policy.max_auc)]
 
 
 def budget(facts: Facts, policy: Policy) -> list[Finding]:
@@ -176,37 +190,58 @@ def elsewhere(facts: Facts) -> list[Finding]:
     return [Finding("similar-elsewhere", WARN, text)]
 
 
-def blind(facts: Facts, danger: float, policy: Policy) -> list[Finding]:
+def blind(facts: Facts, figure: float, policy: Policy) -> list[Finding]:
     """Can Φ be found without the key, from the shape of so many columns?"""
     who = f"{facts.columns} columns" if facts.columns_known else f"the {len(facts.own_columns)} columns of this site alone"
     remedy = (
         'Ask for transform = "rank-normal" for this site in study.toml (coefficients are then per standard deviation of the '
         "normal score), fewer columns, or a smaller m."
     )
-    if facts.blind_found:
+    found = facts.blind_found
+    if found:
         text = (
-            f"blind: from this site's sketch alone, without the key, {facts.blind_found} of {facts.n} columns of Φ were found; "
+            f"blind: from this site's sketch alone, without the key, {found} of {facts.n} columns of Φ were found; "
             f"each gives an estimate of one person's every value. {remedy}"
         )
-        return [Finding("blind", REFUSE, text, float(facts.blind_found), 0)]
-    if danger > policy.max_blind:
+        return [Finding("blind", REFUSE, text, float(found), 0)]
+    if figure > policy.max_blind:
         text = (
-            f"blind: {who} of this shape give columns of Φ away without the key: the signal is {danger:.2f} of where that "
+            f"blind: {who} of this shape give columns of Φ away without the key: the signal is {figure:.2f} of where that "
             f"begins (limit {policy.max_blind:g}). {remedy}"
         )
-        return [Finding("blind", REFUSE, text, danger, policy.max_blind)]
-    if danger > policy.warn_blind:
+        return [Finding("blind", REFUSE, text, figure, policy.max_blind)]
+    if figure > policy.warn_blind:
         text = (
-            f"blind: the signal by which Φ can be found without the key, from {who}, is {danger:.2f} of where that begins "
+            f"blind: the signal by which Φ can be found without the key, from {who}, is {figure:.2f} of where that begins "
             f"(warning above {policy.warn_blind:g}). {remedy}"
         )
-        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
+        return [Finding("blind", WARN, text, figure, policy.warn_blind)]
     if not facts.columns_known and len(facts.own_columns) > 1:
-        text = f"blind: {danger:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
-        return [Finding("blind", WARN, text, danger, policy.warn_blind)]
+        text = f"blind: {figure:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
+        return [Finding("blind", WARN, text, figure, policy.warn_blind)]
     return [
-        Finding("blind", OK, f"blind: {danger:.2f} of where Φ begins to be found without the key.", danger, policy.warn_blind)
+        Finding("blind", OK, f"blind: {figure:.2f} of where Φ begins to be found without the key.", figure, policy.warn_blind)
     ]
+
+
+def blind_of_differences(facts: Facts, policy: Policy) -> list[Finding]:
+    """The same from the differences of columns that are alike, which may have long tails where the columns have none. Columns of
+    few values have such differences too, and nothing is found in most of them: the figure alone is no reason to refuse."""
+    looked, figure = facts.looked, danger(facts.shape_of_differences, facts.n, facts.m)
+    remedy = "Leave out one of each two columns that are alike, or merge them; or a smaller m."
+    if looked is not None and looked.found_in_differences:
+        text = (
+            f"blind: from the differences of columns that are alike, without the key, {looked.found_in_differences} of {facts.n} "
+            f"columns of Φ were found; each gives an estimate of one person's every value. {remedy}"
+        )
+        return [Finding("blind", REFUSE, text, float(looked.found_in_differences), 0)]
+    if figure <= policy.max_blind:
+        return []
+    text = (
+        f"blind: by the shape of the differences of columns that are alike Φ might be found without the key: the signal is "
+        f"{figure:.2f} of where that begins with other columns. The attack found none here. {remedy}"
+    )
+    return [Finding("blind", WARN, text, figure, policy.max_blind)]
 
 
 def attack(facts: Facts, policy: Policy) -> list[Finding]:
@@ -233,6 +268,19 @@ def attack(facts: Facts, policy: Policy) -> list[Finding]:
         text = f"self-attack: stopped after {policy.attack_seconds:g} s; the most exposed columns were tried first."
         out.append(Finding("self-attack", NOTE, text, policy.attack_seconds))
     return out or [Finding("self-attack", OK, "self-attack: no column was decoded, even with Φ known.")]
+
+
+def told(facts: Facts) -> list[Finding]:
+    """Another site's results are sums over this site's features too: where some of these have a value that few people hold, other
+    sites are told fewer of them in full."""
+    if facts.most_told is None:
+        return []
+    text = (
+        f"results: another site's effects are sums over these features too, {facts.sums} of them in this run"
+        f"{f' and {facts.earlier_sums} in earlier ones' if facts.earlier_sums else ''}; from so many it works out who has the "
+        f"rarer values. Each other site is told {facts.most_told} effects in full, the strongest, and the rest in coarse steps."
+    )
+    return [Finding("results", NOTE, text, facts.most_told)]
 
 
 def readable(facts: Facts) -> list[Finding]:

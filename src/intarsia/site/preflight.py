@@ -27,19 +27,19 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
+from intarsia.privacy.told import most_sums
 from intarsia.site.content_digest import ContentDigest
 from intarsia.site.data.columns import Profile, profile
 from intarsia.site.data.combinations import of_few_people
 from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
+from intarsia.site.few_people import WORTH_TRYING, look
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
 from intarsia.site.sketch.terms import SketchTerms
 from intarsia.wire.study import Study
-
-WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, the self-attack finds nothing
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _looked_at(
     private = study.privacy.epsilon is not None
     facts = _public_facts(table, study, site, n, own.announced or {})
     now = _told_now(facts)
-    facts = replace(facts, told=now)
+    facts = replace(facts, told=now, sums=_sums_now(facts))
     claim = None
     if ledger is not None:
         each = ledger.token_of_each(table.id_column)
@@ -122,6 +122,7 @@ def _looked_at(
         this = (study.id, study.run)
         facts = replace(
             facts, history_m=ledger.history(tokens, but=this), told=now + ledger.told(tokens, but=this),
+            earlier_sums=ledger.sums(tokens, but=this), strangers=ledger.strangers(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
         )  # fmt: skip
@@ -148,7 +149,13 @@ def _looked_at(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
+        leaving = None if gram else SketchTerms.of(study, site, order_mac).design(key, n)
+        facts = replace(facts, looked=look(table, among, found, facts, leaving, policy))
         facts = replace(facts, own_columns=_told_by_results(facts, found))
+        of_features = [law for name, law in found.laws.items() if name not in facts.responses]
+        facts = replace(facts, most_told=most_sums(of_features, n, facts.earlier_sums, facts.sums))
+    if claim is not None:
+        claim = replace(claim, sums=facts.sums if facts.most_told is None else facts.most_told)
     guarantee, clip = _private(table, study, site, n) if private else (None, None)
     if claim is not None and hasher is not None:
         under = () if gram else (key.fingerprint, order_mac)
@@ -173,6 +180,14 @@ def _told_now(facts: Facts) -> int:
     """How many effects on each of this site's responses the other sites get, all columns of all of them taken together; of a
     sketch no more than m of them tell anything."""
     if not facts.responses or not facts.other_sites:
+        return 0
+    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
+    return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
+
+
+def _sums_now(facts: Facts) -> int:
+    """The same of this site's features: the effects of another site's columns on any response are sums over these too."""
+    if not facts.other_sites or facts.differential_privacy:
         return 0
     most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most

@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from intarsia.errors import FederationError, InputError, KeyFileError, MessageError
-from intarsia.site import agreement, departed, joint_prediction
+from intarsia.site import agreement, departed, joint_prediction, peers
 from intarsia.site.align import Tokens, check_ids, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.table import Table
@@ -42,6 +42,15 @@ from intarsia.wire.study import Study
 
 class Site:
     """A party: its name, its table and the roles of the columns, its identity and its folder (None: in memory)."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A Site is not pickled: it has ids, rows and keys. Make another from the same table.")
+
+    def __copy__(self) -> "Site":
+        """The same rows and keys, in this process."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __init__(
         self,
@@ -130,6 +139,7 @@ class Site:
                 "the sites' keys, so the study key comes from their agreement and never from a key file. By files: intarsia site "
                 "offer, share, combine, seal, in this order."
             )
+        study.check_pins()
         if self._key is None:
             raise KeyFileError(
                 f"Site {self.name!r} has no key for study {study.id!r}. Agree on one with the other sites, or give the "
@@ -219,7 +229,8 @@ class Site:
             table = self.table()
             responses = leaving(table, kinds_of(study, self.name, self.kinds))
             columns = len(table.features) + len(responses) + len(table.covariates)
-            counts = Announcement(self.name, study.hash, self.tokens(study).n, columns, covariates=len(table.covariates))
+            n, lines = self.tokens(study).n, None if self.folder is None else self._ledger_head()[0]
+            counts = Announcement(self.name, study.hash, n, columns, covariates=len(table.covariates), ledger=lines)
             message = store.put("announcement", counts.signed(self._announcement_key(study)).to_bytes())
         return self._send(study, "announcement", message)
 
@@ -227,14 +238,17 @@ class Site:
         """The other sites' counts, checked and kept; what was heard first holds for the run."""
         heard = check_announcements(study, self.name, self._announcement_key(study), announcements)
         counts = {
-            name: {"subjects": told.n, "columns": told.columns, "covariates": told.covariates} for name, told in heard.items()
+            name: {"subjects": told.n, "columns": told.columns, "covariates": told.covariates, "ledger": told.ledger}
+            for name, told in heard.items()
         }
+        if self.run_store(study).get("announcements.json") is None:
+            peers.check(self.folder, study, {name: told.ledger for name, told in heard.items() if name != self.name})
         text = json.dumps(counts, sort_keys=True, indent=1).encode()
         if self.run_store(study).put("announcements.json", text) != text:
             raise FederationError("Other counts were announced before in this run. Refused; start a new run of the study.")
         return heard
 
-    def heard(self, study: Study) -> dict[str, dict[str, int]]:
+    def heard(self, study: Study) -> dict[str, dict[str, Any]]:
         """The counts every site announced in this run, by site; empty where nothing was announced (a strict study by files)."""
         raw = self.run_store(study).get("announcements.json")
         return {} if raw is None else dict(json.loads(raw))
@@ -336,7 +350,8 @@ class Site:
         if pending is None:
             result = self.make(study, key, table, order, mac, check)
             shared = published_scales(backs_of(table), result.units) if study.deliver.share_scales else ()
-            message = result.message if study.sketch.gram else replace(result.message, response_scales=shared)
+            more = {"response_scales": shared, "most_told": check.facts.most_told}
+            message = result.message if study.sketch.gram else replace(result.message, **more)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             skewness = {c.name: c.skewness for c in check.facts.own_columns}
@@ -371,7 +386,7 @@ class Site:
     def make(self, study: Study, key: SketchKey, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
-            return gram.own_block(self, study, table, order, mac)
+            return gram.own_block(self, study, table, order, mac, check.facts.most_told)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms = SketchTerms.of(study, self.name, mac)
@@ -466,6 +481,8 @@ class Site:
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
         gram.forget(store)
+        others = {name: counts.get("ledger") for name, counts in self.heard(study).items() if name != self.name}
+        peers.released(self.folder, study, others)
         return model
 
     def receipt(self, study: Study) -> bytes:

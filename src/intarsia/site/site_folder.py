@@ -251,6 +251,7 @@ class SiteFolder:
         """
         review = reviewed if isinstance(reviewed, StudyReview) else self.review(reviewed)
         study = review.study
+        study.check_pins()
         target = self.folder / "accepted" / f"{study.folder_name}.toml"
         target.parent.mkdir(exist_ok=True)
         if target.exists() and Study.load(target).hash != study.hash:

@@ -153,7 +153,8 @@ def sketch_groups(site: "Site", study: Study, store: RunStore, cohort: bytes | N
         ]
         units = common_units([one.units for one in made], [len(p.order) for p in portions], table.responses)
         scales = published_scales(backs_of(table), units) if study.deliver.share_scales else ()
-        parts = {p.number: _final(site, study, one, units, scales) for p, one in zip(portions, made, strict=True)}
+        most = {p.number: check.facts.most_told for p, check in zip(portions, checks, strict=True)}
+        parts = {p.number: _final(site, study, one, units, scales, most[p.number]) for p, one in zip(portions, made, strict=True)}
         pending = GroupedSketch(site.name, study.hash, tuple(units.responses), parts).to_bytes()
         skewness = {c.name: c.skewness for check in checks for c in check.facts.own_columns}
         store.replace("units.secret", units.to_bytes())
@@ -235,7 +236,7 @@ def _pooled(means: Sequence[Any], scales: Sequence[Any], n: NDArray[np.float64])
     return mean, np.sqrt(scatter / (n.sum() - 1))
 
 
-def _final(site: "Site", study: Study, made: Any, units: Units, scales: tuple[float, ...]) -> Sketch:
+def _final(site: "Site", study: Study, made: Any, units: Units, scales: tuple[float, ...], most_told: int | None) -> Sketch:
     """A group's sketch in the scales of all groups, for the study as everybody knows it."""
     own, message = made.units, made.message
     at = [units.responses.index(label) for label in own.responses]
@@ -244,5 +245,5 @@ def _final(site: "Site", study: Study, made: Any, units: Units, scales: tuple[fl
         message,
         X=message.X * (own.x_scale / units.x_scale), Y=message.Y * (own.y_scale / units.y_scale[at]),
         Z=np.asarray(message.Z) * (own.z_scale / units.z_scale), study_hash=study.hash, response_scales=shared,
-        key_fingerprint=site.key(study).study_fingerprint(study.hash),
+        most_told=most_told, key_fingerprint=site.key(study).study_fingerprint(study.hash),
     )  # fmt: skip

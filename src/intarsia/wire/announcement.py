@@ -9,6 +9,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from intarsia.errors import AlignmentError, FederationError, MessageError
@@ -18,10 +19,13 @@ from intarsia.wire.defaults import MOST_SHARE_OF_ROWS
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import MAX_LIST_RATIO
 
+_FIELDS = ("site", "study_hash", "n", "columns", "mac", "covariates", "ledger")
+
 
 @dataclass(frozen=True)
 class Announcement:
-    """A site's count of subjects, of columns and of covariates among them, with a MAC under a key the server does not have."""
+    """A site's count of subjects, of columns, of covariates among them and of its ledger's lines, with a MAC under a key the
+    server does not have."""
 
     site: str
     study_hash: str
@@ -29,25 +33,39 @@ class Announcement:
     columns: int
     mac: str = ""
     covariates: int = 0  # of the columns
+    ledger: int | None = None  # lines; None where the site keeps none
 
     def signed(self, key: bytes) -> "Announcement":
-        body = json.dumps(["announcement", self.site, self.study_hash, self.n, self.columns, self.covariates]).encode()
+        counts = [self.n, self.columns, self.covariates, self.ledger]
+        body = json.dumps(["announcement", self.site, self.study_hash, *counts]).encode()
         return replace(self, mac=hmac.digest(key, body, "sha256").hex())
 
     def to_bytes(self) -> bytes:
-        header = {name: getattr(self, name) for name in ("site", "study_hash", "n", "columns", "mac", "covariates")}
+        header = {name: getattr(self, name) for name in _FIELDS}
         return pack("announcement", header, {})
 
     @classmethod
     def from_bytes(cls, raw: Any) -> "Announcement":
+        return _read(raw) if isinstance(raw, bytes) else cls._of(raw)
+
+    @classmethod
+    def _of(cls, raw: Any) -> "Announcement":
         header, arrays = unpack(raw, "announcement")
-        site, study_hash = checked(header, "announcement", ("n", "columns", "mac", "covariates"))
+        site, study_hash = checked(header, "announcement", _FIELDS[2:])
         n, columns, mac, covariates = header["n"], header["columns"], header["mac"], header["covariates"]
         counts = all(type(value) is int and 0 < value < 2**40 for value in (n, columns))
         counts = counts and type(covariates) is int and 0 <= covariates <= columns
+        lines = header["ledger"]
+        counts = counts and (lines is None or (type(lines) is int and 0 <= lines < 2**40))
         if arrays or not counts or not is_digest(mac):
             raise MessageError(f"The announcement of site {site!r} has entries of the wrong kind.")
-        return cls(site, study_hash, n, columns, mac, covariates)
+        return cls(site, study_hash, n, columns, mac, covariates, lines)
+
+
+@lru_cache(maxsize=1024)
+def _read(raw: bytes) -> Announcement:
+    """Where many sites run in one process, each is shown every announcement."""
+    return Announcement._of(raw)
 
 
 def check_adjustable(covariates: int, rows: int, among: str = "") -> None:

@@ -221,8 +221,15 @@ def join_groups(sketches: Sequence[GroupedSketch]) -> tuple[Joined, tuple[Group,
         Z=np.concatenate([np.asarray(one.Z) for one in joined]), n=sum(g.n for g in groups), m=sum(g.m for g in groups),
         responses=tuple(label for label, _ in responses), response_sites=tuple(site for _, site in responses),
         response_noise=(0.0,) * len(responses), response_scales=_scales(sketches, [label for label, _ in responses]),
+        most_told=_least(joined),
     )  # fmt: skip
     return whole, groups
+
+
+def _least(joined: Sequence[Joined]) -> dict[str, int]:
+    """What each site states for the group in which least may be told."""
+    sites = {site for one in joined for site in one.most_told}
+    return {site: min(one.most_told[site] for one in joined if site in one.most_told) for site in sorted(sites)}
 
 
 def _scales(sketches: Sequence[GroupedSketch], labels: Sequence[str]) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from intarsia.errors import FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import MAX_BYTES, pack, unpack
 from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing
-from intarsia.wire.messages import check_labels, check_scales
+from intarsia.wire.messages import check_labels, check_most_told, check_scales
 from intarsia.wire.ring import Ring, fraction_bits
 from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
@@ -51,6 +51,7 @@ class GramBlock:
     G: Ring = field(repr=False)
     commitments: NDArray[np.uint8] = field(repr=False)
     response_scales: tuple[float, ...] = ()
+    most_told: int | None = None
     signature: bytes = b""
 
     @property
@@ -65,7 +66,8 @@ class GramBlock:
         names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin")
         header = {name: getattr(self, name) for name in names}
         header |= {name: list(getattr(self, name)) for name in (*_ROLES, "folds", "seeds")}
-        header |= {"response_scales": list(self.response_scales), "signature": encode(self.signature)}
+        header |= {"response_scales": list(self.response_scales), "most_told": self.most_told}
+        header |= {"signature": encode(self.signature)}
         return pack("gram", header, {"G": self.G.view(np.int64), "commitments": self.commitments})
 
     @classmethod
@@ -73,7 +75,7 @@ class GramBlock:
         header, arrays = unpack(raw, "gram", limit_bytes=limit)
         plain = ("order_mac", "key_fingerprint", "check", "coin")
         site, study_hash = checked(
-            header, "gram", (*plain, "n", "folds", "bits", "seeds", "response_scales", "signature", *_ROLES)
+            header, "gram", (*plain, "n", "folds", "bits", "seeds", "response_scales", "most_told", "signature", *_ROLES)
         )
         n, bits, folds, seeds = header["n"], header["bits"], header["folds"], header["seeds"]
         labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
@@ -94,7 +96,9 @@ class GramBlock:
         if commitments.dtype != np.uint8 or commitments.ndim != 2 or commitments.shape[1] != 32 or len(commitments) < 2:
             raise MessageError(f"The Gram block of site {site!r} has no commitments.")
         scales = check_scales(header["response_scales"], len(labels["responses"]))
-        rest: dict[str, Any] = {name: header[name] for name in plain} | {"folds": tuple(folds), "seeds": tuple(seeds)}
+        check_most_told(header["most_told"], site)
+        rest: dict[str, Any] = {name: header[name] for name in (*plain, "most_told")}
+        rest |= {"folds": tuple(folds), "seeds": tuple(seeds)}
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
         return cls(site, study_hash, **labels, n=n, bits=bits, **rest, G=np.ascontiguousarray(G).view(np.uint64),
                    commitments=commitments, response_scales=scales, signature=signature)  # fmt: skip

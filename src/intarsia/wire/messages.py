@@ -7,7 +7,7 @@ study asks for them (`[deliver] share_scales`). It never holds Φ, the key, Φ1,
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +19,19 @@ from intarsia.wire.plain import some
 from intarsia.wire.schema import check_name
 from intarsia.wire.study_parts import PRECISIONS, SKETCH_KINDS
 
-SCHEMA = 2
+SCHEMA = 3
 MAX_LABEL = 200  # characters
 _HEX = re.compile(r"[0-9a-f]{16,128}")
 _FIELDS = {
     "schema", "site", "features", "responses", "covariates", "n", "m", "kind", "precision",
-    "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales",
+    "study_hash", "key_fingerprint", "order_mac", "noise", "response_scales", "most_told",
 }  # fmt: skip
 _ROLES = ("features", "responses", "covariates")
+
+
+def check_most_told(most: Any, site: str) -> None:
+    if most is not None and (type(most) is not int or not 0 <= most < 2**31):
+        raise MessageError(f"Site {site!r}: how many effects may be told in full must be a whole number, or nothing.")
 
 
 def check_labels(labels: Any, what: str) -> tuple[str, ...]:
@@ -67,6 +72,7 @@ class Sketch:
     `order_mac` is the keyed digest of the agreed cohort and order (empty when the sites agreed on it by hand).
     `noise` is the w of a differentially private sketch (the site added N(0, w²/n) to each entry), else 0.
     `response_scales` are the responses' standard deviations where the study shares them, else there are none.
+    `most_told` is how many effects of its columns another site may be told in full for this site's features; None: all of them.
     """
 
     site: str
@@ -85,6 +91,7 @@ class Sketch:
     covariates: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
+    most_told: int | None = None
 
     def __post_init__(self) -> None:
         if not check_name(self.site):
@@ -109,6 +116,7 @@ class Sketch:
         if type(self.noise) not in (int, float) or not 0 <= self.noise < 1e12:
             raise MessageError(f"Site {self.site!r}: noise must be a number, 0 or more.")
         set_(self, "response_scales", check_scales(self.response_scales, len(self.responses)))
+        check_most_told(self.most_told, self.site)
         if self.Z is None:
             set_(self, "Z", np.empty((self.m, 0)))
         for name, columns in (("X", self.features), ("Y", self.responses), ("Z", self.covariates)):
@@ -176,6 +184,7 @@ class Joined:
     covariate_sites: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
+    most_told: Mapping[str, int] = field(default_factory=dict)  # by site that states it
 
     def __post_init__(self) -> None:
         if self.Z is None:
@@ -242,6 +251,7 @@ def join(sketches: Sequence[Sketch]) -> Joined:
         covariate_sites=tuple(s.site for s in sketches for _ in s.covariates),
         Z=_side_by_side([s.Z for s in sketches if s.Z is not None]),
         response_scales=tuple(scale for s in sketches for scale in s.response_scales),
+        most_told={s.site: s.most_told for s in sketches if s.most_told is not None},
     )  # fmt: skip
     if not joined.features or not joined.responses:
         lacking = "feature" if not joined.features else "response"

@@ -122,7 +122,7 @@ class Study:
             )
         return owners[0]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
@@ -156,6 +156,16 @@ class Study:
     def agrees(self) -> bool:
         """Whether the sites agree on the study key through the server (all keys pinned) or bring a key file."""
         return all(site.exchange_key is not None for site in self.sites)
+
+    def check_pins(self) -> None:
+        """Refuse a study that pins some sites' keys and not others': it would fall back on a key file that nobody signs for. Such
+        a file may be written, while it waits for the last site's keys; it is not taken part in."""
+        bare = [site.name for site in self.sites if site.exchange_key is None]
+        if bare and len(bare) < len(self.sites):
+            raise StudyError(
+                f"Study {self.id!r} pins the keys of some sites and not those of {', '.join(bare)}. Pin exchange_key and "
+                "signing_key of every site, or of none."
+            )
 
     def again(self, run: str | None = None, reason: str | None = None) -> "Study":
         """The same study with a new run nonce: Φ is used once, so a withdrawal or a repeat needs a new run."""

@@ -121,6 +121,11 @@ class Posterior:
         return [] if self.effects is None else list(self.effects.sites or ())
 
     @property
+    def most_told(self) -> dict[str, int]:
+        """How many effects another site may be told in full, by the site whose features it is for."""
+        return {str(site): int(most) for site, most in self.attrs.get("most_told", {}).items()}
+
+    @property
     def response_scales(self) -> dict[str, float]:
         """The responses' standard deviations in their units, where their owners share them; else empty."""
         shared = self.attrs.get("response_scales") or []

@@ -4,7 +4,7 @@ The sampler keeps its own checkpoint in the study folder, so a killed fit goes o
 draws. Files are written whole; `fit.json` comes last and says that the step is done.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
+from intarsia.server.assess.coarser import coarser
 from intarsia.server.assess.convergence import Diagnosis
 from intarsia.server.assess.release_rounding import rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
@@ -66,6 +67,7 @@ def fit(
         posterior.save(temporary)
         keep_posterior(folder.path, temporary)
     messages, summary = coefficients(study, posterior, assessment, folder.names)
+    messages = as_told(messages, posterior.most_told)
     summary["draws_to_converge"] = _enough(assessment.diagnosis)
     summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
@@ -73,6 +75,13 @@ def fit(
     keep_fit(folder.path, summary)
     folder.note("fit done", verdict=summary["verdict"])
     return summary
+
+
+def as_told(messages: Mapping[str, Coefficients], most: Mapping[str, int]) -> dict[str, Coefficients]:
+    """Each site's results with as many effects in full as all other sites let it be told."""
+    everything = max(len(message.features) + len(message.covariates) for message in messages.values())
+    least = {name: min((k for other, k in most.items() if other != name), default=everything) for name in messages}
+    return {name: coarser(message, least[name]) for name, message in messages.items()}
 
 
 def _sampled(folder: StudyFolder, settings: Settings) -> tuple[Posterior, Assessment]:
@@ -135,7 +144,8 @@ def posterior_of(study: Study, joined: Joined, settings: Settings) -> tuple[Post
         fitted.draws,
         Names.of(joined),
         attrs={"study": study.id, "run": study.run, "study_hash": study.hash, "n": joined.n, "m": joined.m}
-        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {}),
+        | ({"response_scales": list(joined.response_scales)} if joined.response_scales else {})
+        | ({"most_told": dict(joined.most_told)} if joined.most_told else {}),
         effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
     )
     return posterior, fitted

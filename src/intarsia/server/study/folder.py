@@ -21,6 +21,7 @@ Nothing in it but study.toml and what the sites chose to send.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyE
 from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, replace, sweep
 from intarsia.server.study import gram, kept
 from intarsia.server.study.sent_columns import check_columns
+from intarsia.server.study.toml_text import dump
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, other_subjects, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.coefficients import Coefficients
@@ -52,6 +54,7 @@ class StudyFolder:
     def __init__(self, path: Path, study: Study):
         self.path = path
         self.study = study
+        self._cohorts: tuple[Any, Mapping[str, Cohort | UnionCohort]] | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "StudyFolder":
@@ -95,7 +98,8 @@ class StudyFolder:
     @property
     def left(self) -> tuple[str, ...]:
         """Sites that have left this run (`server.study.departure`), in the order of the roster."""
-        return tuple(name for name in self.study.names if self.file("leave", name).is_file())
+        there = self._there("leave")
+        return tuple(name for name in self.study.names if f"{name}.leave" in there)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,10 +108,19 @@ class StudyFolder:
         return tuple(name for name in self.study.names if name not in left)
 
     def present(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.names if self.file(kind, name).is_file())
+        there = self._there(kind)
+        return tuple(name for name in self.names if f"{name}.{kind}" in there)
 
     def missing(self, kind: str) -> tuple[str, ...]:
-        return tuple(name for name in self.names if not self.file(kind, name).is_file())
+        there = self._there(kind)
+        return tuple(name for name in self.names if f"{name}.{kind}" not in there)
+
+    def _there(self, kind: str) -> set[str]:
+        """What lies in the folder of a kind: looked at once, however many sites there are."""
+        try:
+            return set(os.listdir(self.path / kind))
+        except FileNotFoundError:
+            return set()
 
     def damaged(self, kind: str) -> tuple[str, ...]:
         """The sites whose message lies here otherwise than it arrived: the disk changed it, not they."""
@@ -182,6 +195,13 @@ class StudyFolder:
     def cohorts(self) -> Mapping[str, Cohort | UnionCohort]:
         """The server's answer to the alignment, for every site."""
         self.require("alignment")
+        stats = [self.file("alignment", name).stat() for name in self.names]
+        as_of = tuple((found.st_mtime_ns, found.st_ino) for found in stats)
+        if self._cohorts is None or self._cohorts[0] != as_of:  # asked for with every sketch
+            self._cohorts = as_of, self._agreed()
+        return self._cohorts[1]
+
+    def _agreed(self) -> Mapping[str, Cohort | UnionCohort]:
         reports = {name: AlignmentReport.from_bytes(self.read("alignment", name)) for name in self.names}
         return unite(reports, self.study) if self.study.alignment.mode == "union" else intersect(reports)
 
@@ -356,7 +376,8 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
             if study.alignment.mode == "strict" and not same(announced, sketch.order_mac):
                 raise FederationError(f"The sketch of site {sender!r} is over other subjects than it announced. Refused.")
     facts = _facts(parts)
-    for name in folder.present("sketch"):
+    # In a study without groups all have been compared with the first of them.
+    for name in folder.present("sketch")[: None if study.alignment.mode == "union" else 1]:
         other = folder.sketch_facts(name)
         if other["key_fingerprint"] != facts["key_fingerprint"]:
             raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
@@ -409,31 +430,6 @@ def write_atomic(path: Path, content: bytes) -> None:
     """`files.replace` in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, content)
-
-
-def dump(study: Study) -> str:
-    """A study as TOML text (for studies made in Python; written ones keep their comments)."""
-    return _toml(study.to_dict())
-
-
-def _toml(content: dict[str, Any], prefix: str = "") -> str:
-    plain = {k: v for k, v in content.items() if not isinstance(v, dict) and not _tables(v)}
-    lines = [f"{_key(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
-    for k, v in content.items():
-        if isinstance(v, dict):
-            lines += ["", f"[{prefix}{_key(k)}]", _toml(v, f"{prefix}{_key(k)}.")]
-        elif _tables(v):
-            for table in v:
-                lines += ["", f"[[{prefix}{_key(k)}]]", _toml(table, f"{prefix}{_key(k)}.")]
-    return "\n".join(lines) + "\n"
-
-
-def _tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
 def _bytes(raw: bytes | Path) -> bytes:

@@ -265,6 +265,7 @@ def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joi
         key_fingerprint=first.key_fingerprint, order_mac=first.order_mac, feature_noise=(0.0,) * len(x),
         response_noise=(0.0,) * len(y),
         response_scales=tuple(scale for block in blocks.values() for scale in block.response_scales),
+        most_told={name: block.most_told for name, block in blocks.items() if block.most_told is not None},
     )  # fmt: skip
 
 

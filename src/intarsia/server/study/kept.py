@@ -5,6 +5,7 @@ its file. So a digest without its file stands for a message that may come again,
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def remember(folder: Path, name: str, digest: str) -> None:
     """The file of this name (below the folder) has this digest from now on."""
     known = _known(folder)
     if known.get(name) != digest:
-        replace_json(folder / FILE, known | {name: digest})
+        replace_json(folder / FILE, known | {name: digest}, indent=None)
 
 
 def remembered(folder: Path, name: str) -> str | None:
@@ -42,7 +43,7 @@ def forget(folder: Path, chosen: Callable[[str], bool]) -> None:
     known = _known(folder)
     left = {name: digest for name, digest in known.items() if not chosen(name)}
     if left != known:
-        replace_json(folder / FILE, left)
+        replace_json(folder / FILE, left, indent=None)
 
 
 def intact(folder: Path, name: str) -> bool:
@@ -53,8 +54,17 @@ def intact(folder: Path, name: str) -> bool:
 
 def _known(folder: Path) -> dict[str, str]:
     path = folder / FILE
-    remedy = "Delete it: messages then count as they lie there, and are checked by the digests inside them."
-    return read_json(path, remedy) if path.is_file() else {}
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return {}
+    return _read(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _as_of: tuple[int, int, int]) -> dict[str, str]:
+    """Asked for with every message of every site: read once for as long as it stays the same file. Not to be changed."""
+    return read_json(path, "Delete it: messages then count as they lie there, and are checked by the digests inside them.")
 
 
 def posterior_file(folder: Path) -> Path:

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from intarsia.privacy.decode import Levels
 from intarsia.privacy.facts import ColumnFacts
 from intarsia.privacy.policy import Policy
+from intarsia.site import panels
 from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
-from intarsia.site.near_duplicates import DOMINATED_SHARE, Fingerprints, columns_of
+from intarsia.site.near_duplicates import DOMINATED_SHARE, Fingerprints, NearDuplicate
 
 Array = NDArray[np.float64]
 MOST_LEVELS = 12
-LARGEST_COMPARED_VALUES = 20_000_000  # held while columns that look alike are compared
+LARGEST_COMPARED_VALUES = 20_000_000  # held at once while columns that look alike are compared
+MOST_COMPARISONS = 12  # looks at the cohort for that, each at as many columns as fit
 _PROBES = 3
 
 
@@ -35,6 +37,10 @@ class Profile:
     facts: list[ColumnFacts]
     laws: dict[str, Levels] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
+    mean: Array = field(default_factory=lambda: np.zeros(0))  # of every column of the table
+    sd: Array = field(default_factory=lambda: np.zeros(0))
+    narrow: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # columns that few subjects may carry
+    not_compared: int = 0  # pairs of columns that look alike and were not compared, for want of room
 
 
 def profile(
@@ -54,9 +60,10 @@ def profile(
     safe = np.where(sd > 0, sd, 1.0)
     twins = _twins(second.probes / safe, sd > 0, n)
     skewness, kurtosis = second.cubes / n / safe**3, np.where(sd > 0, second.fourths / n / safe**4 - 3, 0.0)
-    near = _near(table, order, second.prints, level, twins) if level > 1 else {}
+    near, missed = _near(table, order, second.prints, level, twins) if level > 1 else ({}, 0)
     carried = _carried(table, order, first, second, level) if level > 1 else {}
-    out = Profile(names, [])
+    out = Profile(names, [], mean=first.mean, sd=np.sqrt(first.variance / max(n - 1, 1)), not_compared=missed)
+    out.narrow = panels.possible(second.fourths, first.variance, n)
     for j, name in enumerate(names):
         levels = first.counts[j]
         off_mode = n - int(second.at_common[j]) if levels is None else n - max(levels.values())
@@ -172,17 +179,24 @@ def _carried(
 
 def _near(
     table: Table, order: NDArray[np.int64] | None, prints: Fingerprints, level: int, twins: dict[int, int]
-) -> dict[int, tuple[int, int]]:
-    """Columns that are another one but for fewer than `level` subjects: the other one, and how many subjects."""
-    pairs = {pair: where for pair, where in prints.pairs().items() if twins.get(pair[1]) != pair[0]}
+) -> tuple[dict[int, tuple[int, int]], int]:
+    """Columns that are another one but for fewer than `level` subjects: the other one, and how many subjects. Then how many pairs
+    were left out."""
+    left = [(pair, where) for pair, where in sorted(prints.pairs().items()) if twins.get(pair[1]) != pair[0]]
     most = max(LARGEST_COMPARED_VALUES // prints.n, 2)
-    chosen = set(columns_of(list(pairs))[:most])
-    pairs = {pair: where for pair, where in pairs.items() if chosen.issuperset(pair)}
-    if not pairs:
-        return {}
-    at = columns_of(list(pairs))
-    values = dict(zip(at, np.concatenate([Z[:, at] for Z in _rows(table, order)]).T))
-    return {found.b: (found.a, found.people) for found in prints.compare(pairs, values, level)}
+    found: list[NearDuplicate] = []
+    for _ in range(MOST_COMPARISONS):
+        chosen: set[int] = set()
+        for pair, _ in left:
+            if len(chosen.union(pair)) <= most:
+                chosen.update(pair)
+        if not chosen:
+            break
+        at = sorted(chosen)
+        values = dict(zip(at, np.concatenate([Z[:, at] for Z in _rows(table, order)]).T))
+        found += prints.compare({pair: where for pair, where in left if chosen.issuperset(pair)}, values, level)
+        left = [(pair, where) for pair, where in left if not chosen.issuperset(pair)]
+    return {one.b: (one.a, one.people) for one in found}, len(left)
 
 
 def _count(ordered: Array, counts: list[dict[float, int] | None]) -> None:

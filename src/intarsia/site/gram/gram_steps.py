@@ -45,8 +45,8 @@ class OwnBlock:
     units: Units
 
 
-def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) -> OwnBlock:
-    """The products of this site's own columns, and what it commits to."""
+def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str, most_told: int | None = None) -> OwnBlock:
+    """The products of this site's own columns, what it commits to, and how many effects others may be told in full for them."""
     store = site.run_store(study)
     split = Splitting(Sharing.of(study), site.name, store.put(_SEED, secrets.token_bytes(32)))
     # A signature of fixed words: secret while it stays here, and the same in every run.
@@ -62,7 +62,7 @@ def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str) ->
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), G,
         np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32),
-        published_scales(backs_of(table), units) if study.deliver.share_scales else (),
+        published_scales(backs_of(table), units) if study.deliver.share_scales else (), most_told,
     )  # fmt: skip
     return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
 

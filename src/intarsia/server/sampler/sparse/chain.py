@@ -53,7 +53,8 @@ class SparseChain:
         wide = np.zeros((L, Q), np.float32)
         self._trace = Trace(np.zeros(P, np.float32), np.zeros(L, np.int32), wide, wide.copy(), np.zeros(1, np.int64))
         self.draws: list[Draw] = []
-        self.pip, self.pip_without = np.zeros(P), np.zeros(P)  # sums over kept draws, and over those without a background
+        # Sums over kept draws, over those without a background, and how many those are.
+        self.pip, self.pip_without, self.number_without = np.zeros(P), np.zeros(P), np.array(0)
         self.pull = np.zeros_like(problem.Y)  # sum of w (I + w K)⁻¹ (Y − XB): the background's mean is made of it
 
     @property
@@ -65,16 +66,17 @@ class SparseChain:
         """Make so many sweeps."""
         for _ in range(sweeps):
             self.before()
+            without = self.problem.ratios[int(self.state.scalars[RATIO])] == 0  # as the scan will see it
             sweep(self.rng, self.problem, self.state, self._trace)
             past = self.sweeps + 1 - self.warmup
             if past > 0 and past % self.thin == 0:
-                self._keep()
+                self._keep(without)
             self.sweeps += 1  # last: another thread may look at what is kept
 
     def before(self) -> None:
         """What the data of the next sweep ask for: nothing, where they are complete and exact."""
 
-    def _keep(self) -> None:
+    def _keep(self, without: bool) -> None:
         state, trace, problem = self.state, self._trace, self.problem
         k, L = int(state.count[0]), int(trace.number[0])
         order = np.argsort(state.feature[:k])
@@ -86,9 +88,10 @@ class SparseChain:
             np.array([k, state.scalars[PI], w]),
         ))  # fmt: skip
         self.pip += trace.pip
-        if w == 0:
+        if without:
             self.pip_without += trace.pip
-        else:
+            self.number_without += 1
+        if w > 0:
             self.pull += (w / (1 + w * problem.d))[:, None] * residual(problem, state)
         if not (np.isfinite(state.effect[:k]).all() and np.isfinite(state.Sigma).all()):
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
@@ -114,7 +117,7 @@ class SparseChain:
     def restore(self, arrays: dict[str, Any]) -> None:
         self.sweeps = int(arrays["sweeps"])
         self.rng.bit_generator.state = json.loads(arrays["generator"].tobytes().decode())
-        for name in ("pip", "pip_without", "pull"):
+        for name in ("pip", "pip_without", "number_without", "pull"):
             setattr(self, name, arrays[name].copy())
         self.state = State(**{name: arrays[f"state.{name}"].copy() for name in State._fields})
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))

@@ -245,9 +245,9 @@ def _without(
     found: Draws, chains: Sequence[SparseChain], made: int, again: Callable[[Settings], Draws], settings: Settings
 ) -> Inclusion | None:
     """What is known of inclusion, with the probabilities without a background: from the draws that have none, or a fit apart."""
-    inclusion, none = found.inclusion, (found.parameters["background_ratio"] == 0).sum()
+    inclusion, none = found.inclusion, sum(int(chain.number_without) for chain in chains)
     assert inclusion is not None
-    share = none / found.number
+    share = none / sum(chain.kept for chain in chains)
     found.info["background_absent"] = float(share)
     if share >= ABSENT:
         return inclusion

@@ -42,14 +42,15 @@ class Coordinates(NamedTuple):
 @compiled
 def coordinates(problem: Problem, state: State) -> Coordinates:
     """Those of the present Σ, V, π and ρ."""
-    Omega = np.linalg.inv(state.Sigma) * problem.power
+    Omega: Any = np.linalg.inv(state.Sigma) * problem.power
     L = np.linalg.cholesky((Omega + Omega.T) / 2)
     T, back, v = common_axes(L, state.V)
     pi, rho = state.scalars[PI], state.rho
     nowhere = np.log1p(-rho).sum()  # log probability that it acts nowhere, which is ruled out
     log_in = np.log(pi) - np.log(-np.expm1(nowhere))
-    odds: Array = np.log(rho) - np.log1p(-rho)
-    return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_in + nowhere + odds, odds)
+    odds: Any = np.log(rho) - np.log1p(-rho)
+    log_alone: Any = log_in + nowhere + odds
+    return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_alone, odds)
 
 
 @compiled
