@@ -273,8 +273,10 @@ def _to_predict(posterior: Posterior, assessment: Assessment, at: Any, here: Any
     if background is not None:  # as exact as a ridge, so the sum is rounded as one
         added = background if added is None else added + background
         added = rounded(added, np.sqrt(np.mean(np.square(added), axis=0)))
+    if added is None:
+        return {}
     if w is None:
-        return {} if added is None else {"to_predict": added[at]}
+        return {"to_predict": added[at]}
     return {"to_predict": added[at], "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
 
 
