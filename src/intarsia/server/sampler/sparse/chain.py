@@ -57,7 +57,8 @@ class SparseChain:
         self.problem, self.k, self.warmup, self.thin, self.sweeps = problem, k, warmup, thin, 0
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
         P, Q = problem.X.shape[0], problem.Y.shape[1]
-        wrong = 0 if k % 2 == 0 else min(WRONG, len(problem.Y) // 3)
+        rows = int(problem.rows / problem.power)  # not those of Y, which is shorter where a root of a Gram matrix came
+        wrong = 0 if k % 2 == 0 else min(WRONG, min(P, rows) // 3)
         self.state = start(problem, self.rng, wrong, rank)
         L = min(P, MOST_LISTED)
         wide = np.zeros((L, Q), np.float32)

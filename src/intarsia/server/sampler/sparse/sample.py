@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 LENGTH = Length(draws=4_000, warmup=100, thin=1, usual=500)
 NOISES = ("correlated", "independent")
 EXPECTED = 3.0  # features that the prior expects unless told otherwise
+MANY = 10.0  # features for each that is expected: among fewer, a background would take the effects that are to be named
 ABSENT = 0.95  # posterior probability of no background from which on it does not matter
 SELDOM = 0.05  # below it a fit without background is made apart
 APART_CHAINS, APART_DRAWS = 2, 400
@@ -37,7 +38,7 @@ class SparseModel:
     noise   `correlated`: a full covariance Sigma of the responses' noise; `independent`: a variance each.
     power   of the likelihood: below 1 it is a fractional posterior (paper, §5).
     expected_features   how many features the prior expects to matter.
-    background   is there a dense background of many small effects beside the sparse ones?
+    background   is there a dense background of many small effects beside the sparse ones? It takes many features (`many`).
     compare      where the background matters, is there to be a fit without it to compare with?
     """
 
@@ -57,6 +58,10 @@ class SparseModel:
             raise InputError(f"The likelihood's power is {self.power!r}; expected 0 < power <= 1 (1: the ordinary posterior).")
         if not 0 < self.expected_features < float("inf"):
             raise InputError(f"expected_features is {self.expected_features!r}; expected a positive number.")
+
+    def many(self, features: int) -> bool:
+        """Are there so many features that a background of many small effects can be told from those to be named?"""
+        return features >= MANY * self.expected_features
 
     def for_refit(self) -> "SparseModel":
         """The same for a fit of which only the predictions count."""
@@ -100,6 +105,7 @@ def sample(
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
     rank, prior = model.rank_of(Y.shape[1]), _prior(model, looked_at)
+    background = model.background and model.many(X.shape[1])
     asked = asked_of("sparse", asdict(model), settings, (X, Y), degrees=degrees, looked_at=looked_at)
     how: dict[str, Any] = {"thin": settings.thin, "rank": rank}
     numbers = range(settings.chains)
@@ -107,10 +113,10 @@ def sample(
     chains: Sequence[Any]
     if partly:
         level = np.where(absent, np.sqrt(np.nanmean(np.square(Y), axis=0)), Y)  # as large as what is there
-        made, scales = prepare(X, level, prior, rows=degrees, background=model.background, every_row=True)
+        made, scales = prepare(X, level, prior, rows=degrees, background=background, every_row=True)
         chains = [MissingChain(made, scales, Y / scales.y, k, *size, **how) for k in numbers]
     else:
-        made, scales = prepare(X, Y, prior, rows=degrees, background=model.background)
+        made, scales = prepare(X, Y, prior, rows=degrees, background=background)
         if settings.backend == "jax":
             from intarsia.server.sampler.sparse.card_run import CardRun
 
@@ -119,7 +125,8 @@ def sample(
             chains = [SparseChain(made, k, *size, **how) for k in numbers]
     run = _run(chains, settings, asked)
     found = _together(chains, run, scales)
-    if model.background and model.compare:
+    found.info["background"] = background
+    if background and model.compare:
         found.inclusion = _without(found, chains, run.made, lambda s: sample(
             X, Y, replace(model, background=False), s, degrees=degrees, partly=partly, looked_at=looked_at
         ), settings)  # fmt: skip
