@@ -110,7 +110,7 @@ def scanned(made, st, scanning, sweeps=4_000):
     weight, at = 1 / (1 + made.ratios[g] * made.d), scan.coordinates(made, st)
     blocks = np.zeros((30, st.slot.size))
     for t in range(sweeps):
-        scanning.scan(rng, made, st, at, sweep.residual(made, st) @ at.T, weight, g, trace)
+        scanning.scan(rng, made, st, at, sweep.residual(made, st) @ at.T, weight, trace)
         blocks[t * 30 // sweeps] += trace.pip * 30 / sweeps
     return blocks.mean(axis=0), blocks.std(axis=0, ddof=1).max() / np.sqrt(30)
 
