@@ -12,6 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from intarsia.carriers.files import fit_files
 from intarsia.cli import main
+from intarsia.server.assess.assessment import kept
+from intarsia.server.assess.release_rounding import rounded
+from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
@@ -92,6 +95,18 @@ def fixed_identity(name: str) -> Identity:
     """The same keys every time: what rests on chance must not rest on a key of this moment."""
     exchange, signing = (hashlib.sha256(f"{name} {what}".encode()).digest() for what in ("exchange", "signing"))
     return Identity(name, X25519PrivateKey.from_private_bytes(exchange), Ed25519PrivateKey.from_private_bytes(signing))
+
+
+def predicts_with(posterior: Posterior) -> np.ndarray:
+    """Coefficients (feature, response) that sites predict with, from what the server keeps."""
+    draws, weighed = posterior.draws, kept(posterior).weighed
+    assert weighed is not None
+    added = weighed.coefficients
+    if draws.background is not None:
+        added = added + draws.background
+        added = rounded(added, np.sqrt(np.square(added).mean(axis=0)))
+    assert np.abs(added).max() > 1e-4  # the ridge has a part in it
+    return np.asarray(draws.mean() + added)
 
 
 def gram_sites(tables: dict[str, Any], **options: Any) -> list[Site]:

@@ -26,6 +26,7 @@ from tests.federation import NAMES, RESPONSES, frames, sites, study
 
 from intarsia.carriers import in_process
 from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.stacking import FEWEST_ROWS
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit
 from intarsia.server.study.folder import StudyFolder
@@ -231,7 +232,10 @@ def told_by_results(sites: list[Site], study: Study, key: SketchKey) -> tuple[np
         in_process.fit(sites, study)
     snoop = sites[1]
     model, own = snoop.model(study).coefficients, Sketch.load(snoop.run_store(study).need("sketch", ""))
-    mean, flat = model.mean[:, 0], np.asarray(model.unshrunk)[:, 0]
+    # Unless predictions were weighed, what is added to predict is the background, which residuals are without too.
+    weighed = study.sketch.m >= FEWEST_ROWS
+    background = 0.0 if weighed else np.asarray(model.to_predict)[:, 0]
+    mean, flat = model.mean[:, 0] + background, np.asarray(model.unshrunk)[:, 0]
     # unshrunk = mean + x·r / x·x, with x a column's sketch and r the residuals'. The other site's own effects are left in.
     told = (flat - mean) * (own.X**2).sum(axis=0) + own.X.T @ (own.X @ mean)
     return own.X, told, real_phi(SketchTerms.of(study, snoop.name, own.order_mac).design(key, snoop.table().n))

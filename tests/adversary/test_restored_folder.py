@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from intarsia.server.assess.not_converged import NotConvergedWarning
 from tests.federation import fixed_identity
 
 from intarsia.carriers import in_process
 from intarsia.carriers.in_process import study_for
 from intarsia.errors import FederationError, InputError
+from intarsia.server.assess.not_converged import NotConvergedWarning
 from intarsia.site import peers
 from intarsia.site.site import Site
 

@@ -24,6 +24,8 @@ SITES: list[dict[str, Any]] = [
     {"name": "clinic", "responses": ["*"]},
 ]
 
+PAPER = {"model": {"prior": "horseshoe"}}
+
 
 def study(sites: list[dict[str, Any]] = SITES, **tables: Any) -> Study:
     content = {"id": "s", "run": "ab" * 8, "sketch": {"m": 40}, "site": sites, **tables}
@@ -82,10 +84,10 @@ def test_a_plain_study() -> None:
     ("tables", "words", "works"),
     [
         ({"fit": {"noise": "independent"}}, "independent between responses, with a half-Cauchy prior", set()),
-        ({"fit": {"noise": "jeffreys"}}, "p(σ²) ∝ 1/σ²", set()),
-        ({"fit": {"law": "laplace"}}, "Laplace (Bayesian lasso) priors", {"Park & Casella, 2008"}),
-        ({"fit": {"law": "student"}}, "Student t priors with 4 degrees", set()),
-        ({"fit": {"local": "element"}}, "a local scale for each entry of B", set()),
+        ({**PAPER, "fit": {"noise": "jeffreys"}}, "p(σ²) ∝ 1/σ²", set()),
+        ({**PAPER, "fit": {"law": "laplace"}}, "Laplace (Bayesian lasso) priors", {"Park & Casella, 2008"}),
+        ({**PAPER, "fit": {"law": "student"}}, "Student t priors with 4 degrees", set()),
+        ({**PAPER, "fit": {"local": "element"}}, "a local scale for each entry of B", set()),
         ({"fit": {"rank": 2}}, "with 2 components", set()),
         ({"fit": {"expected_features": 5}}, "so that 5 features are expected to matter", {"Piironen & Vehtari, 2017"}),
         ({"fit": {"power": 0.9}}, "to the power 0.9", {"Bhattacharya et al., 2019"}),

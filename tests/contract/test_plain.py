@@ -46,7 +46,7 @@ def test_commands_print_harmless_text(capsys) -> None:  # type: ignore[no-untype
 
 def test_a_label_of_a_study_file_adds_no_line_to_what_is_accepted() -> None:
     """Whoever writes study.toml could else put lines of their own among ours: "Privacy: differential privacy"."""
-    content = study(sites(frames(30))).to_dict()
+    content = study(sites(frames(30)), model={"prior": "horseshoe"}).to_dict()
     plain = len(explain(Study.from_dict(content)))
     content["site"][0]["features"] = ["x\nPrivacy: differential privacy against the server\n", EVIL.replace("\x00", "")]
     content["fit"]["law"] = "horseshoe\nPrivacy: differential privacy"

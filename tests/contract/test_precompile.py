@@ -13,6 +13,8 @@ from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.precompile import precompile
 from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.sparse import laws, places, scan, sweep
+from intarsia.server.sampler.sparse import sample as sparse
 
 FIT = """
 import hashlib, sys
@@ -56,6 +58,21 @@ def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
                 sample(X, Y, Model(noise=noise_prior, local=local), run)
     assert {name for name, f in compiled.items() if list(f.signatures) != before[name]} == set()
     assert len(before) > 15
+
+
+def test_so_does_a_fit_under_the_sparse_prior():
+    precompile()
+    modules = laws, places, scan, sweep
+    compiled = {f"{m.__name__}.{n}": f for m in modules for n, f in vars(m).items() if hasattr(f, "signatures")}
+    before = {name: list(f.signatures) for name, f in compiled.items()}
+    assert before["intarsia.server.sampler.sparse.sweep.sweep"]
+    rng, run = np.random.default_rng(1), Settings(draws=8, warmup=8, chains=2, thin=1, workers=1)
+    for m, P, Q in ((30, 50, 3), (9, 40, 1), (40, 10, 2)):
+        X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, Q))
+        for model_of in ((None, "correlated", 1.0, 3.0, True), (None, "independent", 1.0, 3.0, False), (1, "correlated")):
+            sparse.sample(X, Y, sparse.SparseModel(*model_of), run)
+        sparse.sample(X, np.where(np.eye(m, Q) > 0, np.nan, Y) if Q > 1 else Y, settings=run, partly=True)
+    assert {name for name, f in compiled.items() if list(f.signatures) != before[name]} == set()
 
 
 def test_what_is_kept_is_made_anew_when_any_file_of_the_sampler_changes(tmp_path, monkeypatch):

@@ -104,11 +104,11 @@ def test_a_label_is_no_mark_up_of_its_own(tmp_path: Path) -> None:
 
 def test_a_page_says_no_more_than_a_reader_needs(tmp_path: Path) -> None:
     """No probability of 7e-29, and not in every row that it is of a feature and selected."""
-    rows = [{"feature": name, "role": "feature", "local_fdr": fdr, "selected": True} for name, fdr in (("a", 7e-29), ("b", 0.2))]
+    rows = [{"feature": name, "role": "feature", "lfsr": rate, "selected": True} for name, rate in (("a", 7e-29), ("b", 0.2))]
     write_table(tmp_path / "t.md", rows)
     lines = (tmp_path / "t.md").read_text().splitlines()
-    assert lines[0] == "| feature | local_fdr |"
-    assert lines[2:] == ["| a | &lt; 0.001 |", "| b | 0.2 |"]
+    assert lines[0] == "| feature | lfsr |"
+    assert lines[2:] == ["| a | &lt; 0.001 |", "| b | 0.200 |"]
     write_table(tmp_path / "t.csv", rows)
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "a,feature,7e-29,True"
 

@@ -1,8 +1,11 @@
 """A study with covariates at two sites, and a set of interchangeable features across sites, from tables to predictions."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+from tests.federation import KEY, RUN
 
 import intarsia
 from intarsia.carriers.in_process import study_for
@@ -33,15 +36,16 @@ def study(tmp_path_factory):
         "lab": pd.DataFrame(lab),
         "scanner": pd.DataFrame({"id": people, "twin": twin}),
     }
-    agreed = {"one_column": "allow"}  # a part that is nearly one column needs the site to say so
+    # A part that is nearly one column needs the site to say so. The key is fixed: what is found rests on chance.
+    agreed: dict[str, Any] = {"predict": {"one_column": "allow"}, "key": KEY}
     sites = [
-        intarsia.Site("ward", tables["ward"], id="id", responses=["y"], covariates=["age"], predict=agreed),
-        intarsia.Site("registry", tables["registry"], id="id", covariates=["centre"], predict=agreed),
-        intarsia.Site("lab", tables["lab"], id="id", predict=agreed),
-        intarsia.Site("scanner", tables["scanner"], id="id", predict=agreed),
+        intarsia.Site("ward", tables["ward"], id="id", responses=["y"], covariates=["age"], **agreed),
+        intarsia.Site("registry", tables["registry"], id="id", covariates=["centre"], **agreed),
+        intarsia.Site("lab", tables["lab"], id="id", **agreed),
+        intarsia.Site("scanner", tables["scanner"], id="id", **agreed),
     ]
     where = tmp_path_factory.mktemp("server") / "trial"
-    result = intarsia.fit(sites, study_for(sites, m=150, id="trial", fit=FIT), folder=where)
+    result = intarsia.fit(sites, study_for(sites, m=150, id="trial", run=RUN, fit=FIT), folder=where)
     return result, tables, where
 
 

@@ -8,7 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.e2e.test_union import frames as partly
-from tests.federation import NAMES, NOT_ROUNDED, RESPONSES, fingerprints, frames, gram_sites, gram_study, sites, study
+from tests.federation import (
+    NAMES,
+    NOT_ROUNDED,
+    RESPONSES,
+    fingerprints,
+    frames,
+    gram_sites,
+    gram_study,
+    predicts_with,
+    sites,
+    study,
+)
 
 from intarsia.carriers.in_process import carrier, study_for
 from intarsia.carriers.in_process import fit as fit_here
@@ -212,12 +223,10 @@ def test_the_sites_that_stay_predict_without_it(left) -> None:  # type: ignore[n
     ask = carrier(parties, plan, lambda site: new[site])
     protocol.predict(folder, "july", ask)
     prediction = parties[0].predictions[plan.hash, "july"]
-    from intarsia.server.assess.assessment import kept
     from intarsia.server.posterior.posterior import Posterior
 
     posterior = Posterior.load(folder.path / "posterior.nc")
-    weighed = kept(posterior).weighed
-    C = posterior.mean().values + (0 if weighed is None else weighed.coefficients)
+    C = predicts_with(posterior)
     tables = frames()
     whole = tables["clinic"].merge(tables["lab"], on="id")
     fresh = new["clinic"].merge(new["lab"], on="id").set_index("id").loc[list(prediction.ids)]

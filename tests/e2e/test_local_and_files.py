@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation import FIT, KEY, NAMES, NOT_ROUNDED, RESPONSES, RUN, fingerprints, frames, sites, study
+from tests.federation import FIT, KEY, NAMES, NOT_ROUNDED, RESPONSES, RUN, fingerprints, frames, predicts_with, sites, study
 
 from intarsia.carriers.files import fit_files
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.cli import main
 from intarsia.errors import FederationError, InputError, MessageError, StudyError
-from intarsia.server.assess.assessment import kept
 from intarsia.server.study.folder import StudyFolder, dump
 from intarsia.site.identity import Identity
 from intarsia.site.predict_rules import PredictRules
@@ -38,9 +37,7 @@ def pooled(result, new) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-unt
     Z = (fresh[features].to_numpy() - whole[features].mean().to_numpy()) / whole[features].std().to_numpy()
     y = [str(q) for q in C.coords["response"].values]
     order = [result.posterior.features.index(f) for f in features]
-    weighed = kept(result.posterior).weighed
-    used = C.mean(("chain", "draw")).values + weighed.coefficients[order]
-    assert np.abs(weighed.coefficients).max() > 1e-4  # the ridge has a part in it
+    used = predicts_with(result.posterior)[order]
     mean = whole[y].mean().to_numpy() + whole[y].std().to_numpy() * (Z @ used)
     draws = np.stack([Z @ c for c in C.values.reshape(-1, *C.shape[2:])])
     return mean, whole[y].mean().to_numpy() + whole[y].std().to_numpy() * draws
@@ -72,7 +69,9 @@ def test_each_site_gets_its_own_rows_in_its_own_units(result) -> None:  # type: 
                 factor *= tables[name][row["response"]].std()
             expected = float(C.sel(feature=row["feature"], response=row["response"])) * factor
             assert row["effect"] == pytest.approx(expected, rel=1e-9)
-            assert row["lower"] <= row["effect"] <= row["upper"]
+            assert row["lower"] <= row["upper"]
+            # A mean over draws that are nearly all zero is above or below all but a few of them.
+            assert row["lower"] <= row["effect"] <= row["upper"] or not row["selected"]
     assert result.models["clinic"].coefficients.own_responses == ("alt", "ast")
     assert result.models["mri"].coefficients.sigma2_mean.shape == (0,)
 

@@ -122,6 +122,18 @@ def test_what_does_not_cover_or_substitute_is_no_set(shares: list[float], twins:
     assert select(made(inside)[0], X=rows(twins=twins)).sets == ()
 
 
+@pytest.mark.parametrize("seldom", [True, False])
+def test_two_that_are_often_in_must_meet_and_still_stand_for_each_other(seldom: bool) -> None:
+    """Where few features were looked at a twin is in now and then beside the one that carries the effect."""
+    inside = one_of([5, 6, 7], [0.5, 0.3, 0.18])
+    rng = np.random.default_rng(2)
+    first, second = rng.random((2, 4, 500)) < 0.8
+    inside[..., 5], inside[..., 7] = first, False
+    inside[..., 6] = np.where(first, rng.random((4, 500)) < 0.6, rng.random((4, 500)) < 0.98) if seldom else second
+    found = select(made(inside)[0], X=rows()).sets
+    assert [one.members.tolist() for one in found] == ([[5, 6]] if seldom else [])
+
+
 def test_every_two_members_are_alike() -> None:
     """Both 6 and 7 are like 5 and not like each other: the three together name nothing."""
     X = np.random.default_rng(0).standard_normal((m, P))

@@ -26,7 +26,8 @@ def data(P=40, m=30, Q=3, true=4, seed=1, *, copies=False, **options):
     B = np.zeros((P, Q))
     B[rng.choice(P, true, replace=False)] = rng.standard_normal((true, Q))
     Y = X @ B + rng.standard_normal((m, Q))
-    made, _scales = problem.prepare(X, Y, **options)
+    background = options.pop("background", True)
+    made, _scales = problem.prepare(X, Y, problem.Prior(**options), background=background)
     return made
 
 
@@ -94,7 +95,7 @@ def test_turns_are_the_scan_of_the_cpu_by_the_same_random_numbers(Q, wrong):
     heavy = made.X * weight
     got = take_turns(rng, heavy @ R, made.squares[g], uniforms, heavy @ made.X.T.astype(float), at, acts, effect, 1000)
     trace = a_trace(P, Q)
-    scan.scan(np.random.Generator(np.random.PCG64(7)), made, st, at, R, weight, g, trace)
+    scan.scan(np.random.Generator(np.random.PCG64(7)), made, st, at, R, weight, trace)
     assert int(st.count[0]) != wrong
     assert np.abs(got[1] - state.dense_effects(st)).max() < 1e-4
     assert np.abs(got[3] - trace.pip).max() < 1e-4
@@ -225,7 +226,7 @@ def test_expected_effects_of_listed_features():
     for p in range(40):
         u, x = at.T @ h[p], float(made.squares[g, p])
         scan.pattern_chances(h[p], u, x, at, chances)
-        scan.expect(wanted, h[p], u, x, at, chances, np.zeros(3), False)
+        scan.expect(wanted, scan.Score(h[p], u, x), at, chances, np.zeros(3), False)
         assert np.allclose(got[p], wanted)
 
 
@@ -471,10 +472,11 @@ def test_a_chain_does_not_depend_on_those_beside_it():
 def test_a_design_prepared_on_the_card_is_the_cpus(resident):
     rng = np.random.default_rng(2)
     X, Y = rng.standard_normal((20, 50)) * rng.uniform(0.5, 2, 50), rng.standard_normal((20, 2))
-    wanted, scales = problem.prepare(X, Y, rows=25.0, power=0.8, looked_at=400.0)
+    prior = problem.Prior(looked_at=400.0, power=0.8)
+    wanted, scales = problem.prepare(X, Y, prior, rows=25.0)
     windows = [np.zeros((30, 20), np.float32), np.zeros((30, 20), np.float32)]
     windows[0][:], windows[1][:20] = X.T[:30], X.T[30:]
-    made, own = card_problem.prepare(windows, 50, Y, rows=25.0, power=0.8, looked_at=400.0, resident=resident)
+    made, own = card_problem.prepare(windows, 50, Y, prior, rows=25.0, resident=resident)
     assert np.allclose(own.x, scales.x, rtol=1e-6)
     assert np.allclose(own.y, scales.y)
     assert np.allclose(made.problem.d, wanted.d, atol=1e-5)

@@ -299,7 +299,7 @@ def test_refits_are_short_and_no_longer_than_the_fit() -> None:
         fitted = sample_adjusted(lambda X, Y, whole=whole: run(X, Y, Model(), whole), X, Y, Covariates(np.empty((30, 0))), seed=1)
         asked.clear()
         assert weigh(fitted, run, Model(), whole) is not None
-        assert asked == [refit_settings(whole)] * 5
+        assert asked == [refit_settings(whole, Model.REFIT)] * 5
         assert (asked[0].seed, asked[0].draws, asked[0].warmup, asked[0].chains) == (5, draws, warmup, 1)
 
 

@@ -41,9 +41,8 @@ def case(P: int = 6, m: int = 7, Q: int = 2, *, background: bool = True, looked_
     rng = np.random.default_rng(5)
     X = rng.standard_normal((m, P))
     X[:, 1] = 0.8 * X[:, 0] + 0.6 * X[:, 1]
-    made, _scales = problem.prepare(
-        X, rng.standard_normal((m, Q)), background=background, looked_at=looked_at, expected=3.0, **options
-    )
+    prior = problem.Prior(looked_at, **options)
+    made, _scales = problem.prepare(X, rng.standard_normal((m, Q)), prior, background=background)
     return made
 
 
@@ -62,7 +61,7 @@ def prior_draw(made: Any, rng: np.random.Generator, rank: int = 0) -> Any:
         st.loadings[:] = rng.standard_normal((Q, rank)) * np.sqrt(laws.SPREAD_MEAN / rank)
         st.V[:] = st.loadings @ st.loadings.T + st.scalars[state.SPREAD] * np.eye(Q)
     else:
-        st.scalars[state.SPREAD] = rng.exponential(laws.SPREAD_MEAN)
+        st.scalars[state.SPREAD] = rng.gamma(laws.SPREAD_SHAPE, laws.SPREAD_MEAN / laws.SPREAD_SHAPE)
         st.V[:] = laws.inverse_wishart(rng, degrees, (Q + 9.0) * st.scalars[state.SPREAD] * np.eye(Q))
     st.Sigma[:] = laws.inverse_wishart(rng, Q + laws.NOISE_DEGREES, laws.NOISE_SCATTER * np.eye(Q))
     if made.independent:

@@ -8,7 +8,7 @@ import pytest
 from lifelines import CoxPHFitter
 from lifelines.datasets import load_gbsg2
 
-from intarsia import ReducedRankHorseshoe
+from intarsia import SparseRegression
 from intarsia.site.data.kinds import prepare
 
 RUN: dict[str, Any] = {"draws": 200, "warmup": 150, "chains": 2, "thin": 1, "folds": 2, "until": None, "random_state": 1}
@@ -17,7 +17,7 @@ WAYS = [{"horizon": 60.0, "unit": "months"}, {"method": "martingale"}]
 
 def ours(X: pd.DataFrame, months: np.ndarray, event: np.ndarray, way: dict[str, object]) -> set[str]:
     response = prepare((months, event), "time", way)
-    model = ReducedRankHorseshoe(**RUN).fit(X, response.values)
+    model = SparseRegression(**RUN).fit(X, response.values)
     return {name for name, selected in zip(X.columns, model.selected_, strict=True) if selected}
 
 

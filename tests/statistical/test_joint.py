@@ -117,9 +117,11 @@ def wrong_degrees(prior, rows, rng):
     return numbers._replace(third=rng.standard_gamma((NU + rows - np.arange(len(numbers.third))) / 2))  # Q - 1 too few
 
 
-def wrong_system(X, lam):
+class WrongSystem(System):
     """The system of scales that have moved since."""
-    return System(X, 0.7 * lam)
+
+    def __init__(self, X, lam):
+        super().__init__(X, 0.7 * lam)
 
 
 right = {
@@ -139,7 +141,7 @@ PLANTED = {
     "A not rotated": (steps_of, "rotated", wrong_rotation, (), LIGHT),
     "wrong degrees of freedom": (noise, "numbers_for", wrong_degrees, (), FULL),
     "relaxation with all of the noise": (conditionals, "relaxed", wrong_relaxation, (), LIGHT),
-    "a factor of other scales": (steps_of, "System", wrong_system, (), LIGHT),
+    "a factor of other scales": (steps_of, "System", WrongSystem, (), LIGHT),
 }
 
 

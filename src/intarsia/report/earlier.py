@@ -5,6 +5,7 @@ from typing import Any
 
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, join, number, table
+from intarsia.wire.changes import how_far
 
 LISTED = 40  # coefficients side by side
 
@@ -15,7 +16,7 @@ def changes(m: Material) -> Html | None:
     if found is None:
         return None
     chosen = list(found.noteworthy.rows)
-    chosen.sort(key=lambda row: (not row["outside"], -abs(row["moved"] or 0.0)))
+    chosen.sort(key=lambda row: (not row["outside"], -how_far(row) if row["outside"] else 0.0))
     rows: list[list[Any]] = [
         [
             el("bdi", row["feature"]), el("bdi", row["response"]), _effect(row, "before"), _effect(row, "after"),

@@ -84,8 +84,11 @@ def _included(m: Material) -> str:
     inside = m.posterior.draws.parameters.get("included", np.diff(C.offsets))
     low, high = np.quantile(inside, ends)
     words = f"Of {m.P:,} features {inside.mean():.1f} are in on average ({level}: {low:.0f} to {high:.0f})."
-    ratio = m.posterior.draws.parameters.get("background_ratio")
-    if ratio is not None:
+    ratio, how = m.posterior.draws.parameters.get("background_ratio"), m.posterior.attrs
+    if not how.get("background", True):
+        if how["model"]["background"]:
+            words += " There are too few for a dense background of many small effects beside them."
+    elif ratio is not None:
         none = small(float((ratio == 0).mean()), m.findings.draws)
         words += (
             f" The probability that there is no dense background is {none}; its variance is "

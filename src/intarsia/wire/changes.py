@@ -23,7 +23,7 @@ COLUMNS = {
     "after": "the effect now, empty where there is none any more",
     "after_lower": "lower end of its interval",
     "after_upper": "upper end of its interval",
-    "moved": "after less before, in posterior standard deviations of the earlier fit",
+    "moved": "after less before, in posterior standard deviations of the earlier fit; empty where these are zero",
     "outside": "whether the effect now lies outside of the earlier interval",
     "selected_before": "whether the feature was selected",
     "selected_after": "whether it is now",
@@ -63,7 +63,7 @@ class Changes:
     @property
     def outside(self) -> list[dict[str, Any]]:
         """Coefficients that now lie outside of their earlier interval, those that moved most first."""
-        return sorted((row for row in self.rows if row["outside"]), key=lambda row: -abs(row["moved"]))
+        return sorted((row for row in self.rows if row["outside"]), key=lambda row: -how_far(row))
 
     @property
     def noteworthy(self) -> "Changes":
@@ -129,7 +129,7 @@ def compare(before: Sequence[Row], after: Sequence[Row], why: Iterable[str] = ()
     """Two tables of results (`wire.result_table`) of the same columns, coefficient by coefficient."""
     old, new = ({(r["site"], r["role"], r["feature"], r["response"]): r for r in rows} for rows in (before, after))
     rows = [_beside(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
-    compared = sum(row["moved"] is not None for row in rows)
+    compared = sum(key in old and old[key]["unit"] == row["unit"] for key, row in new.items())
     return Changes(
         tuple(why), rows, _only(before, after), _only(after, before), compared, _selected(before), _selected(after)
     )  # fmt: skip
@@ -161,6 +161,11 @@ def _only(here: Sequence[Row], there: Sequence[Row]) -> dict[str, list[str]]:
     return out
 
 
+def how_far(row: Row) -> float:
+    """By how many earlier standard deviations; one that was in no draw moved more than any other."""
+    return float("inf") if row["moved"] is None else abs(row["moved"])
+
+
 def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:
     known = new or old
     assert known is not None
@@ -170,9 +175,12 @@ def _beside(old: Row | None, new: Row | None) -> dict[str, Any]:
             out[name] = None if row is None else row[source]
     # Effects in different units (a scale that is shared now) are shown, and not compared.
     out |= {"moved": None, "outside": False}
-    if old is not None and new is not None and old["unit"] == new["unit"] and old["sd"] > 0:
-        out["moved"] = (new["effect"] - old["effect"]) / old["sd"]
-        out["outside"] = not old["lower"] <= new["effect"] <= old["upper"]
+    if old is not None and new is not None and old["unit"] == new["unit"]:
+        # A feature that is in now and then has a mean outside of its own interval, whose ends are zero.
+        now = min(max(new["effect"], new["lower"]), new["upper"])
+        out["outside"] = not old["lower"] <= now <= old["upper"]
+        if old["sd"] > 0:  # else it was in no draw
+            out["moved"] = (new["effect"] - old["effect"]) / old["sd"]
     out["selected_before"] = None if old is None else bool(old["selected"])
     out["selected_after"] = None if new is None else bool(new["selected"])
     return {name: out[name] for name in COLUMNS}

@@ -1,9 +1,9 @@
 """Results rounded to what their standard deviation allows before they are told to sites.
 
-Effects under a flat prior and the ridge's coefficients are sums over a response's rows to the last of 16 digits, and a site that
-knows the weights of so exact sums finds whole numbers behind them by lattice reduction: any yes/no response of a small cohort,
-however common. An eighth to a quarter of the standard deviation is as much as the sum is worth: rounding adds at most a two
-hundredth to the variance, and leaves five bits of room in each.
+Effects under a flat prior and the coefficients of a ridge or a background are sums over a response's rows to the last of 16
+digits, and a site that knows the weights of so exact sums finds whole numbers behind them by lattice reduction: any yes/no
+response of a small cohort, however common. An eighth to a quarter of the standard deviation is as much as the sum is worth:
+rounding adds at most a two hundredth to the variance, and leaves five bits of room in each.
 """
 
 from dataclasses import replace

@@ -31,7 +31,7 @@ MOST_MEMBERS = 50  # a larger set names nothing
 MOST_AROUND, MOST_CENTRES, LARGEST = 20, 200, 2000  # of a dense one: members, centres, features looked at
 DOUBTFUL = 0.1  # local fdr up to which a set of a dense posterior is told where surer findings leave room
 LEAST_COUNT = 0.005  # share of the draws that a member is in
-EXCLUDES = 0.5  # times how often two would be in together by chance: no more often are they, where one stands for the other
+EXCLUDES = 0.5  # two that stand for each other are in together no more often: 0 as seldom as can be, 1 as by chance
 SCREEN_DRAWS, SCREEN_FACTOR = 200, 6  # of a dense posterior, to rule out sets, and times the rate that a share may be there
 
 
@@ -146,8 +146,9 @@ def _covering(C: SparseEffects, centre: int, near: Index, columns: _Columns) -> 
     inside = C.included(np.concatenate([[centre], near]))
     covered, rest, members = inside[:, 0].copy(), inside[:, 1:], [centre]
     while covered.mean() < COVERAGE and len(members) < MOST_MEMBERS:
-        share = rest.mean(axis=0)
-        excludes = (rest & covered[:, None]).mean(axis=0) <= EXCLUDES * share * covered.mean()
+        share, here = rest.mean(axis=0), covered.mean()
+        least = np.maximum(0.0, share + here - 1)  # two that are in more than half the time must meet
+        excludes = (rest & covered[:, None]).mean(axis=0) <= least + EXCLUDES * (share * here - least)
         gain = np.where(excludes, (rest & ~covered[:, None]).mean(axis=0), 0.0)
         # The one that adds most and is close to all members.
         fits = (

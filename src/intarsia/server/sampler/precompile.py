@@ -9,21 +9,24 @@ import numpy as np
 
 from intarsia.server.assess.diagnostics import entries
 from intarsia.server.sampler.horseshoe.model import Model
-from intarsia.server.sampler.horseshoe.sample import sample
+from intarsia.server.sampler.sample import sample
 from intarsia.server.sampler.settings import Settings
+from intarsia.server.sampler.sparse.sample import SparseModel
 
 
 def precompile() -> float:
     """Seconds it took; next to none when everything is there."""
     begin = time.perf_counter()
     rng = np.random.default_rng(0)
-    # A small problem, one whose sweeps share a factor, one with a scale per entry.
+    # The horseshoe: a small problem, one whose sweeps share a factor, one with a scale per entry.
     for m, P, local in ((12, 20, "row"), (150, 600, "row"), (12, 20, "element")):
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, 2))
         X[:, 1] += 40.0 * X[:, 0]
         Y += 9.0 * X[:, :1]
         run = sample(X, Y, Model(local=local), Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     entries(run.effects.dense())
+    X, Y = rng.standard_normal((30, 20)), rng.standard_normal((30, 2))
+    sample(X, Y, SparseModel(compare=False), Settings(draws=8, warmup=8, chains=1, workers=1))
     return time.perf_counter() - begin
 
 

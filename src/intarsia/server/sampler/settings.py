@@ -14,7 +14,8 @@ from typing import NamedTuple
 from intarsia.errors import InputError
 from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
 
-BACKENDS = ("numpy", "jax")
+ACCELERATORS = ("jax",)  # backends that need the library of their name
+BACKENDS = ("numpy", *ACCELERATORS)
 CHECKPOINT_SECONDS = 20.0
 FIRST = 50  # draws per chain at the first look
 
@@ -147,7 +148,7 @@ def check_backend(name: str, prior: str = "sparse") -> None:
     """Refuse what the chains of a prior cannot run on here."""
     if name not in BACKENDS:
         raise InputError(f"Backend {name!r} is not known; expected one of {', '.join(BACKENDS)}.")
-    if name == "jax" and prior == "horseshoe":
-        raise InputError("The horseshoe prior is fitted on the CPU; backend 'jax' came. Leave it at 'numpy'.")
-    if name == "jax" and importlib.util.find_spec("jax") is None:
-        raise InputError("The backend 'jax' needs JAX, which is not installed: pip install 'intarsia[gpu]'.")
+    if name in ACCELERATORS and prior == "horseshoe":
+        raise InputError(f"The horseshoe prior is fitted on the CPU; backend {name!r} came. Leave it at 'numpy'.")
+    if name in ACCELERATORS and importlib.util.find_spec(name) is None:
+        raise InputError(f"The backend {name!r} needs {name.upper()}, which is not installed: pip install 'intarsia[gpu]'.")

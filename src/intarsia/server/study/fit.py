@@ -269,10 +269,15 @@ def _expected(assessment: Assessment, noise: Any, own: list[int], interval: floa
 def _to_predict(posterior: Posterior, assessment: Assessment, at: Any, here: Any, own: list[int]) -> dict[str, Any]:
     """What a site adds to its means when it predicts, and the factor of its own responses' predictive variances."""
     w, background = assessment.weighed, posterior.draws.background
-    added = 0.0 if background is None else background[at]
+    added = None if w is None else w.coefficients
+    if background is not None:  # as exact as a ridge, so the sum is rounded as one
+        added = background if added is None else added + background
+        added = rounded(added, np.sqrt(np.mean(np.square(added), axis=0)))
+    if added is None:
+        return {}
     if w is None:
-        return {} if background is None else {"to_predict": background[at]}
-    return {"to_predict": w.coefficients[at] + added, "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
+        return {"to_predict": added[at]}
+    return {"to_predict": added[at], "covariate_to_predict": w.effects[here], "spread": w.spread[own]}
 
 
 def _own_set(number: int, one: FeatureSet, at: NDArray[np.intp], features: tuple[str, ...]) -> OwnSet:

@@ -15,6 +15,7 @@ from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_s
 from intarsia.server.sampler.sparse.places import Axes
 from intarsia.server.sampler.sparse.scan import (
     Coordinates,
+    Score,
     coordinates,
     draw_effect,
     draw_entries,
@@ -73,12 +74,12 @@ def take_turns(
         inside = pattern_chances(h[p], u, square, at, chances)
         other = 1 < acts[p].sum() < Q
         chance[p] = 1.0 if other else inside
-        expect(expected[p], h[p], u, square, at, chances, old, other)
+        expect(expected[p], Score(h[p], u, square), at, chances, old, other)
         if not other:
             acts[p] = False
             effect[p] = 0.0
             if uniforms[p] < inside and (was or room > 0):
-                draw_effect(rng, pick(chances[1:], uniforms[p] / inside), h[p], u, square, at, effect[p], acts[p])
+                draw_effect(rng, pick(chances[1:], uniforms[p] / inside), Score(h[p], u, square), at, effect[p], acts[p])
         comes = acts[p].any()
         if comes:
             acting[p] = 1.0
@@ -103,7 +104,7 @@ def expectations(h: Array, x: Any, at: Coordinates) -> Array:
     for p in range(n):
         into(back_T, h[p], u)
         pattern_chances(h[p], u, float(x[p]), at, chances)
-        expect(out[p], h[p], u, float(x[p]), at, chances, old, False)
+        expect(out[p], Score(h[p], u, float(x[p])), at, chances, old, False)
     return out
 
 

@@ -22,7 +22,7 @@ AHEAD = 8  # features a call adds to those that may change, at most
 LIKELY = 8.0  # a feature that is out is visited ahead of need where its uniform is below so many times its P(in | rest)
 GROUPS = 1024  # of features, of each of which one at most is added in a call
 NEAR = 32  # features of a neighbourhood
-SOME = 1e-37
+SOME = 1e-37  # mass at least, so that its logarithm is a number
 
 # To try every way of a product takes minutes where the usual way is as fast.
 compiled = partial(jax.jit, compiler_options={"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False})

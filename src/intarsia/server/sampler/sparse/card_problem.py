@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from intarsia.errors import InputError
 from intarsia.server.sampler.sparse import card_device as card
 from intarsia.server.sampler.sparse import problem as on_host
-from intarsia.server.sampler.sparse.problem import MOST_ROTATED, NONE, RATIOS, Scales
+from intarsia.server.sampler.sparse.problem import MOST_ROTATED, NONE, RATIOS, Prior, Scales
 from intarsia.server.sampler.sparse.state import Problem, State
 
 WIDE = 250_000  # features per window: fewer are waited for more often, more take more products with those that may change
-WINDOWS = 16
+WINDOWS = 16  # windows at most
 SHARE = 0.5  # of the card's memory that the design may take
 
 
@@ -80,13 +80,10 @@ def prepare(
     windows: Sequence[Any],
     features: int,
     Y: NDArray[np.float64],
+    prior: Prior | None = None,
     *,
     rows: float | None = None,
     background: bool = True,
-    looked_at: float | None = None,
-    expected: float = 3.0,
-    power: float = 1.0,
-    independent: bool = False,
     resident: bool | None = None,
 ) -> tuple[CardProblem, Scales]:
     """From windows of columns (p, m), all of one width, the last filled up with zeros, beside Y (m, Q).
@@ -94,6 +91,7 @@ def prepare(
     Where rows outnumber features, `problem.prepare` and `from_host` are the way.
     """
     check_windows(windows, features, Y)
+    prior = prior or Prior()
     m, width = len(Y), windows[0].shape[0]
     fits = on_card(4 * m * width * len(windows)) if resident is None else resident
     degrees = float(m if rows is None else rows)
@@ -112,13 +110,13 @@ def prepare(
         rotated.append(columns if fits else np.asarray(columns))
         squares.append(square if fits else np.asarray(square))
     scales = Scales(np.concatenate(sizes)[:features].astype(float), on_host.root_mean_square(Y, degrees), rotation)
-    prior = np.full(ratios.size, np.log((1 - NONE) / max(1, ratios.size - 1)))
-    prior[0] = np.log(NONE)
-    looked = float(features if looked_at is None else looked_at)
+    ratio_prior = np.full(ratios.size, np.log((1 - NONE) / max(1, ratios.size - 1)))
+    ratio_prior[0] = np.log(NONE)
+    looked = float(features if prior.looked_at is None else prior.looked_at)
     Q = Y.shape[1]
     problem = Problem(
-        np.empty((0, m), np.float32), np.ascontiguousarray(W.T @ (Y / scales.y)), d, np.empty((0, 0), np.float32), ratios, prior,
-        np.zeros((Q, Q)), degrees * power, power, looked, expected, independent,
+        np.empty((0, m), np.float32), np.ascontiguousarray(W.T @ (Y / scales.y)), d, np.empty((0, 0), np.float32),
+        ratios, ratio_prior, np.zeros((Q, Q)), degrees * prior.power, prior.power, looked, prior.expected, prior.independent,
     )  # fmt: skip
     return CardProblem(without_columns(problem, features), rotated, squares, features, fits), scales
 

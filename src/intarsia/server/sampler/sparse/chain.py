@@ -19,6 +19,7 @@ from intarsia.server.sampler.sparse.sweep import residual, sweep
 Array = NDArray[Any]
 
 MOST_LISTED = 50_000  # features that one sweep may list
+SUMS = ("pip", "pip_without", "number_without", "pull")  # of what a chain adds up over its draws
 WRONG = 50  # features that every other chain starts with, chosen at random: chains that agree have forgotten them
 
 
@@ -37,6 +38,16 @@ class Draw(NamedTuple):
     scalars: Array  # number in, π, background ratio
 
 
+class Made(NamedTuple):
+    """What a chain has made: its draws, and sums over them."""
+
+    draws: list[Draw]
+    pip: Array  # (P,): of P(in | rest)
+    pip_without: Array  # (P,): of those without a background
+    number_without: int  # how many those are
+    pull: Array  # (m, Q)
+
+
 class SparseChain:
     """Chain number `k` of a run with this seed (a `run.Chain`)."""
 
@@ -46,7 +57,8 @@ class SparseChain:
         self.problem, self.k, self.warmup, self.thin, self.sweeps = problem, k, warmup, thin, 0
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(k,))))
         P, Q = problem.X.shape[0], problem.Y.shape[1]
-        wrong = 0 if k % 2 == 0 else min(WRONG, len(problem.Y) // 3)
+        rows = int(problem.rows / problem.power)  # not those of Y, which is shorter where a root of a Gram matrix came
+        wrong = 0 if k % 2 == 0 else min(WRONG, min(P, rows) // 3)
         self.state = start(problem, self.rng, wrong, rank)
         L = min(P, MOST_LISTED)
         wide = np.zeros((L, Q), np.float32)
@@ -95,31 +107,34 @@ class SparseChain:
         if not (np.isfinite(state.effect[:k]).all() and np.isfinite(state.Sigma).all()):
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
 
+    def made(self) -> list[Made]:
+        """One for each chain that this makes."""
+        return [Made(self.draws[: self.kept], self.pip, self.pip_without, int(self.number_without), self.pull)]
+
     def watched(self) -> Array:
         """(1, draw, 1 + Q): the number of features that are in and the log noise levels, for a live R̂."""
-        rows = [np.concatenate([d.scalars[:1], np.log(np.diagonal(d.Sigma))]) for d in self.draws[: self.kept]]
-        return np.array(rows).reshape(1, len(rows), 1 + self.problem.Y.shape[1])
+        return watched(self.made(), self.problem.Y.shape[1])
 
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""
         words = np.frombuffer(json.dumps(self.rng.bit_generator.state).encode(), dtype=np.uint8)
-        own = {
-            "sweeps": np.array(self.sweeps),
-            "generator": words,
-            "pip": self.pip,
-            "pip_without": self.pip_without,
-            "pull": self.pull,
-        }
+        own = {"sweeps": np.array(self.sweeps), "generator": words} | {name: getattr(self, name) for name in SUMS}
         own |= {f"state.{name}": value for name, value in self.state._asdict().items()}
         return own | {f"draws.{name}": value for name, value in packed(self.draws)._asdict().items()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         self.sweeps = int(arrays["sweeps"])
         self.rng.bit_generator.state = json.loads(arrays["generator"].tobytes().decode())
-        for name in ("pip", "pip_without", "number_without", "pull"):
+        for name in SUMS:
             setattr(self, name, arrays[name].copy())
         self.state = State(**{name: arrays[f"state.{name}"].copy() for name in State._fields})
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))
+
+
+def watched(made: Sequence[Made], Q: int) -> Array:
+    """(chain, draw, 1 + Q): the number of features that are in and the log noise levels."""
+    rows = [[np.append(d.scalars[0], np.log(np.diagonal(d.Sigma))) for d in one.draws] for one in made]
+    return np.array(rows).reshape(len(made), min(map(len, rows)), 1 + Q)
 
 
 class Packed(NamedTuple):

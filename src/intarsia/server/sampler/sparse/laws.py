@@ -2,7 +2,7 @@
 
 Σ   inverse Wishart(Q + 2, .3 I), on responses of unit mean square; independent noise: inverse gamma each
 w   one of a grid; half of the prior mass at none
-V   inverse Wishart(2Q + 10, (Q + 9) s I) around a multiple s of I, s ~ Gamma(1, mean .1); or ΛΛᵀ + ψI with few columns
+V   inverse Wishart(2Q + 10, (Q + 9) s I) around a multiple s of I, s ~ Gamma(2, mean .1); or ΛΛᵀ + ψI with few columns
 π   Beta(1, P*/κ): P* features were looked at, κ of them are expected
 ρ   Beta(1, 1) for each response, or with probability .3 Beta(20, 1) for all of them: effects everywhere
 """
@@ -20,7 +20,8 @@ from intarsia.server.sampler.sparse.state import PI, RATIO, SPREAD, Problem, Sta
 Array = NDArray[np.float64]
 
 NOISE_DEGREES, NOISE_SCATTER = 2.0, 0.3  # the degrees beyond Q
-SLAB_DEGREES, SPREAD_MEAN = 10.0, 0.1  # the degrees beyond 2 Q
+SLAB_DEGREES, SPREAD_SHAPE, SPREAD_MEAN = 10.0, 2.0, 0.1  # the degrees beyond 2 Q
+SPREAD_STEPS = 9
 EVERYWHERE, MOSTLY = 0.3, 20.0
 MOST_TOGETHER = 400  # effects, where features have different patterns, that are drawn in one go
 
@@ -101,10 +102,33 @@ def draw_slab(rng: Any, state: State) -> None:
     if state.loadings.shape[1] > 0:
         draw_loadings(rng, state, effects)
         return
-    degrees = 2.0 * Q + SLAB_DEGREES
-    state.V[:] = inverse_wishart(rng, degrees + k, effects.T @ effects + (Q + 9.0) * state.scalars[SPREAD] * np.eye(Q))
-    rate = 1.0 / SPREAD_MEAN + 0.5 * (Q + 9.0) * np.trace(np.linalg.inv(state.V))
-    state.scalars[SPREAD] = rng.standard_gamma(1.0 + 0.5 * degrees * Q) / rate
+    degrees, scatter = 2.0 * Q + SLAB_DEGREES, effects.T @ effects
+    spread = draw_spread(rng, state.scalars[SPREAD], np.linalg.eigvalsh(scatter), degrees, k)
+    state.scalars[SPREAD] = spread
+    state.V[:] = inverse_wishart(rng, degrees + k, scatter + (Q + 9.0) * spread * np.eye(Q))
+
+
+@compiled
+def draw_spread(rng: Any, spread: float, squares: Array, degrees: float, k: int) -> float:
+    """The slab's scale s given k effects, V integrated out: Metropolis steps on log s; `squares`: their scatter's eigenvalues."""
+    now, height = math.log(spread), spread_density(math.log(spread), squares, degrees, k)
+    for i in range(SPREAD_STEPS):
+        new = now + (2.0, 0.7, 0.25)[i % 3] * rng.standard_normal()
+        there = spread_density(new, squares, degrees, k)
+        if math.log(1.0 - rng.random()) < there - height:
+            now, height = new, there
+    return math.exp(now)
+
+
+@compiled
+def spread_density(log_s: float, squares: Array, degrees: float, k: int) -> float:
+    """Log density of log s, up to a constant."""
+    Q = squares.size
+    s = math.exp(log_s)
+    out = SPREAD_SHAPE * log_s - SPREAD_SHAPE / SPREAD_MEAN * s + 0.5 * degrees * Q * log_s
+    for q in range(Q):
+        out -= 0.5 * (degrees + k) * math.log((Q + 9.0) * s + max(squares[q], 0.0))
+    return out
 
 
 @compiled

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, put, take_out
-from intarsia.server.sampler.sparse.state import Problem, State
+from intarsia.server.sampler.sparse.state import RATIO, Problem, State
 
 Array = NDArray[np.float64]
-MOVES = 3  # effects placed anew per sweep
+MOVES, MOVED_OVER = 3, 6_000  # effects placed anew per sweep: at least three, and 6,000 over the number of features
 
 
 class Axes(NamedTuple):
@@ -65,7 +65,7 @@ def log_factors(pulls: Any, x: Any, axes: Axes, out: Array) -> None:
 
 
 @compiled
-def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, g: int, moves: int) -> int:
+def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, moves: int) -> int:
     """Place some of the effects anew, R kept current; returns how many went elsewhere."""
     P, m = problem.X.shape
     Q = problem.Y.shape[1]
@@ -87,7 +87,7 @@ def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, w
     shared = np.dot(problem.X, right)
     scores = shared[:, :Q].astype(np.float64)
     logs = np.empty(P)
-    x = problem.squares[g]
+    x = problem.squares[int(state.scalars[RATIO])]
     moved = 0
     b, new, step = np.empty(Q), np.empty(Q), np.empty(Q)
     for j in range(moves):

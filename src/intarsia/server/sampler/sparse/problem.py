@@ -1,6 +1,7 @@
 """From rows to what a sweep reads: columns scaled, rows that no feature reaches set apart, the others rotated."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,15 @@ NONE = 0.5  # prior probability of no background
 MOST_ROTATED = 4_000  # rows: beyond, their eigenvalue problem takes minutes
 
 
+class Prior(NamedTuple):
+    """What is assumed before the data."""
+
+    looked_at: float | None = None  # how many features the prior counts; None: those that came
+    expected: float = 3.0  # how many of them it expects to be in
+    power: float = 1.0  # of the likelihood
+    independent: bool = False  # noise: no covariance between the responses
+
+
 @dataclass(frozen=True)
 class Scales:
     """Root mean squares by which the columns were divided, and W: a sweep's rows are Wᵀ times those given (None: as given)."""
@@ -27,19 +37,16 @@ class Scales:
 def prepare(
     X: Array,
     Y: Array,
+    prior: Prior | None = None,
     *,
     rows: float | None = None,
     background: bool = True,
-    looked_at: float | None = None,
-    expected: float = 3.0,
-    power: float = 1.0,
-    independent: bool = False,
     every_row: bool = False,
 ) -> tuple[Problem, Scales]:
     """A sweep's view of X (m, P) and Y (m, Q). `rows` is how many rows the noise is counted over where X and Y are a root of
-    their Gram matrix; `looked_at` how many features the prior counts, `expected` how many it expects; `every_row` keeps rows
-    apart that no feature reaches.
+    their Gram matrix; `every_row` keeps rows that no feature reaches among the others.
     """
+    prior = prior or Prior()
     m, P = X.shape
     Q = Y.shape[1]
     degrees = float(m if rows is None else rows)
@@ -57,16 +64,16 @@ def prepare(
         d = np.clip(d, 0.0, None)
         X, Y = W.T @ X, W.T @ Y
         ratios = RATIOS
-    prior = np.full(ratios.size, np.log((1 - NONE) / max(1, ratios.size - 1)))
-    prior[0] = np.log(NONE)
+    ratio_prior = np.full(ratios.size, np.log((1 - NONE) / max(1, ratios.size - 1)))
+    ratio_prior[0] = np.log(NONE)
     columns = np.ascontiguousarray(X.T, dtype=np.float32)
     squares = np.empty((ratios.size, P), dtype=np.float32)
     for g, w in enumerate(ratios):
         squares[g] = np.einsum("pi,pi,i->p", columns, columns, (1 / (1 + w * d)).astype(np.float32), optimize=True)
-    looked = float(P if looked_at is None else looked_at)
     problem = Problem(
-        columns, np.ascontiguousarray(Y), d, squares, ratios, prior, rest, degrees * power, power, looked, expected, independent
-    )
+        columns, np.ascontiguousarray(Y), d, squares, ratios, ratio_prior, rest, degrees * prior.power, prior.power,
+        float(P if prior.looked_at is None else prior.looked_at), prior.expected, prior.independent,
+    )  # fmt: skip
     return problem, Scales(scales.x, scales.y, W)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from intarsia.server.sampler.errors_in_variables import LEARN, Latent, NoisyFeatures, draw_features, small_side
 from intarsia.server.sampler.missing import draw_missing, patterns
 from intarsia.server.sampler.sparse.chain import SparseChain
-from intarsia.server.sampler.sparse.problem import Scales, prepare
+from intarsia.server.sampler.sparse.problem import Prior, Scales, prepare
 from intarsia.server.sampler.sparse.state import RATIO, Problem, dense_effects
 
 Array = NDArray[np.float64]
@@ -70,10 +70,10 @@ class NoisyChain(SparseChain):
         self.latent = Latent(arrays["latent"].copy(), float(arrays["strength"]))
 
 
-def noisy_problem(noisy: NoisyFeatures, Y: Array, **options: Any) -> Problem:
+def noisy_problem(noisy: NoisyFeatures, Y: Array, prior: Prior) -> Problem:
     """A problem of the right shapes; its numbers are those of the features' best guess. Its columns have their own units."""
     X, Ys, rest = small_side(noisy.best_guess(), Y)
-    made, _scales = prepare(X, Ys, rows=float(len(Y)), background=False, every_row=True, **options)
+    made, _scales = prepare(X, Ys, prior, rows=float(len(Y)), background=False, every_row=True)
     columns = np.ascontiguousarray(X.T, dtype=np.float32)
     squares = np.square(columns).sum(axis=1)[None]
     return made._replace(X=columns, Y=np.ascontiguousarray(Ys), squares=squares, rest=rest)

@@ -13,9 +13,9 @@ from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import LEAST_PIP, Inclusion, SparseEffects
 from intarsia.server.sampler.errors_in_variables import NoisyFeatures, PrivacyNoise, check_signal, without
 from intarsia.server.sampler.run import Chain, Runner, asked_of
-from intarsia.server.sampler.settings import Length, Settings, Standing
-from intarsia.server.sampler.sparse.chain import Packed, SparseChain, packed
-from intarsia.server.sampler.sparse.problem import Scales, prepare
+from intarsia.server.sampler.settings import ACCELERATORS, Length, Settings, Standing, check_backend
+from intarsia.server.sampler.sparse.chain import Made, Packed, SparseChain, packed
+from intarsia.server.sampler.sparse.problem import Prior, Scales, prepare
 from intarsia.server.sampler.sparse.rows import MissingChain, NoisyChain, noisy_problem
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT
 
@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 LENGTH = Length(draws=4_000, warmup=100, thin=1, usual=500)
 NOISES = ("correlated", "independent")
 EXPECTED = 3.0  # features that the prior expects unless told otherwise
+MANY = 10.0  # features for each that is expected: among fewer, a background would take the effects that are to be named
 ABSENT = 0.95  # posterior probability of no background from which on it does not matter
 SELDOM = 0.05  # below it a fit without background is made apart
 APART_CHAINS, APART_DRAWS = 2, 400
@@ -37,7 +38,7 @@ class SparseModel:
     noise   `correlated`: a full covariance Sigma of the responses' noise; `independent`: a variance each.
     power   of the likelihood: below 1 it is a fractional posterior (paper, §5).
     expected_features   how many features the prior expects to matter.
-    background   is there a dense background of many small effects beside the sparse ones?
+    background   is there a dense background of many small effects beside the sparse ones? It takes many features (`many`).
     compare      where the background matters, is there to be a fit without it to compare with?
     """
 
@@ -57,6 +58,10 @@ class SparseModel:
             raise InputError(f"The likelihood's power is {self.power!r}; expected 0 < power <= 1 (1: the ordinary posterior).")
         if not 0 < self.expected_features < float("inf"):
             raise InputError(f"expected_features is {self.expected_features!r}; expected a positive number.")
+
+    def many(self, features: int) -> bool:
+        """Are there so many features that a background of many small effects can be told from those to be named?"""
+        return features >= MANY * self.expected_features
 
     def for_refit(self) -> "SparseModel":
         """The same for a fit of which only the predictions count."""
@@ -94,12 +99,15 @@ def sample(
         raise InputError(f"degrees is {degrees!r}; expected a whole number of rows, at least 2.")
     if looked_at is not None and looked_at < X.shape[1]:
         raise InputError(f"looked_at is {looked_at}, fewer than the {X.shape[1]} features that came.")
+    check_backend(settings.backend)
+    if partly and settings.backend != "numpy":
+        raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
-    if looked_at is not None and looked_at > X.shape[1]:
-        # Those kept were chosen for what they show: a background on them alone is dense, and would take every effect.
-        model = replace(model, background=False)
-    rank, options = model.rank_of(Y.shape[1]), _options(model, looked_at)
+    rank, prior = model.rank_of(Y.shape[1]), _prior(model, looked_at)
+    # Those kept of many were chosen for what they show: a background on them alone is dense, and would take every effect.
+    kept = looked_at is not None and looked_at > X.shape[1]
+    background = model.background and model.many(X.shape[1]) and not kept
     asked = asked_of("sparse", asdict(model), settings, (X, Y), degrees=degrees, looked_at=looked_at)
     how: dict[str, Any] = {"thin": settings.thin, "rank": rank}
     numbers = range(settings.chains)
@@ -107,14 +115,20 @@ def sample(
     chains: Sequence[Any]
     if partly:
         level = np.where(absent, np.sqrt(np.nanmean(np.square(Y), axis=0)), Y)  # as large as what is there
-        made, scales = prepare(X, level, rows=degrees, background=model.background, every_row=True, **options)
+        made, scales = prepare(X, level, prior, rows=degrees, background=background, every_row=True)
         chains = [MissingChain(made, scales, Y / scales.y, k, *size, **how) for k in numbers]
     else:
-        made, scales = prepare(X, Y, rows=degrees, background=model.background, **options)
-        chains = [SparseChain(made, k, *size, **how) for k in numbers]
+        made, scales = prepare(X, Y, prior, rows=degrees, background=background)
+        if settings.backend == "jax":
+            from intarsia.server.sampler.sparse.card_run import CardRun
+
+            chains = [CardRun(made, settings.chains, *size, **how)]
+        else:
+            chains = [SparseChain(made, k, *size, **how) for k in numbers]
     run = _run(chains, settings, asked)
     found = _together(chains, run, scales)
-    if model.background and model.compare:
+    found.info["background"] = background
+    if background and model.compare:
         found.inclusion = _without(found, chains, run.made, lambda s: sample(
             X, Y, replace(model, background=False), s, degrees=degrees, partly=partly, looked_at=looked_at
         ), settings)  # fmt: skip
@@ -129,7 +143,7 @@ def sample_noisy(
     Sigma is that of the responses without the privacy noise.
     """
     model, settings = model or SparseModel(), (settings or Settings()).filled(LENGTH)
-    if settings.backend != "numpy":
+    if settings.backend in ACCELERATORS:
         raise InputError("Sketches with privacy noise are fitted on the CPU. Leave the backend at numpy.")
     Y = np.ascontiguousarray(Y, dtype="<f8")
     noisy = NoisyFeatures.of(X, np.square(np.asarray(noise.features, float)) / noise.n, Y, model.power)
@@ -138,7 +152,7 @@ def sample_noisy(
     asked = asked_of("sparse noisy", asdict(model), settings, (noisy.Z, Y, noisy.d))
     scales = Scales(np.sqrt(np.diagonal(noisy.T)), np.sqrt(np.square(Y).mean(axis=0)))
     unit = NoisyFeatures(noisy.Z / scales.x, noisy.d / scales.x**2, noisy.T / np.outer(scales.x, scales.x))
-    made = noisy_problem(unit, Y / scales.y, **_options(model, None))
+    made = noisy_problem(unit, Y / scales.y, _prior(model))
     numbers, how = range(settings.chains), {"thin": settings.thin, "rank": rank}
     chains = [NoisyChain(unit, made, Y / scales.y, k, settings.seed, settings.warmup or 0, **how) for k in numbers]
     run = _run(chains, settings, asked)
@@ -162,24 +176,27 @@ def check(X: Array, Y: Array) -> None:
         raise InputError(f"Response number {empty[0] + 1} is zero throughout. Leave it out.")
 
 
-def _options(model: SparseModel, looked_at: int | None) -> dict[str, Any]:
-    return {
-        "looked_at": looked_at, "expected": model.expected_features, "power": model.power,
-        "independent": model.noise == "independent",
-    }  # fmt: skip
+def _prior(model: SparseModel, looked_at: int | None = None) -> Prior:
+    return Prior(looked_at, model.expected_features, model.power, model.noise == "independent")
 
 
-def _run(chains: Sequence[SparseChain], settings: Settings, asked: dict[str, Any]) -> Runner:
+def _run(chains: Sequence[Any], settings: Settings, asked: dict[str, Any]) -> Runner:
     def standing(draws: int) -> Standing:
-        return standing_of(_first(chains, draws), len(chains), chains[0].problem.X.shape[0])
+        made = _made(chains)
+        return standing_of(_first(made, draws), len(made), chains[0].problem.X.shape[0])
 
     steppers: Sequence[Chain] = chains
     return Runner(steppers, settings, asked, standing).run()
 
 
-def _first(chains: Sequence[SparseChain], draws: int) -> Packed:
+def _made(chains: Sequence[Any]) -> list[Made]:
+    """What all chains made, whether each has a stepper of its own or one makes all."""
+    return [one for chain in chains for one in chain.made()]
+
+
+def _first(made: Sequence[Made], draws: int) -> Packed:
     """The first so many draws of every chain, one chain after the other."""
-    return packed([draw for chain in chains for draw in chain.draws[:draws]])
+    return packed([draw for chain in made for draw in chain.draws[:draws]])
 
 
 def standing_of(made: Packed, chains: int, P: int) -> Standing:
@@ -215,11 +232,12 @@ def _worst(draws: int, found: dict[str, Any]) -> Standing:
     return Standing(draws, float(rhat), float(folded), float(ess.min()))
 
 
-def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Draws:
+def _together(chains: Sequence[Any], run: Runner, scales: Scales) -> Draws:
     """The draws of all chains, in the units of the X and Y that came."""
-    n, problem = min(chain.kept for chain in chains), chains[0].problem
-    P, Q, number = problem.X.shape[0], problem.Y.shape[1], len(chains)
-    made = _first(chains, n)
+    each, problem = _made(chains), chains[0].problem
+    n, number = min(len(one.draws) for one in each), len(each)
+    P, Q = problem.X.shape[0], problem.Y.shape[1]
+    made = _first(each, n)
     factor = scales.y / scales.x[:, None]
 
     def by_chain(values: Array) -> Array:
@@ -227,12 +245,12 @@ def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Dra
 
     C = SparseEffects((number, n, P, Q), made.offsets, made.features, made.effects * factor[made.features])
     listed = made.listed.astype(np.int64)
-    pip = np.stack([chain.pip / chain.kept for chain in chains])
+    pip = np.stack([one.pip / len(one.draws) for one in each])
     inclusion = Inclusion(
         pip, made.listed_offsets, listed, made.probability.astype(np.float64), made.expected * factor[listed],
         acting=made.acting.astype(np.float64),
     )  # fmt: skip
-    pull = np.sum([chain.pull for chain in chains], axis=0) / sum(chain.kept for chain in chains)
+    pull = np.sum([one.pull for one in each], axis=0) / sum(len(one.draws) for one in each)
     background = problem.X @ pull.astype(np.float32) / P * factor if pull.any() else None
     scalars = by_chain(made.scalars)
     parameters = {
@@ -245,17 +263,18 @@ def _together(chains: Sequence[SparseChain], run: Runner, scales: Scales) -> Dra
 
 
 def _without(
-    found: Draws, chains: Sequence[SparseChain], made: int, again: Callable[[Settings], Draws], settings: Settings
+    found: Draws, chains: Sequence[Any], made: int, again: Callable[[Settings], Draws], settings: Settings
 ) -> Inclusion | None:
     """What is known of inclusion, with the probabilities without a background: from the draws that have none, or a fit apart."""
-    inclusion, none = found.inclusion, sum(int(chain.number_without) for chain in chains)
+    each, inclusion = _made(chains), found.inclusion
+    none = sum(one.number_without for one in each)
     assert inclusion is not None
-    share = none / sum(chain.kept for chain in chains)
+    share = none / sum(len(one.draws) for one in each)
     found.info["background_absent"] = float(share)
     if share >= ABSENT:
         return inclusion
     if share >= SELDOM:
-        pip = np.sum([chain.pip_without for chain in chains], axis=0) / none
+        pip = np.sum([one.pip_without for one in each], axis=0) / none
     else:
         short = Settings(draws=min(APART_DRAWS, made), warmup=settings.warmup, chains=APART_CHAINS, seed=settings.seed + 1)
         apart = again(short).inclusion

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
-from intarsia.server.sampler.sparse.state import PI, WORTH_LISTING, Problem, State, Trace
+from intarsia.server.sampler.sparse.state import PI, RATIO, WORTH_LISTING, Problem, State, Trace
 
 Array = NDArray[np.float64]
 
@@ -39,17 +39,26 @@ class Coordinates(NamedTuple):
     log_odds: Array  # (Q,): log ρ_q / (1 − ρ_q)
 
 
+class Score(NamedTuple):
+    """What the data say of one feature, given the others."""
+
+    h: Array  # (Q,): its score, in the coordinates of a `scan`
+    u: Array  # (Q,): T h
+    x: float  # its weighted square
+
+
 @compiled
 def coordinates(problem: Problem, state: State) -> Coordinates:
     """Those of the present Σ, V, π and ρ."""
-    Omega = np.linalg.inv(state.Sigma) * problem.power
+    Omega: Any = np.linalg.inv(state.Sigma) * problem.power
     L = np.linalg.cholesky((Omega + Omega.T) / 2)
     T, back, v = common_axes(L, state.V)
     pi, rho = state.scalars[PI], state.rho
     nowhere = np.log1p(-rho).sum()  # log probability that it acts nowhere, which is ruled out
     log_in = np.log(pi) - np.log(-np.expm1(nowhere))
     odds: Any = np.log(rho) - np.log1p(-rho)
-    return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_in + nowhere + odds, odds)
+    log_alone: Any = log_in + nowhere + odds
+    return Coordinates(T, back, v, Omega, state.V, np.log1p(-pi), log_in + np.log(rho).sum(), log_alone, odds)
 
 
 @compiled
@@ -106,8 +115,9 @@ def pick(chances: Array, uniform: float) -> int:
 
 
 @compiled
-def draw_effect(rng: Any, choice: int, h: Array, u: Array, x: float, at: Coordinates, effect: Array, acts: Any) -> None:
+def draw_effect(rng: Any, choice: int, score: Score, at: Coordinates, effect: Array, acts: Any) -> None:
     """The effect of a feature on all responses (choice 0) or on response choice − 1 alone."""
+    h, u, x = score
     Q = h.size
     acts[:] = choice == 0
     effect[:] = 0.0
@@ -237,10 +247,11 @@ def into(M: Array, row: Array, out: Array) -> None:
 
 
 @compiled
-def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, g: int, trace: Trace) -> None:
-    """One systematic pass over all features. R (m, Q) is the residual in the coordinates `at` and is kept current; `g` is the
-    place of the background's ratio in its grid. `trace` is filled.
+def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, trace: Trace) -> None:
+    """One systematic pass over all features. R (m, Q) is the residual in the coordinates `at` and is kept current; `weight` (m,)
+    are the rows' weights under the present background. `trace` is filled.
     """
+    g = int(state.scalars[RATIO])
     P, m = problem.X.shape
     Q = problem.Y.shape[1]
     uniforms = rng.random(P)
@@ -272,7 +283,7 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
                 other = 1 < number < Q
             trace.pip[p] = 1.0 if other else inside
             if inside > WORTH_LISTING or k >= 0 or uniforms[p] < inside:
-                expect(expected, h, u, x, at, chances, old, other)
+                expect(expected, Score(h, u, x), at, chances, old, other)
             acts[:] = False
             new[:] = 0.0
             surely[:] = 0.0
@@ -280,7 +291,7 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
                 acts[:] = state.acts[k]
                 new[:] = old
             elif uniforms[p] < inside and (k >= 0 or state.count[0] < state.feature.size):  # else no room: the prior ends here
-                draw_effect(rng, pick(chances[1:], uniforms[p] / inside), h, u, x, at, new, acts)
+                draw_effect(rng, pick(chances[1:], uniforms[p] / inside), Score(h, u, x), at, new, acts)
             comes = acts.any()
             if comes:
                 surely[:] = 1.0
@@ -312,11 +323,12 @@ def block_size(P: int, Q: int, count: int) -> int:
 
 
 @compiled
-def expect(out: Array, h: Array, u: Array, x: float, at: Coordinates, chances: Array, effect: Array, other: bool) -> None:
+def expect(out: Array, score: Score, at: Coordinates, chances: Array, effect: Array, other: bool) -> None:
     """The mean of a feature's effect given the rest; of another pattern, which has no closed form, the effect itself."""
     if other:
         out[:] = effect
         return
+    h, u, x = score
     Q, total = h.size, chances.sum()
     for q in range(Q):
         mean = 0.0

@@ -62,7 +62,7 @@ class Trace(NamedTuple):
     number: NDArray[np.int64]  # (1,): how many are listed
 
 
-WORTH_LISTING = 1e-3
+WORTH_LISTING = 1e-3  # P(in | rest)
 
 
 def dense_effects(state: State) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
-from intarsia.server.sampler.sparse.places import MOVES, place
+from intarsia.server.sampler.sparse.places import MOVED_OVER, MOVES, place
 from intarsia.server.sampler.sparse.scan import coordinates, scan
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
 
@@ -30,12 +30,11 @@ def residual(problem: Problem, state: State) -> Any:
 @compiled
 def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     """Everything once; `trace` tells of the scan."""
-    g = int(state.scalars[RATIO])
-    weight = 1.0 / (1.0 + problem.ratios[g] * problem.d)
+    weight = 1.0 / (1.0 + problem.ratios[int(state.scalars[RATIO])] * problem.d)
     at = coordinates(problem, state)
     R = residual(problem, state) @ at.T
-    scan(rng, problem, state, at, R, weight, g, trace)
-    place(rng, problem, state, at, R, weight, g, MOVES)
+    scan(rng, problem, state, at, R, weight, trace)
+    place(rng, problem, state, at, R, weight, max(MOVES, MOVED_OVER // problem.X.shape[0]))
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
