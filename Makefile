@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 LOCKED ?= yes
 # Processes that run the tests; the tests of one file stay together. Some mostly wait, so three keep two cores busy.
 JOBS   ?= 3
-CODE   := src tests benchmarks docs/reference
+CODE   := src tests benchmarks experiments docs/reference
 # One BLAS thread per process: chains and tests run in parallel processes.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1

@@ -29,7 +29,8 @@ Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 METHODS = ("bfdr", "mixture")
-MOST_LOCAL_FDR = 0.5  # of what is chosen, however much room surer findings leave
+MOST_LOCAL_FDR = 0.5  # of what is chosen from counted inclusion, however much room surer findings leave
+MOST_JUDGED = 0.1  # of what is chosen from draws that are never zero: with a half a stated 5 % comes out at 13
 _CHUNK = 8_000_000  # numbers in memory at once
 NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 _NEITHER, BEYOND, WITHOUT, BOTH = STANDS
@@ -110,7 +111,7 @@ def select(
     fdr: float = 0.05,
     *,
     X: Array | None = None,
-    max_local_fdr: float = MOST_LOCAL_FDR,
+    max_local_fdr: float | None = None,
     covariance: str = "mclust",
 ) -> Findings:
     """Choose features from draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`.
@@ -120,6 +121,8 @@ def select(
     `covariance` is that of the mixture (`mixture.MODELS`); "mclust" chooses among all by BIC, as that package does.
     """
     found = _as_draws(draws)
+    if max_local_fdr is None:
+        max_local_fdr = MOST_LOCAL_FDR if found.sparse else MOST_JUDGED
     if not 0 < fdr < 1:
         raise InputError(f"fdr is {fdr}; expected a rate between 0 and 1, such as 0.05.")
     if method not in METHODS:
