@@ -56,7 +56,9 @@ class CardRun:
 
     def watched(self) -> Array:
         n = self.kept
-        return watched([Made(draws[:n], *(np.zeros(0),) * 2, 0, np.zeros(0)) for draws in self.draws])
+        nothing = np.zeros(0)
+        made = [Made(draws[:n], nothing, nothing, 0, nothing) for draws in self.draws]
+        return watched(made, self.problem.Y.shape[1])
 
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""

@@ -113,7 +113,7 @@ class SparseChain:
 
     def watched(self) -> Array:
         """(1, draw, 1 + Q): the number of features that are in and the log noise levels, for a live R̂."""
-        return watched(self.made())
+        return watched(self.made(), self.problem.Y.shape[1])
 
     def arrays(self) -> dict[str, Any]:
         """Everything a continuation needs."""
@@ -131,9 +131,10 @@ class SparseChain:
         self.draws = unpacked(Packed(**{name: arrays[f"draws.{name}"] for name in Packed._fields}))
 
 
-def watched(made: Sequence[Made]) -> Array:
+def watched(made: Sequence[Made], Q: int) -> Array:
     """(chain, draw, 1 + Q): the number of features that are in and the log noise levels."""
-    return np.array([[np.append(d.scalars[0], np.log(np.diagonal(d.Sigma))) for d in one.draws] for one in made])
+    rows = [[np.append(d.scalars[0], np.log(np.diagonal(d.Sigma))) for d in one.draws] for one in made]
+    return np.array(rows).reshape(len(made), min(map(len, rows)), 1 + Q)
 
 
 class Packed(NamedTuple):
