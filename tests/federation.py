@@ -121,6 +121,11 @@ def gram_study(parties: list[Site], **tables: Any) -> Study:
     return study(parties, sketch={"kind": "gram", "rows": 128}, **tables)
 
 
+def screened_study(parties: list[Site], *, again: int = 0, keep: int = 5, **tables: Any) -> Study:
+    plan = {"kind": "screened", "rows": 128, "keep": keep} | ({"again": again} if again else {})
+    return study(parties, sketch=plan, **tables)
+
+
 def gram_parties(number: int, n: int = 240, seed: int = 0) -> tuple[list[Site], dict[str, pd.DataFrame]]:
     """Two, four or more sites with identities; the first two bring a response each. Also their tables."""
     rng = np.random.default_rng(seed)
@@ -140,12 +145,20 @@ def gram_parties(number: int, n: int = 240, seed: int = 0) -> tuple[list[Site], 
 
 def gram_study_of(parties: list[Site], holders: list[str], **sketch: Any) -> Study:
     """A Gram study of any number of sites; `holders` hold the shares."""
+    return study_of_shares(parties, {"kind": "gram", "rows": 100, "holders": holders} | sketch)
+
+
+def screened_study_of(parties: list[Site], holders: list[str], *, keep: int = 4, again: int = 0, **sketch: Any) -> Study:
+    """A screened study of any number of sites."""
+    return study_of_shares(parties, {"kind": "screened", "rows": 100, "holders": holders, "keep": keep, "again": again} | sketch)
+
+
+def study_of_shares(parties: list[Site], plan: dict[str, Any]) -> Study:
     roster = [
         {"name": site.name, "features": [f"{site.name}_*"], "responses": list(site.roles["responses"]),
          "exchange_key": site.own_identity().exchange_key, "signing_key": site.own_identity().signing_key}
         for site in parties
     ]  # fmt: skip
-    plan = {"kind": "gram", "rows": 100, "holders": holders} | sketch
     return Study.from_dict({"id": "liver", "run": RUN, "sketch": plan, "fit": FIT, "site": roster})
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -126,11 +127,11 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
         degrees = joined.m - len(covariates.names) if joined.kind == GRAM else None
 
         def run(X: Array, Y: Array) -> Draws:
-            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed, degrees)
+            return self._sample_noisy(joined, X, Y, seed) if noisy else self._sample(X, Y, seed, degrees, joined.looked_at)
 
         fitted = sample_adjusted(run, X, Y, covariates, seed, self.power)
         exchangeable = whole_rows(joined, fitted)
-        weighed = None if noisy or exchangeable is None else self._weigh(exchangeable, seed)
+        weighed = None if noisy or exchangeable is None else self._weigh(exchangeable, seed, joined.looked_at)
         self._covariates = len(joined.features) + np.arange(len(covariates.names))
         self.n_features_in_ = len(joined.features) + len(self._covariates)
         self.feature_names_in_ = np.asarray([*joined.features, *covariates.names], dtype=object)
@@ -224,7 +225,7 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Features and covariates, each in the order of their columns (covariates in the order they were named)."""
         return np.delete(X, self._covariates, axis=1), X[:, self._covariates]
 
-    def _sample(self, X: Array, Y: Array, seed: int, degrees: int | None = None) -> Draws:
+    def _sample(self, X: Array, Y: Array, seed: int, degrees: int | None = None, looked_at: int | None = None) -> Draws:
         from intarsia.server.sampler.sample import sample
 
         if not X.shape[1] or not Y.shape[1]:  # every column constant: nothing to learn
@@ -232,13 +233,14 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return Draws(empty, diagonal(np.ones((*empty.shape[:2], Y.shape[1]))), {"tau": np.zeros((*empty.shape[:2], 1))})
         with self._progress() as progress:
             settings = replace(self._settings(seed), progress=progress)
-            return sample(X, Y, self._model(Y.shape[1]), settings, degrees=degrees, looked_at=self._looked_at())
+            return sample(X, Y, self._model(Y.shape[1]), settings, degrees=degrees, looked_at=looked_at or self._looked_at())
 
-    def _weigh(self, fitted: Fitted, seed: int) -> Weighed | None:
+    def _weigh(self, fitted: Fitted, seed: int, looked_at: int | None = None) -> Weighed | None:
         """Weigh the sparse fit with others by rows left out, for prediction."""
         from intarsia.server.sampler.sample import sample
 
-        return weigh(fitted, sample, self._model(fitted.Y.shape[1]), self._settings(seed), self.folds)
+        refit = partial(sample, looked_at=looked_at or self._looked_at())
+        return weigh(fitted, refit, self._model(fitted.Y.shape[1]), self._settings(seed), self.folds)
 
     def _sample_noisy(self, joined: Joined, X: Array, Y: Array, seed: int) -> Draws:
         """Sketches with privacy noise on their columns: the features are measured with error, of known size."""

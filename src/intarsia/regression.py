@@ -40,7 +40,8 @@ class SparseRegression(Regression):
     random_state : seed of the sampler and of `sketch` (data in one place need no secret; the sites of a study share a key).
     rank : rank of what the effects of a feature on the responses have in common; by default it is not limited.
     background : False leaves D out.
-    looked_at : number of features that were looked at, where X has those that were kept of them: the prior counts all.
+    looked_at : number of features that were looked at, where X has those that were kept of them: the prior counts all,
+        and D is left out.
     power : power of the likelihood (fractional posterior), in (0, 1].
     draws, warmup, chains, thin : length of the run; each chain makes `warmup` sweeps and then keeps one in `thin`, at most
         `draws` of them (by default 4,000, 100 and 1).

@@ -19,15 +19,16 @@ from intarsia.errors import IntarsiaError
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.site import Site
 from intarsia.wire.gram_messages import BLOCK
+from intarsia.wire.screening import ROUND
 from intarsia.wire.steps import STEPS
 from intarsia.wire.study import Study
 
 Raw = dict[str, bytes]
-PLAIN = (BLOCK, "request")  # entries that are a number or a name and no message
+PLAIN = (BLOCK, ROUND, "request")  # entries that are a number or a name and no message
 SENT = ("offer", "share", "confirmation", "announcement", "alignment", "sketch")
 # What the entries of a step's payload are; `sketch` and `receive` say it by their entries' names.
 CARRIED = {"share": "offer", "combine": "share", "announce": "confirmation", "align": "announcement", "deal": "gram",
-           "multiply": "deal", "finish": "sum"}  # fmt: skip
+           "multiply": "deal", "hold": "deal", "keep": "kept", "look": "look", "finish": "sum"}  # fmt: skip
 
 
 class Gauntlet(RogueServer):
@@ -52,7 +53,7 @@ class Gauntlet(RogueServer):
     def carry(self, step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
         raw = {name: {k: v.read_bytes() if isinstance(v, Path) else v for k, v in p.items()} for name, p in payloads.items()}
         for name, payload in raw.items():
-            self.payloads[step, name, payload.get(BLOCK, b"")] = payload
+            self.payloads[step, name, place(payload)] = payload
         if self.earlier:
             for name, payload in raw.items():
                 self._out_of_turn(step, name, payload)
@@ -87,7 +88,8 @@ class Gauntlet(RogueServer):
         for entry, raw in sorted(payload.items(), reverse=True):
             if entry == "request":
                 continue
-            what = "block" if entry in PLAIN else self._kind(step, entry)
+            first = step == "deal" and payload.get(ROUND) == b"0"  # of a screened study: what every site states of its columns
+            what = "block" if entry in PLAIN else "screen" if first else self._kind(step, entry)
             yield what, "left out", {k: v for k, v in payload.items() if k != entry}
             for trick, bad in damaged(raw):
                 yield what, trick, payload | {entry: bad}
@@ -107,7 +109,7 @@ class Gauntlet(RogueServer):
             if other != name and entry in their:
                 yield "meant for another site", their[entry]
         for what, recording in self.earlier.items():
-            before = recording.payloads.get((step, name, payload.get(BLOCK, b"")), {})
+            before = recording.payloads.get((step, name, place(payload)), {})
             if entry in before:
                 yield what, before[entry]
         for (kind, sender), message in self.accepted.items():
@@ -153,8 +155,15 @@ class Gauntlet(RogueServer):
     def _named(self, kind: str) -> str:
         """The kind as docs/protocol.md calls it."""
         if kind == "sketch":
+            if self.study.sketch.screened:
+                return "screen"
             return "gram" if self.study.sketch.gram else "groups" if self.study.alignment.mode == "union" else "sketch"
-        return {"progress": "product"}.get(kind.partition("-")[0], kind.partition("-")[0])
+        return {"progress": "product", "held": "product", "look": "sums"}.get(kind.partition("-")[0], kind.partition("-")[0])
+
+
+def place(payload: Raw) -> bytes:
+    """Which block of which round a request is about."""
+    return payload.get(ROUND, b"") + b"|" + payload.get(BLOCK, b"")
 
 
 class Recording(Gauntlet):

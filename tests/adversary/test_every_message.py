@@ -11,7 +11,7 @@ import pytest
 from tests.adversary.gauntlet import Gauntlet, Recording, damaged
 from tests.adversary.kit import RogueServer, new_subjects
 from tests.contract.test_protocol_page import MESSAGES
-from tests.federation import NAMES, frames, gram_sites, gram_study, sites, study
+from tests.federation import NAMES, frames, gram_sites, gram_study, screened_study, sites, study
 
 from intarsia.errors import IntarsiaError
 from intarsia.server.study import departure, protocol
@@ -24,20 +24,25 @@ AGREED = {"offer", "share", "confirmation", "announcement", "alignment"}
 OF_A_KIND = {
     "intersect": AGREED | {"cohort", "sketch"}, "union": AGREED | {"union", "groups"},
     "gram": AGREED | {"cohort", "gram", "deal", "product"},
+    "screened": AGREED | {"cohort", "screen", "kept", "gram", "deal", "product", "look", "sums"},
 }  # fmt: skip
 STAY = ("clinic", "lab")
 REPLAYED = {"another run", "another study"}
 
 
 def parties(where: Path, mode: str) -> tuple[list[Site], Study]:
-    tables = frames(240 if mode == "gram" else 400)
+    tables = frames(240 if mode in ("gram", "screened") else 400)
     if mode == "union":
         tables["lab"].loc[:149, "hdl"] = np.nan
     quick: dict[str, Any] = {"policy": {"attack_seconds": 0.2}}
-    found = gram_sites(tables, **quick) if mode == "gram" else sites(tables, identities=True, **quick)
+    if mode == "screened":
+        quick["policy"] = {"overrides": [{"rule": "membership", "reason": "a test of the protocol, with few people"}]}
+    found = gram_sites(tables, **quick) if mode in ("gram", "screened") else sites(tables, identities=True, **quick)
     for site in found:
         site.folder = where / site.name
         site.folder.mkdir(parents=True)
+    if mode == "screened":
+        return found, screened_study(found, again=1, alignment={"mode": "intersect"})
     if mode == "gram":
         return found, gram_study(found, alignment={"mode": "intersect"})
     return found, study(found, m=20 if mode == "union" else 24, alignment={"mode": mode})

@@ -19,6 +19,7 @@ from intarsia.server.study import gram, kept, protocol
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import REFUSALS
+from intarsia.site.gram.desk import Desk
 from intarsia.site.gram.encode import opened
 from intarsia.site.gram.shares import Splitting
 from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
@@ -182,9 +183,13 @@ def test_a_site_whose_products_with_its_masks_are_wrong_is_found(tmp_path, monke
         gram.joint(server.folder)
 
 
+def at_desk(site, study):  # type: ignore[no-untyped-def]
+    return Desk(site, study, site.run_store(study))
+
+
 def test_two_holders_that_were_given_different_seeds_find_out(tmp_path):
     """A site that holds no shares gives one holder another seed than the other: its commitment binds it."""
-    from intarsia.site.gram.gram_steps import _circle, _splitting
+    from intarsia.site.gram.gram_steps import circle_of
 
     parties, _ = gram_parties(4)
     study = gram_study_of(parties, ["site0", "site1", "site2"])
@@ -195,9 +200,9 @@ def test_two_holders_that_were_given_different_seeds_find_out(tmp_path):
 
     def reseed(raw: bytes) -> bytes:
         found, liar = GramDeal.from_bytes(raw), server.sites["site3"]
-        packet = _splitting(liar, study).packet("site0", np.zeros((0, 0), dtype=np.uint64), None)
+        packet = at_desk(liar, study).splitting.packet("site0", np.zeros((0, 0), dtype=np.uint64), None)
         other = replace(packet, seeds=dict.fromkeys(packet.seeds, b"x" * 32))
-        sealed = _circle(liar, study, found.order_mac).seal("site0", found.block, other)
+        sealed = circle_of(at_desk(liar, study), found.order_mac).seal("site0", found.block, other)
         return replace(found, sealed={**found.sealed, 0: sealed}).to_bytes()
 
     with pytest.raises(FederationError, match="No progress-0 from site0"):
@@ -266,11 +271,12 @@ def test_a_site_that_deals_other_columns_than_it_committed_to_is_refused_by_the_
     server = rogue(tmp_path)
 
     def redeal(raw: bytes) -> bytes:
-        from intarsia.site.gram.gram_steps import _circle, _splitting
+        from intarsia.site.gram.gram_steps import circle_of
 
         found = GramDeal.from_bytes(raw)
-        circle = _circle(server.sites["mri"], server.study, found.order_mac)
-        split, own = _splitting(server.sites["mri"], server.study), GramBlock.from_bytes(server.kept("sketch")["mri"])
+        desk = at_desk(server.sites["mri"], server.study)
+        circle = circle_of(desk, found.order_mac)
+        split, own = desk.splitting, GramBlock.from_bytes(server.kept("sketch")["mri"])
         other = np.zeros((128, own.columns + CHECKS), dtype=np.uint64)
         packet = split.packet("clinic", other, None)
         return replace(found, sealed={**found.sealed, 0: circle.seal("clinic", found.block, packet)}).to_bytes()

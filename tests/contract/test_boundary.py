@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": SERVER_END,
     "carriers": set(),
     "carriers.files": SERVER_END,
+    "carriers.by_letters": SERVER_END | {"carriers.files"},
     "carriers.in_process": SERVER_END | SITE_END,
     "carriers.pipes": SERVER_END | SITE_END,
     "carriers.flare": PLAIN,

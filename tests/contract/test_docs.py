@@ -33,6 +33,7 @@ model = ReducedRankHorseshoe(**run).fit(X, Y)
 smaller = ReducedRankHorseshoe(**run).fit(X[:, 1:], Y)
 """,
     "covariates.md": "",
+    "screened.md": "",
     "sketch.md": """
 import numpy as np, pandas as pd
 from intarsia import SketchKey

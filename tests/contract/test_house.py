@@ -10,9 +10,10 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "intarsia"
 MOST_PARAMETERS = 7
 
-# Constructors whose settings people write by name: scikit-learn asks an estimator for one parameter per setting, and a site's
-# are the entries of site.toml.
+# Settings that people write by name: scikit-learn asks an estimator for one parameter per setting, a site's are the entries of
+# site.toml, and a study in one process is started by one call.
 SETTINGS = {
+    ("carriers/in_process.py", "fit"),
     ("regression.py", "ReducedRankHorseshoe.__init__"),
     ("regression.py", "SparseRegression.__init__"),
     ("site/site.py", "Site.__init__"),

@@ -16,7 +16,18 @@ from tests.federation import frames, sites, study
 from intarsia.errors import MessageError, StudyError
 from intarsia.site.identity import Identity
 from intarsia.site.units import Units
-from intarsia.wire import alignment, coefficients, cohort_groups, gram_messages, leave, messages, prediction, signed
+from intarsia.wire import (
+    alignment,
+    coefficients,
+    cohort_groups,
+    gram_messages,
+    leave,
+    letters,
+    messages,
+    prediction,
+    screening,
+    signed,
+)
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.container import MAGIC
 from intarsia.wire.ring import fraction_bits
@@ -59,6 +70,11 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
         "clinic", HASH, ("a", "b"), ("y",), (), 400, (200, 200), fraction_bits(400), HASH, "cd" * 16, HASH, HASH, (HASH,),
         np.zeros((2, 3, 3), np.uint64), np.zeros((3, 32), np.uint8),
     )  # fmt: skip
+    screen = screening.ScreenBlock(
+        "clinic", HASH, ("a", "b"), ("y",), (), 400, fraction_bits(400), HASH, "cd" * 16, HASH, HASH, (HASH,), 9,
+        np.zeros((3, 32), np.uint8),
+    )  # fmt: skip
+    asked = (letters.Request("keep", {"kept": b"x" * 80, "round.number": b"2"}), letters.Request("offer", {}))
     coins, opened = {"clinic": bytes(32), "mri": bytes(32)}, {"1": np.zeros((5, 16), np.uint64)}
     shares, tails = {"0-1": np.zeros((2, 2, 2), np.uint64)}, {"1": np.zeros((2, 16, 16), np.uint64)}
     units = Units(("a", "b"), ("y",), *(np.ones(k) for k in (2, 2, 1, 1)))
@@ -85,6 +101,14 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
                  gram_messages.GramDeal.from_bytes),
         "product": (by_key(gram_messages.GramProduct("clinic", HASH, HASH, 1, bytes(32), coins, opened, shares, tails)),
                     gram_messages.GramProduct.from_bytes),
+        "screen": (by_key(screen), screening.ScreenBlock.from_bytes),
+        "kept": (screening.KeptList(HASH, 2, ("a", "b")).to_bytes(), screening.KeptList.from_bytes),
+        "look": (screening.Look(HASH, 1, np.ones((4, 2), np.int64)).to_bytes(), screening.Look.from_bytes),
+        "sums": (by_key(screening.LookShares("clinic", HASH, HASH, 1, bytes(32), {"0": np.zeros((18, 2), np.uint64)})),
+                 screening.LookShares.from_bytes),
+        "letter": (letters.Letter("clinic", HASH, asked).to_bytes(), letters.Letter.from_bytes),
+        "answers": (letters.Answers("clinic", HASH, {HASH: b"message"}, {"ba" * 32: "refused"}).to_bytes(),
+                    letters.Answers.from_bytes),
         "part": (prediction.PredictionPart(**bound, parts={"mri": masked}).to_bytes(), prediction.PredictionPart.from_bytes),
         "sum": (prediction.PredictionSum(**bound, total=masked).to_bytes(), prediction.PredictionSum.from_bytes),
         "units": (units.to_bytes(), Units.from_bytes),

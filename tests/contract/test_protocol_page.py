@@ -15,8 +15,10 @@ from intarsia.wire.coefficients import Coefficients
 from intarsia.wire.cohort_groups import GroupedSketch, UnionCohort
 from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct
 from intarsia.wire.leave import Leave
+from intarsia.wire.letters import Answers, Letter
 from intarsia.wire.messages import Sketch
 from intarsia.wire.prediction import PredictionPart, PredictionSum
+from intarsia.wire.screening import KeptList, Look, LookShares, ScreenBlock
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle, Signed
 from intarsia.wire.steps import STEPS
 
@@ -27,6 +29,7 @@ MESSAGES = {
     "cohort": Cohort, "union": UnionCohort, "groups": GroupedSketch,
     "sketch": Sketch, "coefficients": Coefficients, "receipt": Receipt, "part": PredictionPart,
     "sum": PredictionSum, "file": FileSignature, "gram": GramBlock, "deal": GramDeal, "product": GramProduct, "leave": Leave,
+    "screen": ScreenBlock, "kept": KeptList, "look": Look, "sums": LookShares, "letter": Letter, "answers": Answers,
 }  # fmt: skip
 
 

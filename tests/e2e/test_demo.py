@@ -103,3 +103,25 @@ def test_over_the_network(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert Path(told["report"]).is_file()
     assert told["features"] == 273
+
+
+@pytest.mark.slow
+def test_screened_it_tells_the_look_and_what_was_kept(tmp_path, capsys):
+    small = ["--people", "5000", "--draws", "60", "--workers", "1"]
+    assert main(["demo", "--screened", "--out", str(tmp_path / "demo"), *small]) == 0
+    said = capsys.readouterr().out
+    steps = ("accepted by all three", "Key agreement", "5,000 people are at all three", "Columns: each hospital states")
+    steps += (
+        "Look: exact sums of every feature",
+        "253 features looked at",
+        "Sampling",
+        "products of the kept columns",
+        "Delivered",
+    )
+    places = [said.index(step) for step in steps]
+    assert places == sorted(places)
+    table = json.loads((tmp_path / "demo" / "study" / "screened.json").read_text(encoding="utf-8"))
+    kept = [row["feature"] for row in table["features"] if row["kept"]]
+    assert table["looked_at"] == 273
+    assert 10 <= len(kept) <= 50
+    assert "exact sums of products of 273 features" in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")

@@ -118,9 +118,9 @@ def test_through_pipes_to_processes_it_is_the_same_matrix(accepted, here, tmp_pa
     assert folder.read("product", "mri") != here.read("product", "mri")  # other masks, the same sum
 
 
-def in_folders(number: int, where: Path, study: Study) -> list[Path]:
+def in_folders(number: int, where: Path, study: Study, n: int = 240) -> list[Path]:
     """The sites of `gram_parties` as folders that have accepted the study."""
-    parties, tables = gram_parties(number)
+    parties, tables = gram_parties(number, n=n)
     folders = []
     for site in parties:
         tables[site.name].to_csv(where / f"{site.name}.csv", index=False)

@@ -15,13 +15,14 @@ from typing import Any
 from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
 from intarsia.server.assess.not_converged import warn_unless
-from intarsia.server.study import protocol
+from intarsia.server.study import protocol, screened
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.kept import posterior_file
 from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
+from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
@@ -30,6 +31,7 @@ from intarsia.wire.changes import Changes
 from intarsia.wire.plain import some
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
+from intarsia.wire.study_parts import GRAM, SCREENED, SERVER
 
 MOST_SHOWN = 8  # sets in a summary for the screen
 
@@ -45,11 +47,19 @@ class StudyResult:
     summary: dict[str, Any]
     notices: dict[str, bytes] = field(default_factory=dict, repr=False)  # of sites that left
     changes: Changes | None = field(default=None, repr=False)  # beside the fit before the last one left
+    screened: Any = field(
+        default=None, repr=False
+    )  # of a screened study: every feature that was looked at, and what became of it
 
     @property
     def selected(self) -> list[str]:
         """The selected features; provisional unless `converged`."""
         return list(self.summary["selected"])
+
+    @property
+    def screened_out(self) -> list[str]:
+        """Of a screened study, the features that were looked at and not kept; their marginal scores are in `screened`."""
+        return [] if self.screened is None else list(self.screened.loc[~self.screened["kept"], "feature"])
 
     @property
     def sets(self) -> list[dict[str, Any]]:
@@ -71,9 +81,11 @@ class StudyResult:
     def __repr__(self) -> str:
         """What a person wants to know first, on one screen."""
         features, responses = self.summary["features"], len(self.summary["responses"])
+        how = f"sketch of {self.study.sketch.m:,} rows" if self.study.sketch.m else "exact products"
+        of = f"{features:,} features" if self.screened is None else f"{features:,} of {len(self.screened):,} features kept"
         lines = [
-            f"Study {self.study.id}: {self.n:,} subjects, sketch of {self.study.sketch.m:,} rows, {len(self.sites)} sites, "
-            f"{features:,} features, {responses} response{'' if responses == 1 else 's'}",
+            f"Study {self.study.id}: {self.n:,} subjects, {how}, {len(self.sites)} sites, "
+            f"{of}, {responses} response{'' if responses == 1 else 's'}",
             f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
             f"{len(self.selected)} features selected" + (f": {some(self.selected)}" if self.selected else ""),
             *(f"one of a set matters: {some(group)}" for group in self.groups[:MOST_SHOWN]),
@@ -137,8 +149,31 @@ def _posterior(folder: StudyFolder) -> Any:
     return Posterior.load(posterior_file(folder.path))
 
 
-def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: Any) -> Study:
-    """A study between these sites; options are tables of study.toml, such as fit={"draws": 500}."""
+def screened_table(folder: StudyFolder) -> Any:
+    """Every feature of a screened study as a pandas DataFrame: site, whether and after which look it was kept, its score in the
+    first look (−log₁₀ p) and its correlation with each response."""
+    from pandas import DataFrame
+
+    rows = [
+        {"feature": row["feature"], "site": row["site"], "kept": row["kept"] is not None, "look": row["kept"],
+         "score": row["score"], **{f"r {response}": value for response, value in row["r"].items()}}
+        for row in screened.table(folder)
+    ]  # fmt: skip
+    return DataFrame(rows)
+
+
+def study_for(
+    sites: Sequence[Site], m: int | None = None, *, id: str = "study", kind: str | None = None, **options: Any
+) -> Study:
+    """A study between these sites; options are tables of study.toml, such as fit={"draws": 500}.
+
+    `kind` is "gram" or "screened" for exact products in place of a sketch of m rows. Sites without an identity are given one, and
+    the first three hold the shares (of two sites, the server is the third).
+    """
+    exact = kind in (GRAM, SCREENED)
+    if exact:
+        for site in sites:
+            site.identity = site.identity or Identity.new(site.name)
     roster: list[dict[str, Any]] = []
     for site in sites:
         table = site.table()
@@ -153,7 +188,14 @@ def study_for(sites: Sequence[Site], m: int, *, id: str = "study", **options: An
         if site.identity is not None:
             entry |= {"exchange_key": site.identity.exchange_key, "signing_key": site.identity.signing_key}
         roster.append(entry)
-    return Study.from_dict({"id": id, "run": new_run(), "sketch": {"m": m}, "site": roster, **options})
+    sketch: dict[str, Any] = {} if m is None else {"m": m}
+    sketch |= {} if kind is None else {"kind": kind}
+    if exact and len(sites) != 3:
+        sketch["holders"] = [*[site.name for site in sites[:3]], *([SERVER] if len(sites) == 2 else [])]
+    if kind == SCREENED:
+        sketch["again"] = 1  # a second look shows what neighbours of strong effects hide
+    sketch |= options.pop("sketch", {})
+    return Study.from_dict({"id": id, "run": new_run(), "sketch": sketch, "site": roster, **options})
 
 
 def fit(
@@ -161,6 +203,7 @@ def fit(
     study: Study | str | Path | None = None,
     *,
     m: int | None = None,
+    kind: str | None = None,
     folder: str | Path | None = None,
     workers: int | None = None,
     backend: str | None = None,
@@ -168,14 +211,16 @@ def fit(
 ) -> StudyResult:
     """Run a study between sites in this process: align, sketch, sample, deliver.
 
-    Give a study (or the path of its study.toml), or only m, the number of sketch rows. With `folder` everything the
-    server keeps is left there, and an interrupted fit goes on. `backend="jax"` fits on an accelerator. A bar shows the progress
-    (`progress=False` hides it), and a fit that has not converged warns.
+    Give a study (or the path of its study.toml), or only m, the number of sketch rows, or kind="gram" or kind="screened". With
+    `folder` everything the server keeps is left there, and an interrupted fit goes on. `backend="jax"` fits on an
+    accelerator. A bar shows the progress (`progress=False` hides it), and a fit that has not converged warns.
     """
     if study is None:
-        if m is None:
-            raise StudyError("Give a study, or m, the number of sketch rows.")
-        study = study_for(sites, m)
+        if m is None and kind not in (GRAM, SCREENED):
+            raise StudyError('Give a study, or m, the number of sketch rows, or kind="screened".')
+        study = study_for(sites, m, kind=kind)
+    elif m is not None or kind is not None:
+        raise StudyError("Give a study, or m and kind; not both: the study file says them.")
     study = study if isinstance(study, Study) else Study.load(study)
     names = [site.name for site in sites]
     if sorted(names) != sorted(study.names):
@@ -202,7 +247,8 @@ def _run(sites: Sequence[Site], study: Study, folder: StudyFolder, how: Mapping[
     summary = run_fit(folder, **how)
     protocol.deliver(folder, ask)
     models = {site.name: site.model(study) for site in sites}
-    return StudyResult(study, tuple(sites), _posterior(folder), models, summary)
+    looked_at = screened_table(folder) if study.sketch.screened else None
+    return StudyResult(study, tuple(sites), _posterior(folder), models, summary, screened=looked_at)
 
 
 def carrier(sites: Sequence[Site], study: Study, new: Callable[[str], Any] | None = None) -> protocol.Ask:

@@ -9,6 +9,7 @@ from intarsia.cli.show import add_json, emit, table
 EPILOG = """examples:
   intarsia demo                                # into ./demo-study, then open demo-study/report.html
   intarsia demo --network --out net-demo       # the same over NVIDIA FLARE with TLS on loopback
+  intarsia demo --screened --out pooled-demo   # exact sums in place of a sketch: what pooled tables would find
   intarsia demo --draws 300 --json             # shorter; only the summary, as JSON"""
 
 
@@ -16,7 +17,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("--out", type=Path, default=Path("demo-study"), help="folder to write (demo-study)")
     parser.add_argument("--network", action="store_true", help="over the federated engine, with certificates and TLS")
-    parser.add_argument("--people", type=int, default=2000, help="people all three hospitals know (2000)")
+    parser.add_argument("--screened", action="store_true", help="no sketch: look at all features, multiply the few that matter")
+    parser.add_argument("--people", type=int, help="people all three hospitals know (2000; screened 10000)")
     parser.add_argument("--m", type=int, default=160, help="rows of the sketch (160)")
     parser.add_argument("--draws", type=int, help="draws per chain, and as many for warm-up (at most 500)")
     parser.add_argument(
@@ -36,7 +38,9 @@ def run(args: argparse.Namespace) -> None:
     quiet = args.json
     length: dict[str, Any] = {} if args.draws is None else {"draws": args.draws, "warmup": min(500, args.draws)}
     say = (lambda text: None) if quiet else _say
-    result = go(args.out, Options(args.people, args.m, length, args.workers, say, patience_s=args.patience))
+    people = args.people or (10_000 if args.screened else 2000)
+    options = Options(people, args.m, length, args.workers, say, screened=args.screened, patience_s=args.patience)
+    result = go(args.out, options)
     if not quiet:
         rows = [
             {

@@ -11,6 +11,8 @@ from intarsia.wire.plain import plural, probability, some
 EPILOG = """examples:
   intarsia fit clinic.sketch mri.sketch --study study.toml -o liver
   intarsia fit *.gram *.product --study study.toml -o liver     # a Gram study: the sites' own blocks and their products
+  intarsia fit --study study.toml -o liver              # a screened study: writes letters to the sites
+  intarsia fit *.answers -o liver                       # goes on with their answers, until no letter is left
   intarsia fit lab.sketch -o liver                      # a site that came later; the folder knows its study
   intarsia fit -o liver --draws 3000                    # not converged, and no site has its coefficients yet: go on
   intarsia fit *.sketch --study study.toml -o liver --backend jax     # on a GPU: many thousands of features
@@ -78,9 +80,28 @@ def found(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _to_send(summary: dict[str, Any], out: Path) -> list[str]:
+    return [
+        *(f"send {path}" for path in summary["letters"]),
+        "each site answers its own: intarsia site answer SITE SITE.letter -o SITE.answers",
+        f"then: intarsia fit *.answers -o {out}",
+    ]
+
+
+def _to_deliver(out: Path, by_letters: bool) -> list[str]:
+    if by_letters:
+        return ["every site has its coefficients and has acknowledged them"]
+    return [
+        f"send each site its own file of {out / 'coefficients'}",
+        f"when their receipts come back: intarsia deliver receipts {out} *.receipt",
+    ]
+
+
 def run(args: argparse.Namespace) -> None:
+    from intarsia.carriers.by_letters import fit_by_letters
     from intarsia.carriers.files import fit_files
     from intarsia.progress import Bar
+    from intarsia.wire.study import Study
 
     if (args.out / "site.toml").is_file():
         raise StudyError(f"{args.out} is a site's folder. Give the server a folder of its own with -o.")
@@ -88,13 +109,17 @@ def run(args: argparse.Namespace) -> None:
         raise StudyError(f"{args.out} is not a study folder yet: say which study the sketches are of with --study study.toml.")
     with Bar() as bar:
         how = {"workers": args.workers, "backend": args.backend, "progress": bar, "length": length_of(args)}
-        summary = fit_files(args.sketches, args.study, args.out, **how)
+        if Study.load(args.study or args.out / "study.toml").sketch.screened:
+            summary = fit_by_letters(args.sketches, args.study, args.out, **how)
+        else:
+            summary = fit_files(args.sketches, args.study, args.out, **how)
+    if "verdict" not in summary:
+        return emit(args, summary, _to_send(summary, args.out))
     lines = [
         *found(summary),
         *how_to_go_on(summary, f"intarsia fit -o {args.out}"),
         f"posterior  {args.out / 'posterior.nc'}",
-        f"send each site its own file of {args.out / 'coefficients'}",
-        f"when their receipts come back: intarsia deliver receipts {args.out} *.receipt",
+        *(_to_send(summary, args.out) if summary.get("letters") else _to_deliver(args.out, "letters" in summary)),
         f"look at it: intarsia report {args.out} -o report.html",
     ]
     emit(args, summary, lines)

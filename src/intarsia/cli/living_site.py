@@ -101,7 +101,7 @@ def _allowance(args: argparse.Namespace) -> list[str]:
     from intarsia.wire.study import Study
 
     study, site_folder = Study.load(args.out), SiteFolder.load(args.dir)
-    if study.sketch.gram or study.privacy.epsilon is not None or not (args.dir / FOLDER / "ledger.jsonl").exists():
+    if study.sketch.shares or study.privacy.epsilon is not None or not (args.dir / FOLDER / "ledger.jsonl").exists():
         return []
     ledger, ids = open_ledger(args.dir), site_folder.site().table().ids()
     limit = Policy.of_study(study.privacy).tightened(site_folder.settings["policy"]).max_ratio
@@ -155,9 +155,9 @@ def run_correct(args: argparse.Namespace) -> None:
         raise InputError(
             "No column has changed since this run sketched them: there is nothing to correct. Change the table first."
         )
-    if study.sketch.gram:
+    if study.sketch.shares:
         raise StudyError(
-            "All second moments of a cohort leave once: a Gram matrix of the same people with other values is refused by the "
+            "Exact sums over a cohort leave once: those of the same people with other values is refused by the "
             "gate, because the difference of the two would show whose value was changed. Write a new study with a sketch, "
             "`intarsia study new`."
         )

@@ -142,10 +142,10 @@ _ROLES = ("features", "responses", "covariates")
 
 def _costs(study: Study) -> list[str]:
     """What a further run costs the subjects, in every site's ledger."""
-    if study.sketch.gram:
+    if study.sketch.shares:
         return [
-            "A Gram matrix of the same people with other values or columns is refused by every site's gate; one of other people "
-            "passes if it differs from the earlier in enough of them (docs/living-study.md)."
+            "Exact products of columns over the same people with other values or columns are refused by every site's gate; "
+            "those of other people pass if these differ from the earlier in enough (docs/living-study.md)."
         ]
     lines = [
         f"Every subject who takes part again is told of in {study.sketch.m:,} rows more: Σm in every site's ledger grows by "

@@ -103,6 +103,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def _plan(args: argparse.Namespace) -> int:
     from intarsia.privacy.gram_leakage import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
+    from intarsia.privacy.three_ways import compare
 
     if (args.epsilon is None) != (args.delta is None):
         raise InputError("State epsilon and delta together, or neither.")
@@ -110,11 +111,11 @@ def _plan(args: argparse.Namespace) -> int:
     problem = replace(problem, effect=args.effect, skewness=args.skewness, kurtosis=args.kurtosis)
     budget = None if args.epsilon is None else Budget(args.epsilon, args.delta, args.row_bound)
     found = plan(problem, kind=args.kind, grid=args.m, history_m=args.history, budget=budget)
-    other = beside_sketch(args.n, problem.columns, found.recommended)
+    other, ways = beside_sketch(args.n, problem.columns, found.recommended), compare(problem, found)
     if args.plot:
         _plot(found, args.plot)
     if args.json:
-        return print_json(found.as_dict() | {"gram": asdict(other)})
+        return print_json(found.as_dict() | {"gram": asdict(other), "ways": [way.as_dict() for way in ways]})
     head = ["m", "Σm/n", "width", f"finds {found.effect:g}", "bits/subject", "AUC", "R² with Φ", "decodes", "blind"]
     private = found.epsilon is not None
     rows = [
@@ -135,8 +136,26 @@ def _plan(args: argparse.Namespace) -> int:
         print(f"  - {reason}")
     if not private:
         print(f"  - {other.sentence}")
+        _ways(ways)
     print(f"  (s = {found.nonzero} features expected to matter, rank {found.rank}; state yours with --nonzero and --rank)")
     return 0
+
+
+def _ways(ways: Any) -> None:
+    """The three kinds of study side by side."""
+    from intarsia.privacy.three_ways import EFFECTS, verdict
+
+    def cells(way: Any) -> list[str]:
+        if not way.allowed:
+            return [way.name, *["–"] * len(EFFECTS), "–", "–"]
+        return [way.name, *(f"{p:.0%}" for p in way.power), f"{way.membership_auc:.3f}", f"{way.megabytes:,.1f} MB"]
+
+    head = ["", *(f"finds {effect:g}" for effect in EFFECTS), "AUC", "leaves a site"]
+    print()
+    grid("three ways: the chance to find an effect of so many sd, and what it costs", head, [cells(way) for way in ways])
+    for way in ways:
+        print(f"  {way.name}: {'tells ' + way.tells if way.allowed else 'refused, ' + way.why_not}")
+    print(f"  {verdict(ways)}")
 
 
 def _bits(row: Any) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import living_site, site_check, site_gram
+from intarsia.cli import living_site, site_check, site_gram, site_letters
 from intarsia.cli.accepted import HELP, accepted, the_one
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import Passes, add_json, emit
@@ -30,6 +30,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site sketch clinic -o clinic.sketch          # send to the server; --cohort FILE where subjects were compared
   intarsia site deal clinic *.gram -o clinic.deal       # a Gram study only: after `site sketch clinic -o clinic.gram`
   intarsia site multiply clinic *.deal -o clinic.product
+  intarsia site answer clinic clinic.letter -o clinic.answers   # a screened study: until no letter comes any more
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
   intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
 after it has begun (docs/living-study.md):
@@ -80,6 +81,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     sketch.add_argument("--announcements", nargs="+", type=Path, help="the announcements of all sites, for the privacy check")
     site_check.add_yes(sketch)
     site_gram.register(lambda name, text, run: _add(sub, name, text, run, out=True))
+    site_letters.register(lambda name, text, run: _add(sub, name, text, run, out=True))
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--left", nargs="+", type=Path, default=[], help="notices of sites that left, from the server")

@@ -77,7 +77,7 @@ def _earlier(site_folder: Any, study: Any) -> list[str]:
         found = old.differences(study)
         lines.append(f"Compared with the run it replaces, which this site accepted: {len(found) or 'no'} entries differ.")
         lines += [f"    {one_line(line)}" for line in found]
-    if study.sketch.gram or not (site_folder.folder / "ledger" / "ledger.jsonl").exists():
+    if study.sketch.shares or not (site_folder.folder / "ledger" / "ledger.jsonl").exists():
         return lines
     from intarsia.site.site_ledger import open_ledger
 
@@ -131,7 +131,7 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
         responses = leaving(table, kinds_of(study, site.name, site.kinds))
     except IntarsiaError as error:
         return [f"This site's table cannot be read yet, so what would leave is not known: {one_line(str(error))}"]
-    how = "Multiplied with the other sites' columns, and not as values," if study.sketch.gram else "Mixed into the sketch,"
+    how = "Multiplied with the other sites' columns, and not as values," if study.sketch.shares else "Mixed into the sketch,"
     lines = [f"This site's table has {table.n:,} subjects. {how} these columns would leave:"]
     for what in ("features", "responses", "covariates"):
         labels = responses if what == "responses" else list(getattr(table, what))

@@ -127,7 +127,7 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         ]
     out += [f"REFUSED: {problem}" for problem in report.problems]
     for study in report.studies:
-        what = f"m = {study.m}" if study.m else "a Gram matrix"
+        what = f"m = {study.m}" if study.m else "screened" if study.screened else "a Gram matrix"
         out.append(f"study {study.study} ({study.hash[:12]}…), {what}: the gate would {_verdict(study)}")
         out += _findings(study)
     if alone is not None:

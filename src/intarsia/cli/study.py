@@ -62,6 +62,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--gram", action="store_true", help="no sketch: the exact Gram matrix, by three holders of shares (docs/gram.md)"
     )
+    new.add_argument(
+        "--screened", action="store_true", help="no sketch: look at all features, multiply the few (docs/screened.md)"
+    )
     mode = new.add_mutually_exclusive_group()
     mode.add_argument("--intersect", action="store_true", help="align on the subjects that all sites have")
     mode.add_argument("--union", action="store_true", help="subjects may lack some responses (docs/union.md)")
@@ -127,10 +130,13 @@ def run_new(args: argparse.Namespace) -> None:
     text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, length=length, sites="\n".join(blocks))
     if args.share_scales:
         text = text.replace("share_scales = false", "share_scales = true ")
-    if args.gram:
+    if args.gram and args.screened:
+        raise InputError("--gram and --screened are two kinds of study: give one of them.")
+    if args.gram or args.screened:
         head, rest = text.split("[sketch]\n")
         holders = json.dumps([*names[:3], *([SERVER] if len(names) == 2 else [])], ensure_ascii=False)
-        text = f"{head}[sketch]\n{GRAM_SKETCH.format(holders=holders)}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
+        plan = (SCREENED_SKETCH if args.screened else GRAM_SKETCH).format(holders=holders)
+        text = f"{head}[sketch]\n{plan}\n[alignment]\n{rest.split('[alignment]')[1].lstrip()}"
     try:
         study = Study.parse(text, str(args.path))
     except StudyError as error:
@@ -153,13 +159,15 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines = [f"{lines[0]}, in words:", *(f"    {line}" for line in in_lines(to_words(bytes.fromhex(study.hash)), 8))]
     if study.replaces is not None:
         because = f" (reason: {study.reason})" if study.reason else ""
-        steps = ("The shares are new", "multiplies") if s.gram else ("Φ is new", "sketches")
+        steps = ("The shares are new", "multiplies") if s.shares else ("Φ is new", "sketches")
         lines.append(
             f"It replaces the run with hash {study.replaces[:16]}…{because}. {steps[0]}: every site agrees, aligns and "
             f"{steps[1]} anew, and what the earlier run told stays told."
         )
     lines.append(
-        "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations of all "
+        _screened_words(study)
+        if s.screened
+        else "Gram matrix: no sketch; the sites multiply their columns in shares, the server gets the exact correlations of all "
         "columns."
         if s.gram
         else f"Sketch: {s.m} rows, {s.kind}, values leave as {s.precision}."
@@ -203,12 +211,13 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         lines.append(
             f"Scales: the owner of a response tells everybody its standard deviation, so that effects are in its units.{more}"
         )
-    if s.gram:
+    if s.shares:
         from intarsia.privacy.gram_card import in_brief  # with it come libraries that other commands do not need
 
         if s.folds:
             lines.append(f"Folds: the subjects are split into {s.folds} parts; the server gets the correlations within each.")
-        lines.append(f"Privacy: refused above one column per three subjects; {in_brief(study)}.")
+        limit = "where membership can be told too well from the sums" if s.screened else "above one column per three subjects"
+        lines.append(f"Privacy: refused {limit}; {in_brief(study)}.")
     elif p.epsilon is None:
         limits = Policy.of_study(p)  # a looser one in the study file counts for nothing
         lines.append(
@@ -321,6 +330,16 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
     return "\n".join(lines) + "\n"
 
 
+def _screened_words(study: Study) -> str:
+    kept = f"at most {study.sketch.keep}" if study.sketch.keep else "as many as the sites' gates allow"
+    again = study.sketch.again or 0
+    more = f" It looks again {again} time{'' if again == 1 else 's'} at what these leave unexplained." if again else ""
+    return (
+        "Screened: no sketch; the sites multiply their columns in shares. The server gets the exact sums of products of all "
+        f"features with the responses, names those to keep ({kept}), and gets the exact correlations of these.{more}"
+    )
+
+
 # How long chains run: what each number is, and what is taken without it (… where the sampler chooses by the problem's size).
 LENGTH = {
     "draws": ("draws kept per chain, at most", "…"),
@@ -331,6 +350,17 @@ LENGTH = {
 
 GRAM_SKETCH = """# No sketch: three holders multiply the columns in shares; the server gets the exact correlations.
 kind = "gram"
+# Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
+holders = {holders}
+# Subjects per message between two sites; smaller takes less memory and more messages.
+rows = 16384
+"""
+SCREENED_SKETCH = """# No sketch: exact sums of all features with the responses, then the exact correlations of a few.
+kind = "screened"
+# Features kept at most, of all sites together (the sites' gates may allow fewer).
+# keep = 70
+# How often to look again at what the kept ones leave unexplained: 1 finds what they hide. Each tells as many sums once more.
+again = 1
 # Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.
 holders = {holders}
 # Subjects per message between two sites; smaller takes less memory and more messages.

@@ -39,6 +39,7 @@ class Options:
     workers: int | None = None
     say: Say = print
     bar: Bar | None = None
+    screened: bool = False  # exact sums of all features, then the few that matter, in place of a sketch
     patience_s: float = 120.0  # how long a hospital may give no sign
 
 
@@ -72,7 +73,7 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
         "id": "memory",
         "run": new_run(),
         "title": "Memory, movement and the brain (simulated)",
-        "sketch": {"m": options.m},
+        "sketch": {"kind": "screened"} if options.screened else {"m": options.m},
         "alignment": {"mode": "intersect"},
         "fit": {**FIT, **options.fit},
         "site": roster,
@@ -81,7 +82,8 @@ def prepare(out: Path, options: Options) -> tuple[Hospitals, Study]:
     replace(out / "study.toml", dump(study).encode())
     for site in SITES:
         SiteFolder.load(out / "sites" / site).accept(out / "study.toml")
-    say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, m = {options.m})")
+    how = "screened" if options.screened else f"m = {options.m}"
+    say(f"One study file, read and accepted by all three: {out / 'study.toml'} (hash {study.hash[:12]}…, {how})")
     return data, study
 
 
@@ -97,7 +99,7 @@ def run(out: Path, options: Options) -> dict[str, Any]:
         say(f"Each hospital runs in a process of its own ({pids}); only messages pass.")
         ask = _carrier(hospitals, study, say)
         protocol.collect(folder, ask)
-        _tell_sketches(out, folder, study, say)
+        (_tell_screen if options.screened else _tell_sketches)(out, folder, study, say)
         summary = finish(out, folder, data, lambda: protocol.deliver(folder, ask), options)
         return summary | {"seconds": round(time.perf_counter() - began, 1)}
     finally:
@@ -112,8 +114,9 @@ def _works(say: Say) -> Callable[[str, float], None]:
 def finish(out: Path, folder: StudyFolder, data: Hospitals, deliver: Callable[[], Any], options: Options) -> dict[str, Any]:
     """Fit, deliver, compare with the truth, write the report."""
     f, say = folder.study.fit, options.say
+    what = "the products of the kept columns" if options.screened else "the sketches"
     warmup = "warm-up" if f.warmup is None else f"{f.warmup:,} sweeps of warm-up"
-    say(f"Sampling: {f.chains} chains × ({warmup} + at most {f.draws:,} draws) on the sketches alone")
+    say(f"Sampling: {f.chains} chains × ({warmup} + at most {f.draws:,} draws) on {what} alone")
     with options.bar or Bar() as live:
         summary = fit(folder, workers=options.workers, progress=live)
     verdict = str(summary["verdict"])
@@ -150,7 +153,10 @@ def _carrier(hospitals: Mapping[str, Hospital], study: Study, say: Say) -> proto
         "combine": "  the server relays the shares; it cannot open them",
         "announce": "Each hospital tells the others how many people and columns it brings",
         "align": "Alignment: keyed tokens of the patients' ids, opaque to the server",
-        "sketch": "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
+        "sketch": "Columns: each hospital states which it brings, after its own privacy gate"
+        if study.sketch.screened
+        else "Sketch: each hospital mixes its people with the secret Φ, after its own privacy gate",
+        "look": "Look: exact sums of every feature with every response, added up from three shares",
         "receive": None,
     }
 
@@ -181,6 +187,17 @@ def _tell_sketches(out: Path, folder: StudyFolder, study: Study, say: Say) -> No
         say(f"  {name:<11} table {raw / 1e6:5.2f} MB stays, sketch {sent / 1e6:5.2f} MB leaves; gate: {_gate(out, name, study)}")
 
 
+def _tell_screen(out: Path, folder: StudyFolder, study: Study, say: Say) -> None:
+    """Which features were kept, and what each hospital's gate said."""
+    from intarsia.server.study import screened
+
+    rows = screened.table(folder)
+    for name in SITES:
+        kept = sum(row["kept"] is not None for row in rows if row["site"] == name)
+        looked = sum(row["site"] == name for row in rows)
+        say(f"  {name:<11} {looked} features looked at, {kept} kept, no value shown; gate: {_gate(out, name, study)}")
+
+
 def _gate(out: Path, name: str, study: Study) -> str:
     """What the hospital's own privacy check found, from its own folder."""
     path = out / "sites" / name / "studies" / study.folder_name / "preflight.json"
@@ -190,7 +207,8 @@ def _gate(out: Path, name: str, study: Study) -> str:
     warned, overridden = ([f["rule"] for f in found["findings"] if f["level"] == level] for level in ("warn", "overridden"))
     told = [f"{what} {', '.join(rules)}" for what, rules in (("warns of", warned), ("overridden", overridden)) if rules]
     auc = "unknown" if found["membership_auc"] is None else f"{found['membership_auc']:.2f}"
-    return f"Σm/n = {found['ratio']:.2f}, membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
+    spent = "" if study.sketch.shares else f"Σm/n = {found['ratio']:.2f}, "
+    return f"{spent}membership AUC {auc}; {', '.join(told) or 'nothing to warn of'}"
 
 
 def compare(folder: StudyFolder, data: Hospitals) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from math import isinf, isnan
 from typing import Any
 
 from intarsia.errors import MessageError
-from intarsia.privacy import dp, gram_card, gram_leakage
-from intarsia.privacy.facts import Facts
+from intarsia.privacy import dp, gram_card, gram_leakage, screened_card, screened_leakage
+from intarsia.privacy.facts import Facts, Screen
 from intarsia.privacy.gate import Verdict, facts_table
 from intarsia.privacy.grid import STEPS_PER_SD
 from intarsia.privacy.known_rows import known_rows_r2
@@ -83,7 +83,12 @@ def site_card(
     """A site's card for its own columns."""
     guarantee, head = release.guarantee, release.ledger_head
     columns = facts.columns if facts.columns_known else None
-    card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
+    if study.sketch.screened:
+        kept = None if facts.screen is None else screened_leakage.most(facts, verdict.policy)
+        told: float | str = UNKNOWN if verdict.membership is None else verdict.membership
+        card = _head(study) | screened_card.common(study, facts.n, told, facts.screen, kept)
+    else:
+        card = _common(study, facts.n, columns, verdict.leakage, verdict.membership)
     if verdict.most_exposed is not None:
         card["membership_auc_most_exposed"] = verdict.most_exposed
     exposed = {c.name for c in facts.own_columns if c.exposed}
@@ -119,11 +124,23 @@ def site_card(
 
 
 def study_card(
-    study: Any, *, n: int, columns: int, key_fingerprint: str, site_cards: Sequence[Mapping[str, Any]] = ()
+    study: Any,
+    *,
+    n: int,
+    columns: int,
+    key_fingerprint: str,
+    site_cards: Sequence[Mapping[str, Any]] = (),
+    screen: Screen | None = None,
 ) -> dict[str, Any]:
-    """The server's card for the whole study, from the sketches' sizes and the sites' own cards."""
+    """The server's card for the whole study, from the sketches' sizes and the sites' own cards; `screen` of a screened study."""
     kind, m = study.sketch.kind, study.sketch.m
-    if study.sketch.gram:
+    if study.sketch.screened:
+        told: float | str = UNKNOWN
+        if screen is not None:
+            told = screened_leakage.membership_auc(n, screen.sums, screen.responses, columns)
+        kept = None if screen is None else columns - screen.responses - screen.covariates
+        card = _head(study) | screened_card.common(study, n, told, screen, kept)
+    elif study.sketch.gram:
         card = _common(study, n, columns, None, gram_leakage.membership_auc(n // (study.sketch.folds or 1), columns))
     else:
         card = _common(study, n, columns, leakage(n, m, columns, kind), membership_auc(n, m, columns, kind))
@@ -171,6 +188,8 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
     """What a person who reads nothing else must know."""
     sketch, columns = card["sketch"], card["columns"]["at_server"]
     of = "columns of all sites, as many as they bring" if columns == UNKNOWN else f"{columns} columns"
+    if sketch["kind"] == "screened":
+        return screened_card.in_one_sentence(card, UNKNOWN)
     if sketch["kind"] == "gram":
         return gram_card.in_one_sentence(card, of, UNKNOWN)
     text = (
@@ -222,13 +241,17 @@ def level(card: Mapping[str, Any]) -> str:
     return "good" if fine else "close"
 
 
-def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
-    m, shared = study.sketch.m, study.deliver.share_scales
-    head = {
+def _head(study: Any) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "kind": "intarsia privacy card",
         "study": {"id": study.id, "run": study.run, "hash": study.hash},
     }
+
+
+def _common(study: Any, n: int, columns: int | None, bits: Leakage | None, auc: float | None) -> dict[str, Any]:
+    m, shared = study.sketch.m, study.deliver.share_scales
+    head = _head(study)
     if study.sketch.gram:
         return head | gram_card.common(study, n, UNKNOWN if columns is None else columns, UNKNOWN if auc is None else auc)
     return head | {

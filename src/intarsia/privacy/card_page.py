@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from intarsia.privacy.card import digest, level
+from intarsia.privacy.screened_card import steps
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;
 max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -20,7 +21,7 @@ small,.sub{color:#555}code{font-size:.85em;word-break:break-all}@media print{bod
 def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     """The card as one HTML page without scripts or outside resources."""
     study, sketch, info, attacks = card["study"], card["sketch"], card["information"], card["attacks"]
-    private, gram = card.get("differential_privacy"), sketch["kind"] == "gram"
+    private, gram = card.get("differential_privacy"), sketch["kind"] in ("gram", "screened")
     within = f"to ± {attacks['correlations_known_to']:.3f}"
     rows_m = "" if gram else f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"
     parts = [
@@ -38,7 +39,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 *([("Parties that work together", card["parties"]["together"])] if gram else []),
             ]
         ),
-        f"<h2>The {'Gram matrix' if gram else 'sketch'}</h2>",
+        f"<h2>The {'screened study' if 'screen' in card else 'Gram matrix' if gram else 'sketch'}</h2>",
         _table(
             [
                 ("Subjects n" if gram else "Subjects n, rows m", f"{sketch['n']}{rows_m}"),
@@ -47,6 +48,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
                 *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
                   for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
+                *steps(card),
             ]
         ),
         "<h2>What it tells</h2>",

@@ -46,6 +46,31 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True)
+class Screen:
+    """Of a screened study: whose products leave and how often, and what is kept.
+
+    `features` and `covariates` are those of all sites, `largest` the columns of the other site that brings most; `exposure` is
+    the squared length of the longest row beside an average one, features times responses (None: nobody
+    looked); `earlier_sums` left before on these
+    people.
+    """
+
+    features: int
+    responses: int
+    covariates: int
+    looks: int
+    keep: int | None = None
+    largest: int = 0
+    exposure: float | None = None
+    earlier_sums: int = 0
+
+    @property
+    def sums(self) -> int:
+        """Numbers that leave in all looks."""
+        return self.features * self.responses * self.looks
+
+
+@dataclass(frozen=True)
 class Carried:
     """A direction that an attack without the key finds and that few people carry: how it is found, the columns with most weight
     in it, how many people carry it, which share of its squared length, and whether that is too much."""
@@ -82,7 +107,7 @@ class Facts:
 
     n: int
     m: int
-    kind: Kind | Literal["gram"]
+    kind: Kind | Literal["gram", "screened"]
     columns: int
     columns_known: bool = True
     folds: int = 1  # parts of the subjects of which a Gram study shows the second moments one by one
@@ -102,12 +127,18 @@ class Facts:
     precision: str = "float64"
     attack_complete: bool = True
     attack_ran: bool = True
-    singled_out: int | None = None  # smallest group that Gram matrices single out together; None: no earlier one of these people
+    singled_out: int | None = None  # smallest group that exact products single out together; None: no earlier one of these people
     scales_single_out: int | None = None  # the same for exact scales of responses; None: none leave, or none left before
     combined: tuple[str, ...] = ()  # columns of which one is nearly a sum of the others, but for few subjects
     combined_people: int = 0  # how many
+    screen: Screen | None = None  # of a screened study whose sites said how many columns they bring
     looked: Looked | None = None  # for directions that few people carry; None where no value is looked at
     blind_found: int | None = None  # columns of Φ the blind self-attack found in this site's own sketch; None: not tried
+
+    @property
+    def exact(self) -> bool:
+        """Exact sums of products leave, and no sketch."""
+        return self.kind in ("gram", "screened")
 
     @property
     def people(self) -> int:
@@ -119,7 +150,7 @@ class Facts:
         """Responses that other sites read from their results: by theory, or as the self-attack did where they get (half of) the
         sketch."""
         responses = [c for c in self.own_columns if c.name in self.responses]
-        sketch_told = self.kind != "gram" and 0 < self.m <= 2 * self.told
+        sketch_told = not self.exact and 0 < self.m <= 2 * self.told
         tried = [c.name for c in responses if sketch_told and c.attacked in ("exact", "partly")]
         return tuple(c.name for c in responses if c.name in tried or (c.told_more or 0.0) > TOLD_MORE)
 

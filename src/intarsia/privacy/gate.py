@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import PrivacyError
-from intarsia.privacy import gram_leakage, leverage_rules, rules
+from intarsia.privacy import gram_leakage, leverage_rules, rules, screened_leakage
 from intarsia.privacy.blind import danger
 from intarsia.privacy.facts import OVERRIDDEN, REFUSE, WARN, ColumnFacts, Facts, Finding
 from intarsia.privacy.leakage import Leakage, leakage
@@ -62,6 +62,8 @@ def judge(facts: Facts, policy: Policy) -> Verdict:
     """
     if facts.kind == "gram":
         return _judge_gram(facts, policy)
+    if facts.kind == "screened":
+        return _judge_screened(facts, policy)
     known = facts.columns_known
     bits = leakage(facts.n, facts.m, facts.columns, facts.kind) if known else None
     auc = membership_auc(facts.n, facts.m, facts.columns, facts.kind) if known else None
@@ -99,6 +101,15 @@ def _farthest(facts: Facts) -> float | None:
     if facts.looked is None or facts.looked.farthest is None:
         return None
     return facts.looked.farthest * facts.columns
+
+
+def _judge_screened(facts: Facts, policy: Policy) -> Verdict:
+    """As of a Gram matrix, and the sums of all features with the responses."""
+    found, auc = screened_leakage.judge(facts, policy)
+    found += [*rules.columns(facts, policy), *leverage_rules.leverage(facts), *rules.scales(facts, policy)]
+    found += [*rules.readable(facts), *rules.told(facts), *rules.strangers(facts)]
+    most = screened_leakage.most_exposed(facts, policy)
+    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, 0.0, None, policy, most)
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

@@ -41,8 +41,9 @@ _TOKENS_AT_A_TIME = 1 << 16  # subjects
 @dataclass(frozen=True)
 class Entry:
     """One line. `state` is "tried" (the run is bound to its cohort), "refused" (the gate said no; `note` names the rules),
-    "reserved" (a sketch may be made) or "released" (its digest is fixed, it may leave). In the last two the note says whether
-    exact scales of responses leave too, and how many effects on a response other sites get.
+    "reserved" (a sketch may be made), "released" (its digest is fixed, it may leave) or "step" (a later step of a screened study
+    leaves; the note says which). Of those reserved and released the note says whether exact scales of responses leave
+    too, and how many effects on a response other sites get.
     """
 
     sequence: int
@@ -90,6 +91,7 @@ class Claim:
     folds: tuple[NDArray[np.uint64], ...] = ()  # tokens of the parts whose Gram matrices leave one by one
     told: int = 0  # effects on each of this site's responses that the other sites get
     sums: int | None = None  # sums over this site's features that another site gets; None: it is not known how many
+    exact_sums: int = 0  # exact sums of products of features and responses that leave in a screened study
 
 
 def _one_time(claim: Claim, what: str) -> str:
@@ -161,7 +163,7 @@ class Ledger:
 
         Where an entry of an earlier version does not say how many, they are as many as they can be.
         """
-        counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
+        counts = [(e, _noted(e.note, _TOLD) or (e.n // 3 if e.kind in _EXACT else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
 
     def strangers(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
@@ -171,8 +173,13 @@ class Ledger:
 
     def sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
         """The same for sums over this site's features."""
-        counts = [(e, _noted(e.note, _SUMS) or (e.n // 3 if e.kind == "gram" else e.m)) for e in self._released(but)]
+        counts = [(e, _noted(e.note, _SUMS) or (e.n // 3 if e.kind in _EXACT else e.m)) for e in self._released(but)]
         return self._added_up(tokens, [(entry, int(count)) for entry, count in counts])
+
+    def exact_sums(self, tokens: NDArray[np.uint64], but: tuple[str, str] | None = None) -> int:
+        """The same for exact sums of products of features and responses, of screened studies."""
+        counts = [(e, int(_noted(e.note, _EXACT_SUMS) or 0)) for e in self._released(but) if e.kind == "screened"]
+        return self._added_up(tokens, counts)
 
     def _added_up(self, tokens: NDArray[np.uint64], counts: Iterable[tuple[Entry, int]]) -> int:
         spent = np.zeros(len(tokens), np.int64)
@@ -249,7 +256,7 @@ class Ledger:
         with other values or columns, or a fold whose file was deleted. The very same matrix again tells nothing new and does not
         count. A cohort whose token file was deleted is taken as the same people.
         """
-        earlier = [e for e in self._released(but) if e.kind == "gram"]
+        earlier = [e for e in self._released(but) if e.kind in _EXACT]
         cohorts = [tokens, *folds]
         for entry in earlier:
             if self._meets(entry, tokens):
@@ -335,6 +342,7 @@ class Ledger:
                 self._keep(fold)
             said = [_SCALES + claim.responses] if claim.responses else []
             said += [f"{_TOLD}{claim.told}"] + ([] if claim.sums is None else [f"{_SUMS}{claim.sums}"])
+            said += [f"{_EXACT_SUMS}{claim.exact_sums}"] if claim.exact_sums else []
             said += [_FOLDS + ",".join(self.digest(fold.tobytes()) for fold in claim.folds)] if claim.folds else []
             return self._book("reserved", claim, "; ".join(said), unless=[] if before is None else [before])
 
@@ -377,6 +385,21 @@ class Ledger:
                 )
             facts = {name: getattr(now, name) for name in _CARRIED}
             return self._append(state="released", sketch=digest, note=claim.note, **facts)
+
+    def step(self, study: str, run: str, what: str, sent: bytes) -> Entry:
+        """Book a later step of a released run, just before its message leaves; the same step again is booked once."""
+        digest = hashlib.sha256(sent).hexdigest()
+        with self._locked():
+            now = self._runs().get((study, run))
+            if now is None or now.state != "released":
+                raise PrivacyError("one-time: this run was not released in the ledger, so no later step of it leaves.")
+            for entry in self.entries():
+                if (entry.study, entry.run, entry.state, entry.note) == (study, run, "step", what):
+                    if entry.sketch == digest:
+                        return entry
+                    raise PrivacyError(f"one-time: the step {what!r} of this run has left already, with other numbers.")
+            facts = {name: getattr(now, name) for name in _CARRIED}
+            return self._append(state="step", sketch=digest, note=what, **facts)
 
     def _append(self, **facts: Any) -> Entry:
         entries = self.entries()
@@ -455,6 +478,8 @@ _SCALES = "scales "  # in the note of a run whose responses' exact scales leave,
 _FOLDS = "folds "  # in the note of a Gram study in folds, before the digests of their cohorts
 _TOLD = "told "  # in the note of a run, before the number of effects on each response that the other sites get
 _SUMS = "sums "  # in the note of a run, before the number of sums over this site's features that another site gets
+_EXACT_SUMS = "exact sums "  # in the note of a screened study, before how many exact sums leave of these people
+_EXACT = ("gram", "screened")  # kinds of which differences are sums over the people in whom two cohorts differ
 _CARRIED = ("study", "run", "cohort", "content", "n", "m", "kind", "columns", "epsilon", "delta")
 
 

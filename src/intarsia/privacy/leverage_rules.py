@@ -25,12 +25,12 @@ def leverage(facts: Facts) -> list[Finding]:
     looked = facts.looked
     if looked is None:
         return []
-    out = [_panel(one, facts.kind == "gram") for one in looked.carried if one.how == "panel"]
+    out = [_panel(one, facts.exact) for one in looked.carried if one.how == "panel"]
     few = [one for one in looked.carried if one.how != "panel"]
     out += [_found([one for one in few if one.refuse], REFUSE, facts)] if any(one.refuse for one in few) else []
     out += [_found([one for one in few if not one.refuse], WARN, facts)] if any(not one.refuse for one in few) else []
     if looked.loudest is not None and looked.loudest >= WARN_LOUD and not any(one.refuse for one in few):
-        told = "is nearly that subject's row" if facts.kind == "gram" else "is nearly that subject's column of Φ"
+        told = "is nearly that subject's row" if facts.exact else "is nearly that subject's column of Φ"
         text = (
             "leverage: one subject is so much more variable than the others that, if the other sites' columns are like these, "
             f"the longest direction of all {facts.columns} columns {told} (share {looked.loudest:.0%}, by theory), without the "
@@ -39,7 +39,10 @@ def leverage(facts: Facts) -> list[Finding]:
         out.append(Finding(RULE, WARN, text, looked.loudest, WARN_LOUD))
     if looked.unseen:
         text = f"leverage: directions that few subjects carry were not looked for among {'; '.join(looked.unseen)}."
-        out.append(Finding(RULE, WARN if facts.kind == "gram" or not out else NOTE, text))
+        if facts.kind == "screened":
+            text += " Those among the features to keep are looked for when the server names these."
+        later = facts.kind == "screened" or (out and not facts.exact)
+        out.append(Finding(RULE, NOTE if later else WARN, text))
     return out or [Finding(RULE, OK, "leverage: no direction that few subjects carry is found without the key.")]
 
 
@@ -49,9 +52,7 @@ def _found(some: Sequence[Carried], level: str, facts: Facts) -> Finding:
     whom = "one subject" if first.people == 1 else f"{first.people} subjects"
     how = _HOW[first.how].format(columns=_columns(first.columns))
     more = f" In all {plural(people, 'subject')} {'is' if people == 1 else 'are'} exposed so." if people > 1 else ""
-    what = (
-        "that subject's values" if facts.kind == "gram" else "that subject's column of Φ, and with it an estimate of every value"
-    )
+    what = "that subject's values" if facts.exact else "that subject's column of Φ, and with it an estimate of every value"
     what = what if first.people == 1 else what.replace("that subject's", "a sum of those subjects'")
     text = (
         f"leverage: {first.share:.0%} of a combination of columns is carried by {whom}; it {how}, and tells {what}, without the "

@@ -16,6 +16,7 @@ from intarsia.wire.study_parts import Privacy
 RULES = {
     "ratio": "Σm/n over the cohort's history",
     "membership": "AUC of the membership attack",
+    "sums": "a site brings so many columns that with the server it could work out responses from exact sums",
     "rare-level": "a level held by few subjects",
     "few-values": "columns of few distinct values",
     "duplicate": "two identical columns",

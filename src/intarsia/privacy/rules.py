@@ -105,7 +105,7 @@ def scales(facts: Facts, policy: Policy) -> list[Finding]:
 
 def columns(facts: Facts, policy: Policy) -> list[Finding]:
     """Columns that give people, or columns of Φ, away by themselves or in pairs."""
-    own, gram = facts.own_columns, facts.kind == "gram"
+    own, gram = facts.own_columns, facts.exact
     out: list[Finding] = []
     constant = _names(c for c in own if c.distinct < 2)
     if constant:
@@ -185,7 +185,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
     text = (
         "similar-elsewhere: no site can compare its columns with those of another. Where another site holds nearly the same "
         "column as one of these (age, sex, a total of the same values) and the two differ in a few subjects, the difference of "
-        f"their {_tells(facts.kind == 'gram')}, without the key. Agree with the other sites who brings such a column."
+        f"their {_tells(facts.exact)}, without the key. Agree with the other sites who brings such a column."
     )
     return [Finding("similar-elsewhere", WARN, text)]
 
@@ -289,7 +289,7 @@ def readable(facts: Facts) -> list[Finding]:
     found = facts.readable
     if not found:
         return []
-    if facts.kind == "gram":
+    if facts.exact:
         how, remedy = "knows the weights of these sums", "Fewer columns, or more subjects"
     else:
         how, remedy = "knows Φ, and with it the weights of these sums", "Smaller m, more subjects, or differential privacy"

@@ -92,8 +92,8 @@ class Material:
 
     @property
     def gram(self) -> bool:
-        """Whether the study made an exact Gram matrix in place of a sketch."""
-        return self.study is not None and self.study.sketch.gram
+        """Whether the study made an exact Gram matrix in place of a sketch: of all columns, or of those that a screen kept."""
+        return self.study is not None and self.study.sketch.shares
 
     @cached_property
     def covariate_sites(self) -> list[str]:
@@ -216,6 +216,7 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
     from intarsia.server.study.kept import POSTERIOR, posterior_file
+    from intarsia.server.study.screened import counted
 
     where = StudyFolder.open(folder)
     if not (where.path / POSTERIOR).is_file():
@@ -225,6 +226,8 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     if where.collected:
         joined = where.joined()
         sizes: dict[str, Any] = {"n": joined.n, "columns": joined.columns, "key_fingerprint": joined.key_fingerprint}
+        if where.study.sketch.screened:
+            sizes["screen"] = counted(where)
         card = beside.card or study_card(where.study, **sizes, site_cards=read_cards(cards, where.study))
         beside = replace(beside, joined=joined, card=card)
     if options.get("regions") is None and (where.path / "regions.csv").is_file():

@@ -66,6 +66,8 @@ def answer(
         return site.deal(study, payload)
     if step == "multiply":
         return site.multiply(study, payload)
+    if step in ("hold", "keep", "look"):
+        return site.screen(study, step, payload)
     if step == "receive":
         site.receive(study, _entry(payload, "coefficients"), notices_in(payload))
         return site.receipt(study)

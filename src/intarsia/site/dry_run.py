@@ -55,6 +55,7 @@ class StudyReport:
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    screened: bool = False  # exact sums of all features, then the products of the few that are kept
     predictions: tuple[str, ...] = ()  # what joint predictions would tell, and whether this site will have to refuse them
 
 
@@ -254,7 +255,8 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
 
 def _with_predictions(site: Site, table: Table, study: Study, found: StudyReport) -> StudyReport:
     columns = len(table.features) + len(table.covariates)
-    return replace(found, predictions=tuple(foreseen(study, site.name, columns, site.predict_rules)))
+    told = tuple(foreseen(study, site.name, columns, site.predict_rules))
+    return replace(found, screened=study.sketch.screened, predictions=told)
 
 
 def columns_alone(table: Table, policy: Policy) -> StudyReport:

@@ -27,6 +27,7 @@ from intarsia.privacy.gate import Verdict, judge
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
 from intarsia.privacy.ledger import Claim, Entry, Ledger
 from intarsia.privacy.policy import Policy
+from intarsia.privacy.screened_leakage import usual_kept
 from intarsia.privacy.told import most_sums
 from intarsia.site.content_digest import ContentDigest
 from intarsia.site.data.columns import Profile, profile
@@ -35,6 +36,7 @@ from intarsia.site.data.row_blocks import check_order
 from intarsia.site.data.table import Table
 from intarsia.site.few_people import WORTH_TRYING, look
 from intarsia.site.key import SketchKey
+from intarsia.site.screened.screen_facts import screen_of
 from intarsia.site.self_attack import attack_blind, attack_columns, exposures
 from intarsia.site.sketch.clipping import Bound
 from intarsia.site.sketch.private import public_bound
@@ -44,7 +46,8 @@ from intarsia.wire.study import Study
 
 @dataclass(frozen=True)
 class SiteRules:
-    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced.
+    """What the site itself brings to the check: its own policy, its ledger, and the sites' counts of columns as announced
+    (`heard`: with those of covariates among them).
 
     A ledger binds the run to the cohort before any value is looked at, and books a refusal; a `dry` run books nothing. Where
     subjects come in groups, `scales` and `same_run` say of whom responses' scales are shared and which runs are the other groups.
@@ -53,6 +56,7 @@ class SiteRules:
     policy: Mapping[str, Any] | None = None
     ledger: Ledger | None = None
     announced: Mapping[str, int] | None = None
+    heard: Mapping[str, Mapping[str, int]] | None = None
     dry: bool = False
     scales: Mapping[str, "SharedScale"] | None = None
     same_run: frozenset[tuple[str, str]] = frozenset()
@@ -102,11 +106,13 @@ def _looked_at(
     ledger = own.ledger
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
-    n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.gram
+    n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.shares
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
     facts = _public_facts(table, study, site, n, own.announced or {})
+    if study.sketch.screened:
+        facts = replace(facts, screen=screen_of(study, site, table, own.heard or {}, chosen))
     now = _told_now(facts)
     facts = replace(facts, told=now, sums=_sums_now(facts))
     claim = None
@@ -115,7 +121,7 @@ def _looked_at(
         tokens = np.unique(each if chosen is None else each[chosen])
         claim = Claim(
             study.id, study.run, tokens, n, m, study.sketch.kind, len(facts.own_columns), "", facts.epsilon, facts.delta,
-            told=now,
+            told=now, exact_sums=0 if facts.screen is None else facts.screen.sums,
         )  # fmt: skip
         if not own.dry:
             ledger.bind(claim)
@@ -125,6 +131,7 @@ def _looked_at(
             earlier_sums=ledger.sums(tokens, but=this), strangers=ledger.strangers(tokens, but=this),
             earlier_budget=ledger.budget(tokens, but=this),
             earlier_private=ledger.budget(tokens, but=this, of_all=False) or (0.0, 0.0),
+            screen=facts.screen and replace(facts.screen, earlier_sums=ledger.exact_sums(tokens, but=this)),
         )  # fmt: skip
     hasher = None if ledger is None else ledger.content_hasher()
     if private:
@@ -132,9 +139,11 @@ def _looked_at(
             for parts in table.raw_blocks():
                 hasher.update(np.ascontiguousarray(parts).tobytes())
     else:
-        # The looks at the columns read the rows as they lie. What a Gram matrix tells does not depend on the order of subjects
-        # either: its content is taken in the table's own.
+        # The looks at the columns read the rows as they lie. What exact products tell does not depend on the order of subjects
+        # either: their content is taken in the table's own.
         among = None if chosen is None else np.sort(chosen)
+        if study.sketch.screened and among is not None and len(among) == table.n:
+            among = None  # everybody: a wide table is read without being put into an order
         content = None if hasher is None else ContentDigest(hasher, None if gram else chosen)
         found = profile(table, among, None if content is None else content.update, policy.min_level)
         if content is not None:
@@ -179,17 +188,18 @@ def _looked_at(
 def _told_now(facts: Facts) -> int:
     """How many effects on each of this site's responses the other sites get, all columns of all of them taken together; of a
     sketch no more than m of them tell anything."""
-    if not facts.responses or not facts.other_sites:
-        return 0
-    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
-    return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
+    return _others_effects(facts) if facts.responses and facts.other_sites else 0
 
 
 def _sums_now(facts: Facts) -> int:
     """The same of this site's features: the effects of another site's columns on any response are sums over these too."""
-    if not facts.other_sites or facts.differential_privacy:
-        return 0
-    most = int(facts.n * MOST_COLUMNS) if facts.kind == "gram" else facts.m
+    return _others_effects(facts) if facts.other_sites and not facts.differential_privacy else 0
+
+
+def _others_effects(facts: Facts) -> int:
+    most = int(facts.n * MOST_COLUMNS) if facts.exact else facts.m
+    if facts.screen is not None:
+        most = min(most, facts.screen.keep or usual_kept(facts.n)) + facts.screen.covariates
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most
 
 

@@ -22,6 +22,7 @@ from intarsia.site.data.table_rules import TableRules
 from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
 from intarsia.site.fingerprint import Fingerprint
 from intarsia.site.gram import gram_steps as gram
+from intarsia.site.gram.desk import Desk
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.predict_rules import PredictRules
@@ -29,6 +30,7 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.response_kinds import FILE as KINDS_FILE
 from intarsia.site.response_kinds import Meaning, backs_of, kinds_of, leaving, prepared, published_scales, read_kinds
 from intarsia.site.run_store import RunStore, one_at_a_time
+from intarsia.site.screened import screen_steps as screened
 from intarsia.site.union import has_responses, sketch_groups
 from intarsia.site.units import Units
 from intarsia.site.withdrawal import withdrawn
@@ -324,6 +326,10 @@ class Site:
         else:
             raise FederationError("An intersecting study needs the server's answer to the alignment first.")
         order, mac = settle(self.name, study, tokens, agreed)
+        if study.sketch.screened and len(study.names) > 1 and not self.heard(study):
+            from intarsia.privacy.screened_leakage import NOBODY_SAID
+
+            raise FederationError(NOBODY_SAID)
         if study.sketch.gram:
             order = gram.by_folds(self, study, order, slice(None) if agreed.keep is None else agreed.keep)
         # One cohort per run, also when the gate refuses it: cohorts of the server's choosing would turn refusals into answers.
@@ -339,7 +345,7 @@ class Site:
         table = prepared(table, kinds_of(study, self.name, self.kinds), order)
         ledger = None if self.folder is None else open_ledger(self.folder)
         announced = {name: counts["columns"] for name, counts in self.heard(study).items()}
-        own = SiteRules(self.policy, ledger, announced)
+        own = SiteRules(self.policy, ledger, announced, self.heard(study))
         check = preflight(table, key, study, site=self.name, order=order, order_mac=mac, own=own)
         store.replace("preflight.json", json.dumps(check.verdict.as_dict(), indent=1, default=str).encode())
         check.verdict.check()
@@ -351,7 +357,7 @@ class Site:
             result = self.make(study, key, table, order, mac, check)
             shared = published_scales(backs_of(table), result.units) if study.deliver.share_scales else ()
             more = {"response_scales": shared, "most_told": check.facts.most_told}
-            message = result.message if study.sketch.gram else replace(result.message, **more)
+            message = result.message if study.sketch.shares else replace(result.message, **more)
             pending = message.to_bytes()
             store.replace("units.secret", result.units.to_bytes())
             skewness = {c.name: c.skewness for c in check.facts.own_columns}
@@ -371,22 +377,37 @@ class Site:
 
     def deal(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
         """A Gram study: this site's masked columns for another site, one block of subjects."""
-        self._only_gram(study)
-        return gram.deal(self, study, payload)
+        self._only_shares(study)
+        if study.sketch.screened:
+            return screened.deal(self, study, payload)
+        return gram.deal(Desk(self, study, self.run_store(study)), payload)
 
     def multiply(self, study: Study, payload: Mapping[str, bytes]) -> bytes:
         """A Gram study: one block more in this site's sums; after the last, its shares of the products."""
-        self._only_gram(study)
-        return gram.multiply(self, study, payload)
+        self._only_shares(study)
+        if study.sketch.screened:
+            return screened.multiply(self, study, payload)
+        return gram.multiply(Desk(self, study, self.run_store(study)), payload)
 
-    def _only_gram(self, study: Study) -> None:
-        if not study.sketch.gram:
-            raise FederationError("Only a study of kind 'gram' multiplies columns between sites. Refused.")
+    def screen(self, study: Study, step: str, payload: Mapping[str, bytes]) -> bytes:
+        """A screened study: keep shares of the others' features, agree to a list of features to keep, or answer a look."""
+        if not study.sketch.screened:
+            raise FederationError("Only a study of kind 'screened' has this step. Refused.")
+        return {"hold": screened.hold, "keep": screened.keep, "look": screened.look}[step](self, study, payload)
+
+    def _only_shares(self, study: Study) -> None:
+        if not study.sketch.shares:
+            raise FederationError("Only a study of kind 'gram' or 'screened' multiplies columns between sites. Refused.")
 
     def make(self, study: Study, key: SketchKey, table: Table, order: np.ndarray, mac: str, check: Any) -> Any:
         """The sketch of a table's rows in this order, as the gate lets it pass."""
         if study.sketch.gram:
             return gram.own_block(self, study, table, order, mac, check.facts.most_told)
+        if study.sketch.screened:
+            from intarsia.privacy.screened_leakage import most
+
+            may = screened.Allowed(most(check.facts, check.verdict.policy), check.facts.most_told)
+            return screened.own_columns(self, study, table, order, mac, may)
         from intarsia.site.sketch.sketch import ClippedNoise, SketchTerms, factor, sketch
 
         terms = SketchTerms.of(study, self.name, mac)
@@ -481,6 +502,8 @@ class Site:
                 "Another fit needs a new run of the study (`intarsia study again`)."
             )
         gram.forget(store)
+        if study.sketch.screened:
+            screened.forget(self, study)
         others = {name: counts.get("ledger") for name, counts in self.heard(study).items() if name != self.name}
         peers.released(self.folder, study, others)
         return model
@@ -515,7 +538,7 @@ class Site:
         return None if raw is None else self._model(self.run_store(study), Coefficients.from_bytes(raw))
 
     def _model(self, store: RunStore, coefficients: Coefficients) -> SiteModel:
-        units = Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch."))
+        units = screened.of_the_kept(store, Units.from_bytes(store.need("units.secret", "Coefficients come after the sketch.")))
         return SiteModel(coefficients, units, Meaning.from_bytes(store.get(KINDS_FILE)))
 
     def predict_part(self, study: Study, request: str, data: Any, *, id: Any = None) -> bytes:

@@ -86,7 +86,7 @@ def _told(ledger: "Ledger", policy: "Policy", tokens: Any, entry: "Entry", count
     head = (
         f"study {entry.study}, run {entry.run[:8]}…, {entry.time[:10]}: {count} of the {entry.n:,} subjects have withdrawn since."
     )
-    if entry.kind == "gram":
+    if entry.kind in ("gram", "screened"):
         return f"{head} {_of_a_gram_matrix(ledger, policy, tokens, entry, card)}"
     auc = "unknown" if card is None else card["attacks"]["membership_auc"]
     known = f"AUC {auc:.2f}, .5 being a guess" if isinstance(auc, float) else "how well is not known"

@@ -87,7 +87,7 @@ def check_announcements(study: Study, site: str, key: bytes, raw: Mapping[str, b
     for name, told in found.items():
         if (told.site, told.study_hash) != (name, study.hash) or not same(told.mac, told.signed(key).mac):
             raise FederationError(f"The announcement of site {name!r} was not made by a site of this run. Refused.")
-    if not study.sketch.gram:
+    if not study.sketch.shares:
         check_adjustable(sum(told.covariates for told in found.values()), study.sketch.m)
     if study.alignment.mode != "strict":
         ratio = study.alignment.max_subjects is None

@@ -20,10 +20,16 @@ from intarsia.wire.messages import check_labels, check_most_told, check_scales
 from intarsia.wire.ring import Ring, fraction_bits
 from intarsia.wire.signed import decode, encode, verify
 from intarsia.wire.study import Study
+from intarsia.wire.study_parts import LOOK_BITS
 
 BLOCK = "block.number"  # entry of a request that says which block; no site can be called so
 ROUNDING = 1e-6  # of n: a sum of squares is off by less than a hundredth of it
 _ROLES = ("features", "responses", "covariates")
+
+
+def widths(n: int) -> tuple[int, int]:
+    """The fractional bits that columns of n subjects may have: with and without room for coefficients (`Study.spare_bits`)."""
+    return fraction_bits(n), fraction_bits(n, LOOK_BITS)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class GramBlock:
     signature: bytes = b""
 
     @property
+    def opens(self) -> bool:
+        """Its products with itself are checked by opening weighted sums of its columns."""
+        return True
+
+    @property
     def columns(self) -> int:
         return len(self.features) + len(self.responses) + len(self.covariates)
 
@@ -82,12 +93,12 @@ class GramBlock:
         c = sum(len(found) for found in labels.values())
         listed = isinstance(seeds, list) and 0 < len(seeds) <= 2 and isinstance(folds, list) and 0 < len(folds) <= 20
         digests = listed and all(is_digest(text) for text in (header["order_mac"], header["check"], header["coin"], *seeds))
-        if type(n) is not int or type(bits) is not int or not 2 <= n < 2**40 or bits != fraction_bits(n) or not digests:
+        if type(n) is not int or type(bits) is not int or not 2 <= n < 2**40 or bits not in widths(n) or not digests:
             raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
         if not _hex(header["key_fingerprint"], 32) or not all(type(k) is int and k > 0 for k in folds) or sum(folds) != n:
             raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
-        if not c or len({label for found in labels.values() for label in found}) != c:
-            raise MessageError(f"The Gram block of site {site!r} has no columns, or a column with two roles.")
+        if len({label for found in labels.values() for label in found}) != c:
+            raise MessageError(f"The Gram block of site {site!r} has a column with two roles.")
         if set(arrays) != {"G", "commitments"}:
             raise MessageError(f"The Gram block of site {site!r} lacks its matrix or its commitments.")
         G, commitments = arrays["G"], arrays["commitments"]
@@ -228,8 +239,13 @@ def check_signed(study: Study, name: str, message: GramBlock | GramProduct) -> N
         raise FederationError(f"The {what} of site {name!r} is not signed with its key in study.toml. Refused.")
 
 
-def check_standardised(block: GramBlock) -> None:
-    """Every column has Σx² = n − 1 but for rounding: one of another length would be shrunk otherwise than the others."""
+def check_standardised(block: GramBlock, may_be_empty: bool = False) -> None:
+    """Every column has Σx² = n − 1 but for rounding: one of another length would be shrunk otherwise than the others.
+
+    A site may bring no column only to a round of a screened study.
+    """
+    if not block.columns and not may_be_empty:
+        raise FederationError(f"gram: site {block.site!r} brings no columns. Refused.")
     lengths = np.ldexp(np.diagonal(block.G, axis1=1, axis2=2).view(np.int64).astype(np.float64).sum(axis=0), -2 * block.bits)
     if (np.abs(lengths - (block.n - 1)) > ROUNDING * block.n).any():
         raise FederationError(

@@ -4,11 +4,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
-from intarsia.wire.gram_messages import GramBlock, GramDeal
+from intarsia.wire.gram_messages import GramDeal
 from intarsia.wire.gram_sharing import (
     CHECKS,
     TAIL,
@@ -22,6 +24,25 @@ from intarsia.wire.gram_sharing import (
     terms,
 )
 from intarsia.wire.ring import Ring
+
+
+class Shared(Protocol):
+    """What a site states of the columns it shares: of a Gram matrix, or of a screen."""
+
+    @property
+    def site(self) -> str: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def folds(self) -> tuple[int, ...]: ...
+    @property
+    def opens(self) -> bool: ...
+    @property
+    def seeds(self) -> tuple[str, ...]: ...
+    @property
+    def coin(self) -> str: ...
+    @property
+    def commitments(self) -> NDArray[np.uint8]: ...
 
 
 @dataclass(frozen=True)
@@ -38,15 +59,15 @@ class Packet:
         return b"".join(parts + [a.astype("<u8", copy=False).tobytes() for a in (self.numbers, self.tail) if a is not None])
 
     @classmethod
-    def checked(cls, raw: bytes, holder: "Holder", sender: GramBlock, deal: GramDeal, cut: Cut) -> "Packet":
+    def checked(cls, raw: bytes, holder: "Holder", sender: Shared, deal: GramDeal, cut: Cut) -> "Packet":
         """Read a packet as this holder must find it, and hold it against what the sender committed to."""
         sharing, held = holder.sharing, holder.sharing.held(holder.name)
         seeded = [place for place in sharing.seeded(sender.site) if place in held]
         last, name = deal.block == len(sender.commitments) - 2, sender.site
         shape = (cut.rows, sender.columns + CHECKS) if sharing.sent(name) in held else (0, 0)
-        tail = last and holder.name == sharing.tail_to(name)
+        tail = sender.opens and last and holder.name == sharing.tail_to(name)
         shapes = (shape, (len(sender.folds), sender.columns + CHECKS, CHECKS) if tail else (0, 0, 0))
-        places = [*seeded, *([-1] if holder.name in sharing.openers(name) else [])]
+        places = [*seeded, *([-1] if sender.opens and holder.name in sharing.openers(name) else [])]
         sizes = [32] * len(places) + [8 * int(np.prod(s)) for s in shapes]
         if len(raw) != sum(sizes):
             raise FederationError(f"deal: block {deal.block} of site {name!r} has the wrong size. Refused.")
@@ -80,7 +101,7 @@ class Holder:
 
     sharing: Sharing
     name: str
-    blocks: Mapping[str, GramBlock]
+    blocks: Mapping[str, Shared]
 
     def shares(self, packets: Mapping[str, Packet], block: int, cut: Cut) -> dict[str, dict[int, Ring]]:
         """What it holds of the other sites' columns for a block."""

@@ -184,6 +184,7 @@ class Joined:
     covariate_sites: tuple[str, ...] = ()
     Z: np.ndarray | None = field(default=None, repr=False)
     response_scales: tuple[float, ...] = ()
+    looked_at: int | None = None  # features that were looked at, where those here are the ones kept of them
     most_told: Mapping[str, int] = field(default_factory=dict)  # by site that states it
 
     def __post_init__(self) -> None:

@@ -21,11 +21,11 @@ CHUNK = 1024  # rows summed in float64 at a time: 2 · 1024 · 2⁴² = 2⁵³ i
 MOST_SUBJECTS = 2**40
 
 
-def fraction_bits(n: int) -> int:
-    """How many fractional bits the columns of n subjects have."""
+def fraction_bits(n: int, spare: int = 0) -> int:
+    """How many fractional bits the columns of n subjects have; `spare` are bits of a factor that products are multiplied by."""
     if not 2 <= n < MOST_SUBJECTS:
         raise InputError(f"A Gram matrix over {n} subjects cannot be computed in the ring: expected 2 to 2⁴⁰.")
-    return int((TOP_BITS - np.log2(SLACK * n)) // 2)
+    return int((TOP_BITS - spare - np.log2(SLACK * n)) // 2)
 
 
 def encode(values: Array, bits: int, uniform: Array) -> Ring:

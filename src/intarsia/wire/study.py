@@ -17,7 +17,18 @@ from typing import Any
 from intarsia.errors import FederationError, StudyError
 from intarsia.wire import study_tables
 from intarsia.wire.schema import Checker
-from intarsia.wire.study_parts import REASONS, SERVER, Alignment, Delivery, Fit, Predict, Privacy, SiteEntry, SketchPlan
+from intarsia.wire.study_parts import (
+    LOOK_BITS,
+    REASONS,
+    SERVER,
+    Alignment,
+    Delivery,
+    Fit,
+    Predict,
+    Privacy,
+    SiteEntry,
+    SketchPlan,
+)
 
 SCHEMA = 2
 BEFORE_PRIORS = 1  # the schema in which every study had the horseshoe; one that has it still is written so
@@ -130,6 +141,12 @@ class Study:
     def holders(self) -> tuple[str, ...]:
         """A Gram study: the three that hold shares of the columns, in a circle; all sites where study.toml names none."""
         return self.sketch.holders or self.names
+
+    @property
+    def spare_bits(self) -> int:
+        """Bits left free in the products of a screened study for the coefficients of what is taken off the responses."""
+        taken_off = self.sketch.again or any(site.covariates for site in self.sites)
+        return LOOK_BITS if self.sketch.screened and taken_off else 0
 
     @property
     def kinds(self) -> dict[str, Mapping[str, Any]]:
@@ -249,49 +266,61 @@ def _read(content: dict[str, Any], check: Checker) -> Study:
         privacy=Privacy(),
     )
     study = replace(study, privacy=study_tables.read_privacy(content, check, study.sites, study.sketch))
-    if study.sketch.gram:
-        _gram(study, check)
+    if study.sketch.shares:
+        _shares(study, check)
+    if study.sketch.screened:
+        _screened(study, check)
     if study.alignment.mode == "union":
         _union(study, check)
     check.finish()
     return study
 
 
-def _gram(study: Study, check: Checker) -> None:
-    """What a study of kind "gram" needs, and what it cannot do yet."""
-    names, holders = study.names, study.holders
+def _shares(study: Study, check: Checker) -> None:
+    """What a study of kind "gram" or "screened" needs, and what it cannot do yet."""
+    names, holders, kind = study.names, study.holders, study.sketch.kind
     many = len(holders) == 3 and len(set(holders)) == 3
     if len(names) < 2:
-        check.fail(("site",), f'kind = "gram" multiplies columns between sites, and this study has {len(names)}')
+        check.fail(("site",), f'kind = "{kind}" multiplies columns between sites, and this study has {len(names)}')
     elif SERVER in names:
-        check.fail(("site",), f'no site of a study of kind "gram" may be called {SERVER!r}: that is the server among the holders')
+        check.fail(
+            ("site",), f'no site of a study of kind "{kind}" may be called {SERVER!r}: that is the server among the holders'
+        )
     elif len(names) == 2 and (not many or set(holders) != {*names, SERVER}):
         listed = ", ".join(f'"{name}"' for name in (*names, SERVER))
         check.fail(
             ("sketch", "holders"),
-            f'kind = "gram" with two sites needs the server as the third holder of shares: write holders = [{listed}] under '
+            f'kind = "{kind}" with two sites needs the server as the third holder of shares: write holders = [{listed}] under '
             "[sketch]. The server and one of the sites together then have the other's columns; where that is too much, use a "
             'sketch (kind = "orthonormal")',
         )
     elif len(names) > 2 and (not many or not set(holders) <= set(names)):
         check.fail(
             ("sketch", "holders"),
-            f'kind = "gram" with {len(names)} sites needs three of them to hold shares of all columns: name them under [sketch], '
-            "holders = [...]. Any two of these together have every site's columns",
+            f'kind = "{kind}" with {len(names)} sites needs three of them to hold shares of all columns: name them under '
+            "[sketch], holders = [...]. Any two of these together have every site's columns",
         )
     if not study.agrees:
-        check.fail(("site",), 'kind = "gram" seals messages from site to site: pin exchange_key and signing_key of every site')
+        check.fail(("site",), f'kind = "{kind}" seals messages from site to site: pin exchange_key and signing_key of every site')
     if study.privacy.epsilon is not None:
         check.fail(
             ("privacy", "epsilon"),
-            'differential privacy does not cover kind = "gram" yet: use kind = "gaussian", or leave epsilon out',
+            f'differential privacy does not cover kind = "{kind}" yet: use kind = "gaussian", or leave epsilon out',
         )
+
+
+def _screened(study: Study, check: Checker) -> None:
+    """What a study of kind "screened" needs beyond that: every gate counts the sums with responses, so these stand by name."""
+    if study.sketch.folds:
+        check.fail(("sketch", "folds"), 'kind = "screened" has no folds yet: leave folds out')
+    if not any(site.responses for site in study.sites) or any("*" in label for site in study.sites for label in site.responses):
+        check.fail(("site",), 'kind = "screened" counts the sums with responses: list every response by name, without patterns')
 
 
 def _union(study: Study, check: Checker) -> None:
     """What a study of mode "union" cannot do yet."""
     for what, there in (
-        ('kind = "gram"', study.sketch.gram),
+        (f'kind = "{study.sketch.kind}"', study.sketch.shares),
         ("differential privacy", study.privacy.epsilon is not None),
         ("a fractional likelihood (power)", study.fit.power != 1),
     ):

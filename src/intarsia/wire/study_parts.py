@@ -10,6 +10,8 @@ from intarsia.wire.defaults import CHAINS, ESS, RHAT, RHAT_FOLDED
 SKETCH_KINDS = ("orthonormal", "gaussian")
 PRECISIONS = ("float64", "float32")
 GRAM = "gram"  # no sketch: the exact Gram matrix of all sites' columns, by secure multiplication between the sites
+SCREENED = "screened"  # sums of products of all columns with the responses, then the exact Gram matrix of the few that matter
+LOOK_BITS = 12  # fractional bits of the coefficients whose residuals the holders multiply
 SERVER = "server"  # among the holders of shares: the server holds the third
 LOCALS = ("row", "element")
 NOISES = ("correlated", "independent", "jeffreys")
@@ -24,6 +26,8 @@ class SketchPlan:
 
     A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers, `holders`
     are the three that hold shares of the columns (None: the three sites), `folds` into how many parts the subjects are split.
+    One of kind "screened" keeps at most `keep` features (None: as many as the sites' gates allow) and looks `again` times at what
+    these leave unexplained.
     """
 
     m: int
@@ -32,10 +36,26 @@ class SketchPlan:
     rows: int | None = None
     holders: tuple[str, ...] | None = None
     folds: int | None = None
+    keep: int | None = None
+    again: int | None = None
 
     @property
     def gram(self) -> bool:
         return self.kind == GRAM
+
+    @property
+    def screened(self) -> bool:
+        return self.kind == SCREENED
+
+    @property
+    def shares(self) -> bool:
+        """No sketch: columns are multiplied by shares, with keys pinned and three holders."""
+        return self.kind in (GRAM, SCREENED)
+
+    @property
+    def looks(self) -> int:
+        """How often products of all features leave in a screened study: the screen, and every look again."""
+        return 1 + (self.again or 0) if self.screened else 0
 
     def fold_sizes(self, n: int) -> tuple[int, ...]:
         """How many of n subjects each fold has; one fold of all where the study asks for none."""

@@ -14,6 +14,7 @@ from intarsia.wire.study_parts import (
     NOISES,
     PRECISIONS,
     PRIORS,
+    SCREENED,
     SKETCH_KINDS,
     Alignment,
     Delivery,
@@ -27,6 +28,8 @@ from intarsia.wire.study_parts import (
 TRANSFORMS = ("rank-normal",)
 OF_THE_MODEL = ("prior", "background")
 _GRAM_ONLY = ("rows", "holders", "folds")
+_SCREENED_ONLY = ("keep", "again")
+MOST_AGAIN = 5  # looks after the first
 CANONICAL_RULES = ("strip", "collapse", "nfc", "lower", "upper", "no-leading-zeros", "integer")
 
 
@@ -48,15 +51,21 @@ def read_replaces(content: dict[str, Any], check: Checker) -> str | None:
 
 def read_sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
     table, at = check.table(content, "sketch", required=True), ("sketch",)
-    check.known(table, at, ("m", "kind", "precision", *_GRAM_ONLY))
-    if table.get("kind") == GRAM:
+    check.known(table, at, ("m", "kind", "precision", *_GRAM_ONLY, *_SCREENED_ONLY))
+    kind = table.get("kind")
+    for key in _SCREENED_ONLY:
+        if key in table and kind != SCREENED:
+            check.fail((*at, key), f'{key} is for kind = "screened"')
+    if kind in (GRAM, SCREENED):
         for key, only in (("m", 0), ("precision", "float64")):
             if table.get(key, only) != only:
-                check.fail((*at, key), f'kind = "gram" sends no sketch: leave {key} out')
+                check.fail((*at, key), f'kind = "{kind}" sends no sketch: leave {key} out')
         return SketchPlan(
-            0, GRAM, rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20),
+            0, str(kind), rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20),
             holders=check.strings(table, at, "holders", default=()) or None,
             folds=check.integer(table, at, "folds", low=2, high=20) if "folds" in table else None,
+            keep=check.integer(table, at, "keep", low=1, high=10**6) if "keep" in table else None,
+            again=check.integer(table, at, "again", default=0, low=0, high=MOST_AGAIN) or None,
         )  # fmt: skip
     for key in _GRAM_ONLY:
         if key in table:
@@ -64,7 +73,7 @@ def read_sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
             check.fail((*at, key), f'{key} is for kind = "gram"{more}')
     return SketchPlan(
         m=check.integer(table, at, "m", low=2, high=10**7),
-        kind=check.choice(table, at, "kind", (*SKETCH_KINDS, GRAM), "orthonormal"),
+        kind=check.choice(table, at, "kind", (*SKETCH_KINDS, GRAM, SCREENED), "orthonormal"),
         precision=check.choice(table, at, "precision", PRECISIONS, "float64"),
     )
 

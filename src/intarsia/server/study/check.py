@@ -53,7 +53,7 @@ def check(
                 posterior.features
             )
         return _kept(folder, found)
-    if study.sketch.gram and joined.m > MOST_REFITTED:
+    if study.sketch.shares and joined.m > MOST_REFITTED:
         raise StudyError(
             f"Refits of a Gram study without folds make all {joined.m:,} rows of a random rotation, at most {MOST_REFITTED:,}. "
             "The leave-one-out figures in the report come without refits; a study with folds under [sketch] has its own parts."

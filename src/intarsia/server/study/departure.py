@@ -34,6 +34,11 @@ def leave(
     """Take the site out, fit again, say what changed (None where nothing had been fitted before)."""
     notice = check_leave(folder.study, raw, None)
     name, target = notice.site, folder.file("leave", notice.site)
+    if folder.study.sketch.screened:
+        raise StudyError(
+            f"A screened study is not fitted again without a site: what was kept was chosen beside the columns of {name!r}. "
+            f"Delete its folder, and start a run without it: intarsia study again study.toml --without {name} -o study-2.toml"
+        )
     if not target.is_file():
         _check_what_remains(folder, name)
         _supersede(folder, name)

@@ -164,10 +164,10 @@ def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings
     model = model or model_of(study)
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
-        return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates))
+        return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates), looked_at=joined.looked_at)
     noise = PrivacyNoise(joined.n, np.asarray(joined.feature_noise), np.asarray(joined.response_noise))
     if not (noise.features.any() or noise.responses.any()):
-        return run_chains(X, Y, model, settings, partly=study.alignment.mode == "union")
+        return run_chains(X, Y, model, settings, partly=study.alignment.mode == "union", looked_at=joined.looked_at)
     # A private study: the likelihood must know how much noise the sites added.
     return run_private(X, Y, noise, model, settings)
 

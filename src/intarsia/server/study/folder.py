@@ -6,6 +6,7 @@ Nothing in it but study.toml and what the sites chose to send.
     study.toml
     offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
     deal-N/ progress-N/ product/                a Gram study: shares of columns on their way, products between sites
+    held-N/ look-N/ rounds/N/ screened.json     a screened study: shares that are held, looks, each round's messages, what is kept
     opened/ holder/                             what was opened of them for checks; the server's own sums where it is a holder
     checkpoint/                                 the sampler's own
     own_settings.json                           what the server asked of the fit in place of study.toml's: length, backend
@@ -32,7 +33,7 @@ import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
 from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, replace, sweep
-from intarsia.server.study import gram, kept
+from intarsia.server.study import gram, kept, screened
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.server.study.toml_text import dump
 from intarsia.wire.alignment import AlignmentReport, Cohort, intersect, other_subjects, same
@@ -50,6 +51,9 @@ KINDS = ("offer", "share", "confirmation", "announcement", "alignment", "sketch"
 
 class StudyFolder:
     """A study's folder at the server."""
+
+    round: int | None = None  # of a screened study, where the folder is that of one round of the study in `above`
+    above: "StudyFolder | None" = None
 
     def __init__(self, path: Path, study: Study):
         self.path = path
@@ -233,6 +237,8 @@ class StudyFolder:
         """
         if self.study.sketch.gram:
             return gram.joined(self)
+        if self.study.sketch.screened:
+            return screened.joined(self)
         self.require("sketch")
         if self.study.alignment.mode != "union":
             return join(self.sketches())
@@ -253,7 +259,9 @@ class StudyFolder:
     @property
     def collected(self) -> bool:
         """Whether everything the fit needs is here."""
-        return gram.collected(self) if self.study.sketch.gram else not self.missing("sketch")
+        if self.study.sketch.screened and self.round is None:
+            return screened.collected(self)
+        return gram.collected(self) if self.study.sketch.shares else not self.missing("sketch")
 
     def write(self, path: Path, content: bytes) -> None:
         """A file of the server's own in this folder, whole or not at all."""
@@ -345,7 +353,10 @@ def _parts(folder: StudyFolder, raw: bytes | Path) -> dict[int, Sketch]:
 
 
 def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
-    if folder.study.sketch.gram:
+    if folder.study.sketch.screened and folder.round is None:
+        screened.check_columns_stated(folder, sender, raw)
+        return
+    if folder.study.sketch.shares:
         gram.check_block(folder, sender, raw)
         return
     study, parts = folder.study, _parts(folder, raw)
@@ -417,13 +428,20 @@ _CHECKS: dict[str, Callable[[StudyFolder, str, bytes | Path], None]] = {
 }
 
 
+_OF_BLOCK: dict[str, Callable[[StudyFolder, str, bytes | Path, int], None]] = {
+    "deal": gram.check_deal,
+    "progress": gram.check_product,
+    "held": screened.check_held,
+    "look": screened.check_look,
+}
+
+
 def _check(kind: str) -> Callable[[StudyFolder, str, bytes | Path], None]:
     """The check of a kind of message; those of a Gram study that go block by block have the block's number in their kind."""
     name, _, number = kind.partition("-")
     if not number:
         return _CHECKS[kind]
-    of_block = gram.check_deal if name == "deal" else gram.check_product
-    return lambda folder, sender, raw: of_block(folder, sender, raw, int(number))
+    return lambda folder, sender, raw: _OF_BLOCK[name](folder, sender, raw, int(number))
 
 
 def write_atomic(path: Path, content: bytes) -> None:

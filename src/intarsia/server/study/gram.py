@@ -14,7 +14,7 @@ import numpy as np
 
 from intarsia.errors import FederationError
 from intarsia.files import read_arrays, replace_arrays
-from intarsia.server.study import gram_holder
+from intarsia.server.study import gram_holder, screened
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.wire.alignment import AlignmentReport, other_subjects, same
 from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed, check_standardised
@@ -30,7 +30,7 @@ from intarsia.wire.gram_sharing import (
 )
 from intarsia.wire.messages import Joined
 from intarsia.wire.ring import Ring, decode, fits, square
-from intarsia.wire.study_parts import SERVER
+from intarsia.wire.study_parts import GRAM, SERVER
 
 if TYPE_CHECKING:
     from intarsia.server.study.folder import StudyFolder
@@ -52,8 +52,9 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
         )
     if not all(fits(G, np.diagonal(G).copy(), np.diagonal(G).copy()) for G in block.G):
         raise FederationError(f"gram: the own block of site {sender!r} has a product larger than its two columns allow. Refused.")
-    check_standardised(block)
-    if not folder.missing("alignment"):
+    check_standardised(block, may_be_empty=folder.round is not None)
+    screened.check_round(folder, sender, block)
+    if folder.round is None and not folder.missing("alignment"):
         n = folder.cohorts()[sender].n
         announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
         strict = study.alignment.mode == "strict"
@@ -77,8 +78,7 @@ def check_deal(folder: "StudyFolder", sender: str, raw: bytes | Path, block: int
     to = {h for h, name in enumerate(sharing.holders) if name != sender}
     if dealt.block != block or set(dealt.sealed) != to:
         raise FederationError(f"Site {sender!r} dealt another block, or to other holders, than it was asked for.")
-    own = GramBlock.from_bytes(folder.whole("sketch", sender))
-    if commitment(dealt.coin) != own.coin:
+    if commitment(dealt.coin) != screened.coin_of(folder, sender):
         raise FederationError(f"deal: the coin of site {sender!r} is not the one it committed to. Refused.")
 
 
@@ -129,19 +129,19 @@ def _kind(folder: "StudyFolder", number: int) -> str:
 
 def joint(folder: "StudyFolder") -> np.ndarray:
     """The joint Gram matrix, columns in the order of the roster; refused with the step that failed when a check does not hold."""
-    return decode(_whole(folder).sum(axis=0, dtype=np.uint64), _bits(folder))
+    return decode(whole(folder).sum(axis=0, dtype=np.uint64), _bits(folder))
 
 
 def by_fold(folder: "StudyFolder") -> np.ndarray:
     """The joint Gram matrices of the folds (fold × column × column); of all subjects where the study has no folds."""
-    return decode(_whole(folder), _bits(folder))
+    return decode(whole(folder), _bits(folder))
 
 
 def _bits(folder: "StudyFolder") -> int:
     return next(iter(own_blocks(folder).values())).bits
 
 
-def _whole(folder: "StudyFolder") -> Ring:
+def whole(folder: "StudyFolder") -> Ring:
     """The matrices of the folds as numbers of the ring, checked.
 
     After a site has left it is what was kept of them then: shares of a product are of no use without the third one.
@@ -225,8 +225,8 @@ def keep_without(folder: "StudyFolder", site: str) -> None:
     """Keep the joint matrices less a site's rows and columns, as the file `remaining` of a study that it has left."""
     owners = np.repeat(np.array(folder.names), [block.columns for block in own_blocks(folder).values()])
     stays = np.flatnonzero(owners != site)
-    whole = np.ascontiguousarray(_whole(folder)[:, stays][:, :, stays]).view(np.int64)
-    replace_arrays(remaining(folder, len(folder.left) + 1), {"whole": whole})
+    stay = np.ascontiguousarray(whole(folder)[:, stays][:, :, stays]).view(np.int64)
+    replace_arrays(remaining(folder, len(folder.left) + 1), {"whole": stay})
 
 
 def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joined:
@@ -261,7 +261,7 @@ def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joi
     return Joined(
         X=W[:, x], Y=W[:, y], Z=W[:, z], features=features, responses=responses, covariates=covariates,
         feature_sites=feature_sites, response_sites=response_sites, covariate_sites=covariate_sites, n=first.n,
-        m=first.n - 1 if rows is None else rows, kind=folder.study.sketch.kind, study_hash=first.study_hash,
+        m=first.n - 1 if rows is None else rows, kind=GRAM, study_hash=first.study_hash,
         key_fingerprint=first.key_fingerprint, order_mac=first.order_mac, feature_noise=(0.0,) * len(x),
         response_noise=(0.0,) * len(y),
         response_scales=tuple(scale for block in blocks.values() for scale in block.response_scales),

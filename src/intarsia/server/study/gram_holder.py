@@ -14,6 +14,7 @@ from intarsia.wire.container import pack, unpack
 from intarsia.wire.gram_messages import GramBlock, GramDeal
 from intarsia.wire.gram_packets import Holder, Packet
 from intarsia.wire.gram_sharing import Sharing, cuts
+from intarsia.wire.held_shares import packed
 from intarsia.wire.ring import Ring
 from intarsia.wire.study_parts import SERVER
 
@@ -35,6 +36,8 @@ def multiply(folder: "StudyFolder", number: int, kind: str) -> None:
     deals = {name: GramDeal.from_bytes(folder.whole(kind, name)) for name in sharing.sites}
     h = sharing.holders.index(SERVER)
     packets = {name: Packet.checked(deal.sealed[h], holder, blocks[name], deal, cut) for name, deal in deals.items()}
+    if folder.round is not None:
+        folder.write(_file(folder, f"packets-{number}"), packed(packets))  # the look after this round needs them
     coins = {name: deal.coin for name, deal in deals.items()}
     shares = holder.shares(packets, number, cut)
     holder.add(sums, shares, cut)

@@ -42,19 +42,27 @@ def collect(folder: StudyFolder, ask: Ask) -> None:
     if folder.collected:
         return
     if not folder.missing("sketch"):
-        collect_products(folder, ask)
+        _collect_rest(folder, ask)
         return
     names, confirmations = folder.names, {}
     if folder.study.agrees:
-        _gather(folder, ask, "offer", "offer", {name: {} for name in names})
-        _gather(folder, ask, "share", "share", dict.fromkeys(names, _all(folder, "offer")))
-        _gather(folder, ask, "confirmation", "combine", dict.fromkeys(names, _all(folder, "share")))
+        gather(folder, ask, "offer", "offer", {name: {} for name in names})
+        gather(folder, ask, "share", "share", dict.fromkeys(names, _all(folder, "offer")))
+        gather(folder, ask, "confirmation", "combine", dict.fromkeys(names, _all(folder, "share")))
         confirmations = _all(folder, "confirmation")
-    _gather(folder, ask, "announcement", "announce", dict.fromkeys(names, confirmations))
-    _gather(folder, ask, "alignment", "align", dict.fromkeys(names, _all(folder, "announcement")))
+    gather(folder, ask, "announcement", "announce", dict.fromkeys(names, confirmations))
+    gather(folder, ask, "alignment", "align", dict.fromkeys(names, _all(folder, "announcement")))
     collect_sketches(folder, ask, {name: {"cohort": cohort.to_bytes()} for name, cohort in folder.cohorts().items()})
+    _collect_rest(folder, ask)
+
+
+def _collect_rest(folder: StudyFolder, ask: Ask) -> None:
     if folder.study.sketch.gram:
         collect_products(folder, ask)
+    if folder.study.sketch.screened:
+        from intarsia.server.study.screened_rounds import collect_rounds
+
+        collect_rounds(folder, ask)
 
 
 def collect_products(folder: StudyFolder, ask: Ask) -> None:
@@ -64,16 +72,39 @@ def collect_products(folder: StudyFolder, ask: Ask) -> None:
     """
     names, blocks = folder.names, gram.number_of_blocks(folder)
     holding = tuple(name for name in folder.study.holders if name in names)
-    for block in range(blocks):
+    open_ = [block for block in range(blocks) if not gram.opened_file(folder, block).is_file()]
+
+    def deal(block: int) -> None:
+        shown = _all(folder, "sketch") if block == 0 else {}
+        gather(folder, ask, f"deal-{block}", "deal", dict.fromkeys(names, {BLOCK: str(block).encode()} | shown))
+
+    def multiply(block: int) -> None:
         last, number = block == blocks - 1, {BLOCK: str(block).encode()}
-        deal, product = f"deal-{block}", "product" if last else f"progress-{block}"
-        if gram.opened_file(folder, block).is_file():
-            continue
-        _gather(folder, ask, deal, "deal", dict.fromkeys(names, number | (_all(folder, "sketch") if block == 0 else {})))
-        gram_holder.multiply(folder, block, deal)
-        asked = names if last else holding
-        _gather(folder, ask, product, "multiply", {name: number | gram.deals_for(folder, name, deal) for name in asked})
+        kind, asked = "product" if last else f"progress-{block}", names if last else holding
+        payloads = {name: number | gram.deals_for(folder, name, f"deal-{block}") for name in asked}
+        gather(folder, ask, kind, "multiply", payloads)
+
+    ahead(ask, open_, deal)
+    ahead(ask, open_, multiply)
+    for block in open_:
+        deal(block)
+        gram_holder.multiply(folder, block, f"deal-{block}")
+        multiply(block)
         settle_blocks(folder, (block,))
+
+
+def ahead(ask: Ask, numbers: Iterable[int], step: Callable[[int], None]) -> None:
+    """A carrier of letters (`together`) is asked for all blocks before it ends; the others have one on its way at a time."""
+    if not getattr(ask, "together", False):
+        return
+    missing = []
+    for number in numbers:
+        try:
+            step(number)
+        except FederationError as error:
+            missing.append(error)
+    if missing:
+        raise missing[0]
 
 
 def settle_blocks(folder: StudyFolder, numbers: Iterable[int]) -> None:
@@ -94,23 +125,23 @@ def collect_shares(folder: StudyFolder, ask: Ask) -> None:
         if gram.opened_file(folder, block).is_file():
             continue
         if SERVER in folder.study.holders:
-            _gather(folder, ask, f"deal-{block}", "deal", {name: {BLOCK: str(block).encode()} for name in folder.names})
+            gather(folder, ask, f"deal-{block}", "deal", {name: {BLOCK: str(block).encode()} for name in folder.names})
             gram_holder.multiply(folder, block, f"deal-{block}")
         if block < blocks - 1:
-            _gather(folder, ask, f"progress-{block}", "multiply", {name: {BLOCK: str(block).encode()} for name in holding})
+            gather(folder, ask, f"progress-{block}", "multiply", {name: {BLOCK: str(block).encode()} for name in holding})
             settle_blocks(folder, (block,))
-    _gather(folder, ask, "product", "multiply", {name: {BLOCK: str(blocks - 1).encode()} for name in folder.names})
+    gather(folder, ask, "product", "multiply", {name: {BLOCK: str(blocks - 1).encode()} for name in folder.names})
     settle_blocks(folder, range(blocks))
 
 
 def collect_sketches(folder: StudyFolder, ask: Ask, payloads: Mapping[str, Payload] | None = None) -> None:
     """The sketches alone: sites that exchange files have agreed and aligned without this server."""
-    _gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.names})
+    gather(folder, ask, "sketch", "sketch", payloads or {name: {} for name in folder.names})
 
 
 def align(folder: StudyFolder, ask: Ask) -> dict[str, bytes]:
     """The cohort of each site, from the sites' alignment reports."""
-    _gather(folder, ask, "alignment", "align", {name: {} for name in folder.names})
+    gather(folder, ask, "alignment", "align", {name: {} for name in folder.names})
     return {name: cohort.to_bytes() for name, cohort in folder.cohorts().items()}
 
 
@@ -120,7 +151,7 @@ def deliver(folder: StudyFolder, ask: Ask) -> None:
         raise FederationError(f"Study {folder.study.id!r} is not fitted yet; there is nothing to deliver.")
     notices: dict[str, bytes | Path] = {ENTRY + name: folder.file("leave", name) for name in folder.left}
     payloads = {name: {"coefficients": folder.file("coefficients", name), **notices} for name in folder.names}
-    _gather(folder, ask, "receipt", "receive", payloads)
+    gather(folder, ask, "receipt", "receive", payloads)
 
 
 def predict(folder: StudyFolder, request: str, ask: Ask) -> None:
@@ -165,7 +196,7 @@ def _all(folder: StudyFolder, kind: str) -> dict[str, bytes | Path]:
     return {name: folder.read(kind, name) for name in folder.names}
 
 
-def _gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
+def gather(folder: StudyFolder, ask: Ask, kind: str, step: str, payloads: Mapping[str, Payload]) -> None:
     damaged = [name for name in folder.damaged(kind) if name in payloads]
     missing = [name for name in (*folder.missing(kind), *damaged) if name in payloads]
     if not missing:

@@ -10,6 +10,7 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
     kinds += ["announcement", "alignment", "sketch"]
     if study.sketch.gram:
         kinds.append("product")
+    rounds = [row for at in _rounds(folder) for row in at]
     if folder.left:
         kinds = ["sketch"]  # all had sent before the first one left
     elif not folder.missing("sketch"):
@@ -19,7 +20,7 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
         # By files the sites exchange keys and counts among themselves: where something later is here, the server waits for none.
         last = max((k for k, kind in enumerate(kinds) if folder.present(kind)), default=0)
         kinds = [kind for k, kind in enumerate(kinds) if k >= last or folder.present(kind)]
-    rows = [_row(folder, kind, kind) for kind in kinds]
+    rows = [_row(folder, kind, kind) for kind in kinds] + rounds
     begun = (folder.path / "checkpoint").exists()
     fitted = (folder.path / "fit.json").is_file()
     rows.append({"step": "fit", "done": fitted, "present": ["checkpoint"] if begun else [], "missing": []})
@@ -29,6 +30,22 @@ def status(folder: StudyFolder) -> list[dict[str, object]]:
         lacking = [name for name in names if name not in parts]
         rows.append({"step": f"predict {where.name}", "done": not lacking, "present": parts, "missing": lacking})
     return rows
+
+
+def _rounds(folder: StudyFolder) -> list[list[dict[str, object]]]:
+    """Of a screened study: whether the features are shared, and every round and look."""
+    if not folder.study.sketch.screened:
+        return []
+    from intarsia.server.study.round_folder import RoundFolder
+    from intarsia.server.study.screened import last_round
+    from intarsia.server.study.screened_rounds import DONE
+
+    shared = (folder.path / DONE).is_file()
+    out = [[{"step": "share features", "done": shared, "present": [], "missing": []}]]
+    for at in range(1, last_round(folder) + 1):
+        rows = [_row(RoundFolder(folder, at), f"round {at}", "product")]
+        out.append(rows + ([_row(folder, f"look {at}", f"look-{at}")] if at < last_round(folder) else []))
+    return out
 
 
 def _row(folder: StudyFolder, step: str, kind: str) -> dict[str, object]:

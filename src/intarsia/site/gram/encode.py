@@ -52,8 +52,11 @@ def opened(store: RunStore, n: int, c: int) -> Ring:
     return np.memmap(path, dtype=np.uint64, mode="r", shape=(n, c))
 
 
-def encode_table(table: Table, order: Any, store: RunStore, secret: bytes) -> Encoded:
-    """Two passes over the table: means and scales, then the encoded columns. The site's `secret` decides the rounding."""
+def encode_table(table: Table, order: Any, store: RunStore, secret: bytes, spare: int = 0) -> Encoded:
+    """Two passes over the table: means and scales, then the encoded columns. The site's `secret` decides the rounding.
+
+    `spare` bits are left free (`Study.spare_bits`).
+    """
     n = len(order)
     place = np.full(table.n, -1, dtype=np.int64)
     place[order] = np.arange(n)
@@ -63,7 +66,7 @@ def encode_table(table: Table, order: Any, store: RunStore, secret: bytes) -> En
     kept = np.flatnonzero(~flat)
     if not len(kept):
         raise InputError("Every column is constant: nothing is left for a Gram matrix.")
-    bits, mean, sd = fraction_bits(n), moments.mean[kept], moments.sd[kept]
+    bits, mean, sd = fraction_bits(n, spare), moments.mean[kept], moments.sd[kept]
     seed = int.from_bytes(hashlib.sha256(b"intarsia gram rounding 1|" + secret).digest(), "little")
     uniform = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
     with _target(store, n, len(kept)) as out:

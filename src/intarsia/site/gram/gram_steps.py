@@ -11,13 +11,14 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from intarsia.errors import FederationError, MessageError, PrivacyError
 from intarsia.site.data.table import Table
-from intarsia.site.gram.encode import FILE, Encoded, encode_table, opened
+from intarsia.site.gram.desk import FIRST, SEED, Columns, Desk, RoundStore
+from intarsia.site.gram.encode import FILE, encode_table
 from intarsia.site.gram.shares import Circle, Splitting, fold_places, received
 from intarsia.site.response_kinds import backs_of, published_scales
 from intarsia.site.run_store import RunStore
@@ -26,6 +27,7 @@ from intarsia.wire.container import pack, unpack
 from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed, check_standardised
 from intarsia.wire.gram_packets import Holder
 from intarsia.wire.gram_sharing import CHECKS, Cut, Sharing, commitment, cuts, digest
+from intarsia.wire.held_shares import packed
 from intarsia.wire.ring import Ring, product, square
 from intarsia.wire.study import Study
 
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from intarsia.site.site import Site
 
 COLUMNS_PER_SUBJECT = 1 / 3  # all sites' columns together: beyond, a Gram matrix tells too much of each subject
-_SUMS, _TAIL, _SEED = "sums.secret", "tail.secret", "seed.secret"
-_FIRST = "Make the site's own Gram block first."
+_SUMS, _TAIL = "sums.secret", "tail.secret"
+
+
+Labels = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]  # features, responses, covariates
 
 
 @dataclass(frozen=True)
@@ -47,24 +51,44 @@ class OwnBlock:
 
 def own_block(site: "Site", study: Study, table: Table, order: Any, mac: str, most_told: int | None = None) -> OwnBlock:
     """The products of this site's own columns, what it commits to, and how many effects others may be told in full for them."""
-    store = site.run_store(study)
-    split = Splitting(Sharing.of(study), site.name, store.put(_SEED, secrets.token_bytes(32)))
-    # A signature of fixed words: secret while it stays here, and the same in every run.
-    encoded = encode_table(table, order, store, site.own_identity().sign(b"intarsia gram rounding 1"))
-    folds = study.sketch.fold_sizes(len(order))
-    G, tail, commitments = _pass(split, encoded, cuts(folds, study.sketch.rows), len(folds))
-    sent = split.tail_sent(tail)
-    store.replace(_TAIL, sent.astype("<u8", copy=False).tobytes())
-    commitments.append(digest(sent))
+    desk = Desk(site, study, site.run_store(study))
+    encoded = encode_table(table, order, desk.run, rounding_secret(site))
     units = encoded.units
+    scales = published_scales(backs_of(table), units) if study.deliver.share_scales else ()
+    labels = (units.features, units.responses, units.covariates)
+    block = stated(desk, Columns(encoded.columns), labels, encoded.bits, mac, Said(scales, most_told))
+    return OwnBlock(block, units)
+
+
+def rounding_secret(site: "Site") -> bytes:
+    """A signature of fixed words: secret while it stays here, and the same in every run."""
+    return site.own_identity().sign(b"intarsia gram rounding 1")
+
+
+class Said(NamedTuple):
+    """What a site says of its columns beside their products: scales of its responses where the study shares them, and how many
+    effects others may be told in full for its features (None: all)."""
+
+    scales: tuple[float, ...] = ()
+    most_told: int | None = None
+
+
+def stated(desk: Desk, columns: Columns, labels: Labels, bits: int, mac: str, said: Said) -> GramBlock:
+    """The message that states the products of these columns; `labels` are features, responses and covariates in their order."""
+    site, study, n = desk.site, desk.study, len(columns.all)
+    split = Splitting(desk.sharing, site.name, desk.store.put(SEED, secrets.token_bytes(32)))
+    folds = study.sketch.fold_sizes(n)
+    G, tail, commitments = _pass(split, columns, cuts(folds, study.sketch.rows), len(folds))
+    sent = split.tail_sent(tail)
+    desk.store.replace(_TAIL, sent.astype("<u8", copy=False).tobytes())
+    commitments.append(digest(sent))
     unsigned = GramBlock(
-        site.name, study.hash, units.features, units.responses, units.covariates, len(order), folds, encoded.bits, mac,
+        site.name, study.hash, *labels, n, folds, bits, mac,
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), G,
-        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32),
-        published_scales(backs_of(table), units) if study.deliver.share_scales else (), most_told,
+        np.frombuffer(b"".join(commitments), dtype=np.uint8).reshape(-1, 32), said.scales, said.most_told,
     )  # fmt: skip
-    return OwnBlock(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
+    return replace(unsigned, signature=site.own_identity().sign(unsigned.body()))
 
 
 def by_folds(site: "Site", study: Study, order: Any, keep: Any) -> Any:
@@ -75,14 +99,14 @@ def by_folds(site: "Site", study: Study, order: Any, keep: Any) -> Any:
     return order[np.argsort(fold_places(site.tokens(study).tokens[keep], key, study.sketch.folds), kind="stable")]
 
 
-def _pass(split: Splitting, encoded: Encoded, through: tuple[Cut, ...], folds: int) -> tuple[Ring, Ring, list[bytes]]:
+def _pass(split: Splitting, encoded: Columns, through: tuple[Cut, ...], folds: int) -> tuple[Ring, Ring, list[bytes]]:
     """One pass over the columns: their products and those with z, by fold, and a commitment to every block."""
-    c = encoded.columns.shape[1]
+    c = encoded.count
     G = np.zeros((folds, c, c), dtype=np.uint64)
     tail = np.zeros((folds, c + CHECKS, CHECKS), dtype=np.uint64)
     commitments = []
     for block, cut in enumerate(through):
-        columns = np.asarray(encoded.columns[cut.start : cut.stop])
+        columns = encoded.rows(cut)
         wide, z = split.wide(columns), split.z(block, cut.rows)
         G[cut.fold] += square(columns)
         tail[cut.fold] += product(np.concatenate([columns, z], axis=1), z)
@@ -90,22 +114,22 @@ def _pass(split: Splitting, encoded: Encoded, through: tuple[Cut, ...], folds: i
     return G, tail, commitments
 
 
-def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
+def deal(desk: Desk, payload: Mapping[str, bytes]) -> bytes:
     """Shares of this site's columns for one block of subjects, sealed to each holder."""
-    store = site.run_store(study)
+    site, study, store = desk.site, desk.study, desk.store
     if any(name != BLOCK for name in payload):
-        _hear(site, study, {name: raw for name, raw in payload.items() if name != BLOCK})
-    own = _heard(site, study)[site.name]
+        _hear(desk, {name: raw for name, raw in payload.items() if name != BLOCK})
+    own = heard(desk)[site.name]
     through = cuts(own.folds, study.sketch.rows)
-    block = _number(payload, len(through))
-    circle, split = _circle(site, study, own.order_mac), _splitting(site, study)
-    wide = split.wide(_rows(opened(store, own.n, own.columns), through[block]))
+    block = number(payload, len(through))
+    circle, split = circle_of(desk, own.order_mac), desk.splitting
+    wide = split.wide(desk.columns(own.n, own.columns).rows(through[block]))
     sent = split.shares(block, wide)[split.sharing.sent(site.name)]
     if digest(sent) != own.commitments[block].tobytes():
         raise FederationError("The columns of this run are not those this site committed to. Start a new run of the study.")
     tail = None
     if block == len(through) - 1:
-        tail = np.frombuffer(store.need(_TAIL, _FIRST), "<u8").astype(np.uint64, copy=False)
+        tail = np.frombuffer(store.need(_TAIL, FIRST), "<u8").astype(np.uint64, copy=False)
     holders = enumerate(split.sharing.holders)
     sealed = {h: circle.seal(name, block, split.packet(name, sent, tail)) for h, name in holders if name != site.name}
     message = GramDeal(site.name, study.hash, block, own.order_mac, split.coin, sealed).to_bytes()
@@ -113,23 +137,23 @@ def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     return message
 
 
-def multiply(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
+def multiply(desk: Desk, payload: Mapping[str, bytes]) -> bytes:
     """Add one block to this site's sums; after the last one, its shares of all products.
 
     A site that holds no shares has nothing to multiply; after the last block it shows the seed of its check weights.
     """
-    store, blocks = site.run_store(study), _heard(site, study)
+    site, study, store, blocks = desk.site, desk.study, desk.store, heard(desk)
     own = blocks[site.name]
     through = cuts(own.folds, study.sketch.rows)
-    block = _number(payload, len(through))
+    block = number(payload, len(through))
     last = block == len(through) - 1
     done = store.get("product" if last else f"progress-{block}")
     if done is not None:
         return _sent(store, block, done)
-    split = _splitting(site, study)
+    split = desk.splitting
     message = GramProduct(site.name, study.hash, own.order_mac, block)
     if site.name in split.sharing.holders:
-        message = _multiplied(site, study, message, payload)
+        message = _multiplied(desk, message, payload)
     elif not last:
         raise FederationError(f"Site {site.name!r} holds no shares in this study; it is asked after the last block only.")
     if last:
@@ -141,22 +165,24 @@ def multiply(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     return _sent(store, block, raw)
 
 
-def _multiplied(site: "Site", study: Study, message: GramProduct, payload: Mapping[str, bytes]) -> GramProduct:
+def _multiplied(desk: Desk, message: GramProduct, payload: Mapping[str, bytes]) -> GramProduct:
     """A holder's part: what it opens of this block and, after the last one, its shares of the products."""
-    store, blocks, block = site.run_store(study), _heard(site, study), message.block
+    site, store, blocks, block = desk.site, desk.store, heard(desk), message.block
     own = blocks[site.name]
-    through = cuts(own.folds, study.sketch.rows)
-    circle, split = _circle(site, study, own.order_mac), _splitting(site, study)
+    through = cuts(own.folds, desk.study.sketch.rows)
+    circle, split = circle_of(desk, own.order_mac), desk.splitting
     at, sums = _load(store)
     if block > at:
         raise FederationError(f"Block {block} was sent before block {at} was multiplied. Send block {at} first.")
     holder, cut = Holder(split.sharing, site.name, blocks), through[block]
     deals = received(circle, blocks, payload, block)
     packets = {name: circle.open(holder, blocks[name], deal, cut) for name, deal in deals.items()}
+    if isinstance(store, RoundStore):
+        store.put(f"packets-{block}.secret", packed(packets))  # the look after this round needs them
     coins = {name: deal.coin for name, deal in deals.items()} | {site.name: split.coin}
     shares = holder.shares(packets, block, cut)
     if block == at:
-        mine = split.shares(block, split.wide(_rows(opened(store, own.n, own.columns), cut)))
+        mine = split.shares(block, split.wide(desk.columns(own.n, own.columns).rows(cut)))
         holder.add(sums, {**shares, site.name: mine}, cut)
         _save(store, block + 1, sums)
     message = replace(message, opened=holder.opened(packets, shares, coins, block))
@@ -168,35 +194,27 @@ def _multiplied(site: "Site", study: Study, message: GramProduct, payload: Mappi
 
 def forget(store: RunStore) -> None:
     """Delete what only the multiplication needed: the coefficients are here."""
-    for name in (FILE, _SUMS, _SEED, _TAIL):
+    for name in (FILE, _SUMS, SEED, _TAIL):
         store.forget(name)
 
 
-def _sent(store: RunStore, block: int, message: bytes) -> bytes:
+def _sent(store: RunStore | RoundStore, block: int, message: bytes) -> bytes:
     store.sent(f"product {block}", message)
     return message
 
 
-def _circle(site: "Site", study: Study, mac: str) -> Circle:
-    raw = site.run_store(study).need("pairs.secret", "Agree on the study key first.")
-    return Circle(study, site.name, {name: bytes.fromhex(secret) for name, secret in json.loads(raw).items()}, mac)
+def circle_of(desk: Desk, mac: str) -> Circle:
+    raw = desk.run.need("pairs.secret", "Agree on the study key first.")
+    return Circle(desk.study, desk.site.name, {name: bytes.fromhex(secret) for name, secret in json.loads(raw).items()}, mac)
 
 
-def _splitting(site: "Site", study: Study) -> Splitting:
-    return Splitting(Sharing.of(study), site.name, site.run_store(study).need(_SEED, _FIRST))
-
-
-def _rows(columns: Ring, cut: Cut) -> Ring:
-    return np.asarray(columns[cut.start : cut.stop])
-
-
-def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
+def _hear(desk: Desk, blocks: Mapping[str, bytes]) -> None:
     """Every site's own block, checked and kept: what was heard first holds for the run."""
+    site, study, store = desk.site, desk.study, desk.store
     missing = [name for name in study.names if name not in blocks]
     if missing:
         raise FederationError(f"The Gram blocks of {', '.join(missing)} are missing; nothing is shared before all are there.")
-    store = site.run_store(study)
-    own = GramBlock.from_bytes(store.need("sketch", _FIRST))
+    own = GramBlock.from_bytes(store.need("sketch", FIRST))
     if blocks[site.name] != own.to_bytes():
         raise FederationError("The relayed Gram block of this site is not the one it made. Start a new run of the study.")
     total, sharing = 0, Sharing.of(study)
@@ -209,7 +227,7 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
             raise FederationError(f"Site {name!r} rests on another cohort, order or key than this site. Align again.")
         if study.site(name).foreign(found.features, found.responses, found.covariates) is not None:
             raise FederationError(f"Site {name!r} brings columns that study.toml does not list for it. Refused.")
-        check_standardised(found)
+        check_standardised(found, may_be_empty=isinstance(store, RoundStore))
         total += found.columns
     if total > COLUMNS_PER_SUBJECT * min(own.folds):
         of = "subjects" if len(own.folds) == 1 else "subjects of a fold"
@@ -224,25 +242,25 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
         store.put(f"block-{name}", blocks[name])
 
 
-def _heard(site: "Site", study: Study) -> dict[str, GramBlock]:
-    store = site.run_store(study)
+def heard(desk: Desk) -> dict[str, GramBlock]:
+    """Every site's own block, as it was heard."""
     remedy = "Show it every site's Gram block first."
-    store.need("blocks.json", remedy)
-    return {name: GramBlock.from_bytes(store.need(f"block-{name}", remedy)) for name in study.names}
+    desk.store.need("blocks.json", remedy)
+    return {name: GramBlock.from_bytes(desk.store.need(f"block-{name}", remedy)) for name in desk.study.names}
 
 
-def _number(payload: Mapping[str, bytes], blocks: int) -> int:
+def number(payload: Mapping[str, bytes], blocks: int) -> int:
     text = payload.get(BLOCK, b"").decode("ascii", "replace")
     if not text.isdigit() or len(text) > 12 or int(text) >= blocks:
         raise MessageError(f"The request names no block; expected a number from 0 to {blocks - 1}.")
     return int(text)
 
 
-def _save(store: RunStore, at: int, sums: Mapping[str, Ring]) -> None:
+def _save(store: RunStore | RoundStore, at: int, sums: Mapping[str, Ring]) -> None:
     store.replace(_SUMS, pack("sums", {"at": at}, {f"pair.{name}": value.view(np.int64) for name, value in sums.items()}))
 
 
-def _load(store: RunStore) -> tuple[int, dict[str, Ring]]:
+def _load(store: RunStore | RoundStore) -> tuple[int, dict[str, Ring]]:
     raw = store.get(_SUMS)
     if raw is None:
         return 0, {}

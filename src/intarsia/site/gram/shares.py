@@ -7,6 +7,7 @@ of subjects is a packet: the seeds of the shares it can make itself, the seed of
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -14,8 +15,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from intarsia.errors import FederationError, InputError
 from intarsia.site.key import SketchKey
-from intarsia.wire.gram_messages import GramBlock, GramDeal
-from intarsia.wire.gram_packets import Holder, Packet
+from intarsia.wire.gram_messages import GramDeal
+from intarsia.wire.gram_packets import Holder, Packet, Shared
 from intarsia.wire.gram_sharing import CHECKS, TAIL, Cut, Sharing, check_weights, derived, stream, times
 from intarsia.wire.ring import Ring
 from intarsia.wire.study import Study
@@ -74,11 +75,11 @@ class Splitting:
                 tail = tail - stream(self.mask_seed(holder), TAIL, tail.shape)
         return tail
 
-    def packet(self, holder: str, sent: Ring, tail: Ring | None) -> Packet:
-        """What a holder gets of a block; `tail` comes with the last one."""
+    def packet(self, holder: str, sent: Ring, tail: Ring | None, opens: bool = True) -> Packet:
+        """What a holder gets of a block; `tail` comes with the last one. Nothing to open: no mask."""
         held = self.sharing.held(holder)
         seeds = {place: seed for place, seed in self.seeds.items() if place in held}
-        mask = self.mask_seed(holder) if holder in self.sharing.openers(self.site) else b""
+        mask = self.mask_seed(holder) if opens and holder in self.sharing.openers(self.site) else b""
         numbers = sent if self.sharing.sent(self.site) in held else None
         return Packet(seeds, mask, numbers, tail if holder == self.sharing.tail_to(self.site) else None)
 
@@ -125,7 +126,7 @@ class Circle:
         key, nonce, bound = self._seal(self.name, holder, block)
         return ChaCha20Poly1305(key).encrypt(nonce, raw, bound)
 
-    def open(self, holder: Holder, sender: GramBlock, deal: GramDeal, cut: Cut) -> Packet:
+    def open(self, holder: Holder, sender: Shared, deal: GramDeal, cut: Cut) -> Packet:
         """What a site gave this one for a block, as it committed to it."""
         sealed = deal.sealed.get(self.sharing.holders.index(self.name), b"")
         key, nonce, bound = self._seal(sender.site, self.name, deal.block)
@@ -152,7 +153,7 @@ def fold_places(tokens: np.ndarray, key: bytes, folds: int) -> np.ndarray:
     return rank % folds
 
 
-def received(circle: Circle, peers: Mapping[str, GramBlock], payload: Mapping[str, bytes], block: int) -> dict[str, GramDeal]:
+def received(circle: Circle, peers: Mapping[str, Any], payload: Mapping[str, bytes], block: int) -> dict[str, GramDeal]:
     """Every other site's deal of a block, addressed to this holder."""
     out = {}
     for name in circle.sharing.sites:

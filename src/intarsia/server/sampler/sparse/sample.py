@@ -88,7 +88,7 @@ def sample(
 
     `degrees` is how many rows the noise is counted over where X and Y are a root of the rows' Gram matrix. `partly`: some rows
     lack some responses (NaN in Y). `looked_at` is how many features were looked at where X has those that were kept of them: the
-    prior counts them all.
+    prior counts them all, and there is no background.
     """
     model, settings = model or SparseModel(), (settings or Settings()).filled(LENGTH)
     X, Y = np.ascontiguousarray(X, dtype="<f8"), np.ascontiguousarray(Y, dtype="<f8")
@@ -105,7 +105,9 @@ def sample(
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
     rank, prior = model.rank_of(Y.shape[1]), _prior(model, looked_at)
-    background = model.background and model.many(X.shape[1])
+    # Those kept of many were chosen for what they show: a background on them alone is dense, and would take every effect.
+    kept = looked_at is not None and looked_at > X.shape[1]
+    background = model.background and model.many(X.shape[1]) and not kept
     asked = asked_of("sparse", asdict(model), settings, (X, Y), degrees=degrees, looked_at=looked_at)
     how: dict[str, Any] = {"thin": settings.thin, "rank": rank}
     numbers = range(settings.chains)
