@@ -140,6 +140,8 @@ def test_what_chains_cannot_be_run_on_is_refused_without_a_value() -> None:
         (lambda: complete(replace(SHORT, chains=0)), "chains"),
         (lambda: complete(replace(SHORT, thin=1.5)), "thin"),
         (lambda: noisy(replace(SHORT, backend="jax")), "on the CPU"),
+        (lambda: with_gaps(replace(SHORT, backend="jax")), "on the CPU"),
+        (lambda: complete(replace(SHORT, backend="abacus")), "one of numpy, jax"),
     ):
         with pytest.raises(InputError, match=words):
             call()

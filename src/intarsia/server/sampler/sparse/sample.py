@@ -100,7 +100,7 @@ def sample(
     if looked_at is not None and looked_at < X.shape[1]:
         raise InputError(f"looked_at is {looked_at}, fewer than the {X.shape[1]} features that came.")
     check_backend(settings.backend)
-    if partly and settings.backend != "numpy":
+    if partly and settings.backend in ACCELERATORS:
         raise InputError("Rows that lack responses are fitted on the CPU. Leave the backend at numpy.")
     if partly and model.power != 1:
         raise InputError(f"Rows that lack responses are fitted with the likelihood's power 1; {model.power} came.")
@@ -119,7 +119,7 @@ def sample(
         chains = [MissingChain(made, scales, Y / scales.y, k, *size, **how) for k in numbers]
     else:
         made, scales = prepare(X, Y, prior, rows=degrees, background=background)
-        if settings.backend == "jax":
+        if settings.backend in ACCELERATORS:
             from intarsia.server.sampler.sparse.card_run import CardRun
 
             chains = [CardRun(made, settings.chains, *size, **how)]
