@@ -212,7 +212,7 @@ def test_what_is_wrong_is_said() -> None:
         (good[:-1] + bytes([good[-1] ^ 1]), "digest"),
         (pack("tokens", {}, {}), "'tokens' message, a 'sketch' message"),
         (pack("sketch", {"schema": 1}, {}), "another schema"),
-        (pack("sketch", {"schema": 2}, {}), "exactly the fields"),
+        (pack("sketch", {"schema": 3}, {}), "exactly the fields"),
     ):
         with pytest.raises(MessageError, match=words):
             Sketch.load(data)

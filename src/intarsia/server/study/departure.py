@@ -16,7 +16,7 @@ from intarsia.errors import FederationError, StudyError
 from intarsia.files import read_json, replace_json
 from intarsia.server.study import gram
 from intarsia.server.study.comparison import FILE, keep, results
-from intarsia.server.study.fit import fit
+from intarsia.server.study.fit import LEFT_TOLD, asked_by_left, fit
 from intarsia.server.study.folder import CHECKS, KINDS, StudyFolder, write_atomic
 from intarsia.server.study.kept import FIT, POSTERIOR, forget, read_fit
 from intarsia.wire.changes import Changes
@@ -41,6 +41,8 @@ def leave(
         )
     if not target.is_file():
         _check_what_remains(folder, name)
+        asked = {site: most for site, most in folder.joined().most_told.items() if site == name}
+        replace_json(folder.path / LEFT_TOLD, asked_by_left(folder) | asked)
         _supersede(folder, name)
         if folder.study.sketch.gram:
             gram.keep_without(folder, name)

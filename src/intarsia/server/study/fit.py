@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
+from intarsia.files import read_json
 from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
 from intarsia.server.assess.coarser import coarser
 from intarsia.server.assess.convergence import Diagnosis
@@ -37,6 +38,7 @@ from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
 from intarsia.wire.study_parts import GRAM
 
+LEFT_TOLD = "most_told_of_left.json"
 DELIVERED_BYTES = 2**30  # of draws that go back to all sites together, where there are more than
 FEW_DELIVERED = 20  # so many, which say how uncertain a prediction is to about a sixth of its spread
 
@@ -67,7 +69,7 @@ def fit(
         posterior.save(temporary)
         keep_posterior(folder.path, temporary)
     messages, summary = coefficients(study, posterior, assessment, folder.names)
-    messages = as_told(messages, posterior.most_told)
+    messages = as_told(messages, posterior.most_told | asked_by_left(folder))
     summary["draws_to_converge"] = _enough(assessment.diagnosis)
     summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
     for name, message in bind(messages).items():
@@ -75,6 +77,12 @@ def fit(
     keep_fit(folder.path, summary)
     folder.note("fit done", verdict=summary["verdict"])
     return summary
+
+
+def asked_by_left(folder: StudyFolder) -> dict[str, int]:
+    """How many effects may be told for the features of sites that left: their people are still in the others' rows."""
+    file = folder.path / LEFT_TOLD
+    return {} if not file.is_file() else read_json(file, "Start a new run without the site that left.")
 
 
 def as_told(messages: Mapping[str, Coefficients], most: Mapping[str, int]) -> dict[str, Coefficients]:
