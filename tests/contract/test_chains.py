@@ -20,6 +20,7 @@ from intarsia.server.assess.convergence import diagnose
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler import run as running
 from intarsia.server.sampler.horseshoe import sample as horseshoe
+from intarsia.server.sampler.horseshoe.chain import GibbsChain
 from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Progress, Settings, Until, looks
@@ -207,7 +208,14 @@ def test_looks_alone_cost_no_checkpoint(tmp_path, monkeypatch, seconds, saving):
 def test_ctrl_c_keeps_what_every_chain_has_done_and_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "SLICE", 0.0)  # a sweep at a time
     monkeypatch.setattr(running, "REPORT", 0.001)
-    stopped = []
+    stopped, advance = [], GibbsChain.advance
+
+    def waiting(self, sweeps):
+        while self.k == 1 and self.sweeps >= 100 and not stopped:
+            time.sleep(0.001)
+        advance(self, sweeps)
+
+    monkeypatch.setattr(GibbsChain, "advance", waiting)
 
     def stop(now):
         if now.sweeps[1] >= 70 and not stopped:  # the first chain is at the end of its budget, the second in the middle

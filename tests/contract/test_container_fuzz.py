@@ -18,7 +18,7 @@ from intarsia.carriers.flare.pieces import Assembly, cut, unpack_payload
 from intarsia.errors import MessageError
 from intarsia.wire.cohort_groups import GroupedSketch
 from intarsia.wire.container import MAGIC, pack, unpack, write
-from intarsia.wire.messages import Sketch
+from intarsia.wire.messages import SCHEMA, Sketch
 
 M, N = 6, 40
 
@@ -211,8 +211,8 @@ def test_what_is_wrong_is_said() -> None:
         (good[:10], "too short"),
         (good[:-1] + bytes([good[-1] ^ 1]), "digest"),
         (pack("tokens", {}, {}), "'tokens' message, a 'sketch' message"),
-        (pack("sketch", {"schema": 1}, {}), "another schema"),
-        (pack("sketch", {"schema": 3}, {}), "exactly the fields"),
+        (pack("sketch", {"schema": SCHEMA - 1}, {}), "another schema"),
+        (pack("sketch", {"schema": SCHEMA}, {}), "exactly the fields"),
     ):
         with pytest.raises(MessageError, match=words):
             Sketch.load(data)

@@ -202,9 +202,10 @@ def test_a_wrong_file_is_named_with_what_was_expected(tmp_path: Path, capsys: py
     (tmp_path / "data.csv").write_text("id,a,b\n" + "\n".join(f"{i},{i % 5},{i % 3}" for i in range(30)))
     table = ["--table", str(tmp_path / "data.csv"), "--id", "id"]
     assert main(["site", "init", str(tmp_path / "clinic"), "--name", "clinic", *table]) == 0
+    assert main(["site", "init", str(tmp_path / "lab"), "--name", "lab", *table, "--responses", "b"]) == 0
     study_file, offer = tmp_path / "study.toml", str(tmp_path / "clinic.offer")
     assert main(["study", "new", str(study_file), "--id", "x", "--site", str(tmp_path / "clinic" / "clinic.toml"),
-                 "--site", "lab", "--responses", "lab=hdl"]) == 0  # fmt: skip
+                 "--site", str(tmp_path / "lab" / "lab.toml"), "--responses", "lab=b"]) == 0  # fmt: skip
     capsys.readouterr()
     for wrong, said in (
         (["site", "offer", str(tmp_path / "clinic"), "-o", offer], "has accepted no study yet. Begin with: intarsia site accept"),

@@ -1,6 +1,7 @@
 """Chains under the sparse prior: draws depend on the seed alone, nothing is lost when a run is stopped, bad input is named."""
 
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler import run as running
 from intarsia.server.sampler.errors_in_variables import PrivacyNoise
 from intarsia.server.sampler.settings import Progress, Settings, Until, looks
+from intarsia.server.sampler.sparse.chain import SparseChain
 from intarsia.server.sampler.sparse.sample import SparseModel, sample, sample_noisy
 
 RNG = np.random.default_rng(0)
@@ -94,6 +96,14 @@ def test_a_stopped_run_keeps_what_every_chain_has_done(
     monkeypatch.setattr(running, "SLICE", 0.0)  # a sweep at a time
     monkeypatch.setattr(running, "REPORT", 0.001)
     stopped: list[list[int]] = []
+    advance = SparseChain.advance
+
+    def waiting(self: SparseChain, sweeps: int) -> None:
+        while self.sweeps >= 100 and not stopped:
+            time.sleep(0.001)
+        advance(self, sweeps)
+
+    monkeypatch.setattr(SparseChain, "advance", waiting)
 
     def stop(now: Progress) -> None:
         if max(now.sweeps) >= 40 and not stopped:

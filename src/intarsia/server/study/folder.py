@@ -3,22 +3,18 @@
 The folder is the truth about a study, not the engine: after a crash anywhere the same command looks here and goes on.
 Nothing in it but study.toml and what the sites chose to send.
 
-    study.toml
-    offer/ share/ confirmation/ announcement/ alignment/ sketch/   one file per site, as it came
+    study.toml offer/ share/ confirmation/ announcement/ alignment/ sketch/   the study; one file per site, as it came
     deal-N/ progress-N/ product/                a Gram study: shares of columns on their way, products between sites
     held-N/ look-N/ rounds/N/ screened.json     a screened study: shares that are held, looks, each round's messages, what is kept
     opened/ holder/                             what was opened of them for checks; the server's own sums where it is a holder
-    checkpoint/                                 the sampler's own
-    own_settings.json                           what the server asked of the fit in place of study.toml's: length, backend
+    checkpoint/ own_settings.json               the sampler's own; what was asked of the fit in place of study.toml's
     posterior.nc  fit.json                      the fit
-    coefficients/                               one file per site, only its own rows
-    receipt/                                    one file per site: it has its coefficients
+    coefficients/ receipt/                      one file per site: only its own rows; that it has them
     predictions/<request>/                      masked parts, one file per site
     leave/                                      notices of sites that left after they had sent; nothing else of theirs is kept
     superseded/<fit>/                           an earlier fit: fit.json and the results of the sites that stayed
     changes.json                                this fit beside an earlier one
-    digests.json                                what each message and the posterior were when they were written
-    events.jsonl                                what came, what was refused and why
+    digests.json events.jsonl                   what messages and posterior were when written; what came, was refused, and why
 """
 
 import json
