@@ -103,7 +103,7 @@ def test_nothing_wrong_is_taken_after_the_fit(tmp_path: Path, monkeypatch: pytes
         protocol.predict(before[what].folder, "june", before[what].carry)
         for name in STAY:
             notice = honest.sites["mri"].leave(plan)
-            before[what].payloads["receive", name, b""] |= {"left-mri": notice}
+            before[what].payloads["receive", name, b"|"] |= {"left-mri": notice}
     liar = fitted(honest, honest.study, tmp_path / "server", Gauntlet, earlier=before)
     protocol.deliver(liar.folder, liar.carry)
     spoil_parts(liar)
@@ -111,7 +111,7 @@ def test_nothing_wrong_is_taken_after_the_fit(tmp_path: Path, monkeypatch: pytes
     notice = honest.sites["mri"].leave(liar.study)
     for trick, bad in [
         *damaged(notice),
-        *((what, one.payloads["receive", "lab", b""]["left-mri"]) for what, one in before.items()),
+        *((what, one.payloads["receive", "lab", b"|"]["left-mri"]) for what, one in before.items()),
     ]:
         liar.tried.setdefault("leave", set()).add(trick)
         with pytest.raises(IntarsiaError):
@@ -143,5 +143,5 @@ def spoil_parts(liar: Gauntlet) -> None:
 
 
 def test_every_type_of_message_is_tried() -> None:
-    """A signature beside a file is tried in test_files.py."""
-    assert set().union(*OF_A_KIND.values()) | RESULTS | {"file"} == set(MESSAGES)
+    """A signature beside a file is tried in test_files.py, letters and their answers in test_screened_carriers.py."""
+    assert set().union(*OF_A_KIND.values()) | RESULTS | {"file", "letter", "answers"} == set(MESSAGES)
