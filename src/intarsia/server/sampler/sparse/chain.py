@@ -102,7 +102,7 @@ class SparseChain:
         if without:
             self.pip_without += trace.pip
             self.number_without += 1
-        if w > 0:
+        if problem.ratios.size > 1:
             self.pull += (w / (1 + w * problem.d))[:, None] * residual(problem, state)
         if not (np.isfinite(state.effect[:k]).all() and np.isfinite(state.Sigma).all()):
             raise ConvergenceError(f"Chain {self.k + 1}, sweep {self.sweeps + 1}: it left the range of double precision.")
