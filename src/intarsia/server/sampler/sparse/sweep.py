@@ -2,8 +2,9 @@
 
 1. scan      every feature in or out, with its pattern and effects (`scan`)
 2. place     where do some of the effects sit (`places`)
-   near      both again, among the features that came nearest to being in during the warm-up (`State.near`): they stay the same
-             from then on, are nearly all that matter, and a pass over them costs next to nothing
+   pairs     is a neighbour needed beside a feature (`pairs`)
+   near      all of these again, among the features that came nearest to being in during the warm-up (`State.near`). They stay
+             the same from then on, are nearly all that matter, and a pass over them costs next to nothing.
 3. effects   of all features that are in, together
 4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
+from intarsia.server.sampler.sparse.pairs import pair_up
 from intarsia.server.sampler.sparse.places import place
 from intarsia.server.sampler.sparse.scan import Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
@@ -70,18 +72,18 @@ def likely_places(rng: Any, problem: Problem, state: State) -> Any:
 
 @compiled
 def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
-    """Scan, place and draw effects among the features of `State.near` some times over: more often where a pass over all features
-    costs more.
-    """
+    """Place, pair up, scan and draw effects among the features of `State.near`: more often where a pass over all costs more."""
     P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
     columns = problem.X[state.near]
     wide = np.zeros((K, Q), dtype=np.float32)
     trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
     place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
+    pair_up(rng, problem, state, at, R, weight, state.near, columns)
     for _ in range(min(MOST_ROUNDS, P // EACH_ROUND)):
         draw_effects(rng, problem, state, at, R, weight)
         scan_some(rng, problem, state, at, R, weight, trace, state.near, columns)
         place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
+        pair_up(rng, problem, state, at, R, weight, state.near, columns)
 
 
 @compiled
