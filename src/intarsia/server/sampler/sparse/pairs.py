@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
-from intarsia.server.sampler.sparse.scan import Coordinates, into, pick, put, take_out
+from intarsia.server.sampler.sparse.scan import Among, Coordinates, into, pick, put, take_out
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State
 
 Array = NDArray[np.float64]
@@ -66,10 +66,9 @@ def draw_beside(rng: Any, choice: int, h: Array, x: Array, at: Coordinates, effe
 
 
 @compiled
-def pair_up(
-    rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, features: Any, columns: Any
-) -> None:
-    """Give some of the `features` that act on all responses a partner among them; R is kept current."""
+def pair_up(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, among: Among) -> None:
+    """Give some of those that act on all responses, `among` features, a partner among these; R is kept current."""
+    features, columns, weight = among
     (K, m), Q = columns.shape, R.shape[1]
     squares = problem.squares[int(state.scalars[RATIO])]
     light, everywhere = weight.astype(np.float32), np.ones(Q, dtype=np.bool_)
