@@ -22,7 +22,7 @@ from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign
 from intarsia.server.assess.mixture import low_component
 from intarsia.server.assess.sets import FeatureSet, of_dense, of_sparse
 from intarsia.server.posterior.draws import Draws
-from intarsia.server.posterior.sparse import SparseEffects
+from intarsia.server.posterior.sparse import SparseEffects, parts
 from intarsia.wire.coefficients import STANDS
 
 Array = NDArray[np.float64]
@@ -120,7 +120,7 @@ def select(
     `max_local_fdr` keeps out features that are individually doubtful, however much room surer ones leave in the mean.
     `covariance` is that of the mixture (`mixture.MODELS`); "mclust" chooses among all by BIC, as that package does.
     """
-    found = _as_draws(draws)
+    found = Draws.of(draws)
     if max_local_fdr is None:
         max_local_fdr = MOST_LOCAL_FDR if found.sparse else MOST_JUDGED
     if not 0 < fdr < 1:
@@ -185,16 +185,6 @@ def with_sets(found: Findings, draws: Draws, X: Array, max_local_fdr: float = MO
     return replace(found, selected=selected, sets=tuple(kept), expected_fdr=expected)
 
 
-def _as_draws(draws: Any) -> Draws:
-    found = draws if isinstance(draws, Draws) else getattr(draws, "draws", draws)
-    if isinstance(found, Draws):
-        return found
-    C = np.asanyarray(found)
-    if C.ndim != 4:
-        raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-    return Draws(C, np.broadcast_to(np.eye(C.shape[3]), (*C.shape[:2], C.shape[3], C.shape[3])))
-
-
 def _counted(draws: Draws) -> tuple[Array, Array]:
     """Local fdr of each feature and of each coefficient of a sparse posterior. No count of draws is said to be none or all."""
     C = draws.effects
@@ -220,9 +210,7 @@ def _judged(draws: Draws) -> tuple[Array, Array]:
 def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
     """Chunks of features with their draws as (feature, response, draw), read once."""
     chains, n, P, Q = C.shape
-    step = max(1, _CHUNK // max(1, chains * n * Q))
-    for start in range(0, P, step):
-        part = slice(start, min(P, start + step))
+    for part in parts(P, chains * n * Q, _CHUNK):
         x = np.ascontiguousarray(C[:, :, part].transpose(2, 3, 0, 1), dtype=np.float64)
         yield part, x.reshape(x.shape[0], Q, chains * n)
 

@@ -99,5 +99,5 @@ def common_effect(posterior: Posterior, X: Array, members: Index) -> Array:
     """Draws (draw, response) of a set's common effect: the coefficients' sum, signed as the members correlate with the first."""
     columns = X[:, members]
     weight = np.where(columns[:, 0] @ columns < 0, -1.0, 1.0) * np.sqrt((columns**2).mean(axis=0))
-    C = posterior.draws_of(members)
+    C = posterior.draws.effects.dense(members)
     return np.asarray(np.einsum("cdpq,p->cdq", C, weight, optimize=True).reshape(-1, C.shape[3]))

@@ -165,7 +165,7 @@ def _covering(C: SparseEffects, centre: int, near: Index, columns: _Columns) -> 
 
 
 def _counted(draws: Draws, members: Index, columns: _Columns) -> FeatureSet:
-    x = draws.of(members).reshape(draws.number, len(members), draws.Q)
+    x = draws.effects.dense(members).reshape(draws.number, len(members), draws.Q)
     coverage = (x.any(axis=(1, 2)).sum() + 0.5) / (draws.number + 1)  # no count of draws is said to be all
     common = np.einsum("dpq,p->dq", x, columns.weight(members))
     none = ((~x.any(axis=1)).sum(axis=0) + 0.5) / (draws.number + 1)
