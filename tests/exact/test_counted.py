@@ -11,8 +11,7 @@ from intarsia.server.assess.assessment import Assessment, Flat, Seen, assess, fi
 from intarsia.server.assess.convergence import diagnose
 from intarsia.server.assess.effects import effects_of, sets_of
 from intarsia.server.assess.findings import select
-from intarsia.server.assess.leave_one_out import with_background
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows, with_background
 from intarsia.server.assess.sets import COVERAGE
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.wire.plain import probability

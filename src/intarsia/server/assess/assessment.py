@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.server.assess.convergence import Diagnosis, diagnose
 from intarsia.server.assess.findings import Findings, select
-from intarsia.server.assess.leave_one_out import LeaveOneOut, leave_one_out
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows, leave_one_out
 from intarsia.server.assess.stacking import Weighed, from_all_rows, interval_of_explained
 from intarsia.server.assess.stored import restored, stored
 from intarsia.server.assess.unshrunk import unshrunk

@@ -12,8 +12,7 @@ from scipy import special, stats
 
 from intarsia.errors import InputError
 from intarsia.server.assess.assessment import Assessment, kept
-from intarsia.server.assess.leave_one_out import LeaveOneOut
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows
 from intarsia.server.posterior.posterior import Posterior
 
 Array = NDArray[np.float64]

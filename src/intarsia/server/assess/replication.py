@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.server.assess.criticism import log_mean_exp
-from intarsia.server.assess.leave_one_out import log_likelihood
-from intarsia.server.assess.rows import Rows, out_of_sample
+from intarsia.server.assess.leave_one_out import Rows, log_likelihood, out_of_sample
 from intarsia.server.posterior.posterior import Posterior
 
 Array = NDArray[np.float64]
