@@ -13,7 +13,7 @@ from tests.federation import RESPONSES, frames
 
 from intarsia.carriers.in_process import fit, study_for
 from intarsia.server.assess.not_converged import NotConvergedWarning
-from intarsia.server.assess.release_rounding import rounded
+from intarsia.server.assess.release import rounded
 from intarsia.server.study import fit as fitting
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site

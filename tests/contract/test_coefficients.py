@@ -10,7 +10,7 @@ from tests.sparse_draws import ragged
 from intarsia.errors import MessageError
 from intarsia.server.assess.assessment import assess, keep
 from intarsia.server.assess.leave_one_out import Rows
-from intarsia.server.assess.release_rounding import rounded
+from intarsia.server.assess.release import rounded
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients

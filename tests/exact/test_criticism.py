@@ -5,9 +5,8 @@ import pytest
 
 from intarsia.errors import InputError
 from intarsia.server.assess.assessment import Assessment, assess, keep, kept
-from intarsia.server.assess.criticism import compare, objections, residuals
+from intarsia.server.assess.criticism import compare, k_fold, objections, residuals, split_half
 from intarsia.server.assess.leave_one_out import Rows, leave_one_out
-from intarsia.server.assess.replication import k_fold, split_half
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import Names, Posterior
 

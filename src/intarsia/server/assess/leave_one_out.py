@@ -3,7 +3,7 @@
 The rows of a sketch are exchangeable, so leaving one out says how a new one would be predicted; no subject is involved.
 No refit is needed: the draws are weighted by the inverse of the left-out row's likelihood, with the weights' tail smoothed
 (Pareto-smoothed importance sampling; Vehtari, Gelman & Gabry 2017). Its own warning light is k̂ of each row: above .7 the
-estimate for that row is not to be trusted, and `intarsia.server.assess.replication.k_fold` gives the answer by refitting.
+estimate for that row is not to be trusted, and `intarsia.server.assess.criticism.k_fold` gives the answer by refitting.
 
 Where a dense background was fitted, rows that are alike share it, and a row is predicted from the others with what they say of
 it: given the sparse effects the residuals are N(0, (I + wK) ⊗ Σ), K = XXᵀ/P, and one row given the rest has a closed form.

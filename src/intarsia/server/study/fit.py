@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError
 from intarsia.files import read_json
 from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
-from intarsia.server.assess.coarser import coarser
 from intarsia.server.assess.convergence import Diagnosis
-from intarsia.server.assess.release_rounding import rounded, rounded_weighed
+from intarsia.server.assess.release import coarser, rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws
