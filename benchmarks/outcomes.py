@@ -34,9 +34,9 @@ import numpy as np  # noqa: E402
 from scipy.special import expit  # noqa: E402
 from scipy.stats import skew  # noqa: E402
 
+from intarsia.server.assess.effects import unshrunk  # noqa: E402
 from intarsia.server.assess.findings import select  # noqa: E402
 from intarsia.server.assess.stacking import from_all_rows, interval_of_explained, stack  # noqa: E402
-from intarsia.server.assess.unshrunk import unshrunk  # noqa: E402
 from intarsia.server.posterior.draws import Draws  # noqa: E402
 from intarsia.server.prediction_weights import refit_settings  # noqa: E402
 from intarsia.server.sampler.horseshoe.model import Model  # noqa: E402

@@ -131,7 +131,7 @@ def test_an_assessment_is_kept_with_the_draws(tmp_path):
     np.testing.assert_array_equal(back.diagnosis.rhat, made.diagnosis.rhat)
     np.testing.assert_array_equal(back.diagnosis.noise.ess_bulk, made.diagnosis.noise.ess_bulk)
     assert back.diagnosis.verdict == made.diagnosis.verdict
-    assert back.findings.to_dict() == made.findings.to_dict()
+    np.testing.assert_array_equal(back.findings.selected, made.findings.selected)
     assert [g.members.tolist() for g in back.findings.sets] == [[0, 1]]
     np.testing.assert_array_equal(back.findings.sets[0].mean, made.findings.sets[0].mean)
     np.testing.assert_array_equal(back.loo.mean, made.loo.mean)

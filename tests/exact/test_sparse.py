@@ -9,7 +9,7 @@ import pytest
 from tests.sparse_draws import CHAINS, DRAWS, P, Q, at_random, made
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.assess.unshrunk import unshrunk
+from intarsia.server.assess.effects import unshrunk
 from intarsia.server.posterior import sparse as module
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior

@@ -344,7 +344,7 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)
-    found = keep(posterior, assess(posterior, Rows.of(X, Y), X=X).with_weights(weighed))
+    found = keep(posterior, assess(posterior, Rows.of(X, Y), X=X, weighed=weighed))
     assert found.loo is not None
     np.testing.assert_array_equal(found.loo.r2, weighed.r2)
     posterior.save(tmp_path / "p.nc")
@@ -361,7 +361,7 @@ def test_where_predictions_do_worse_than_the_mean_nothing_is_expected_of_them() 
     weighed = Weighed(np.zeros((3, 2)), np.zeros((1, 2)), np.ones(2), some, some, some, np.full(2, 100.0), 0.5)
     C = np.random.default_rng(0).standard_normal((2, 40, 3, 2))
     posterior = Posterior.from_draws(Draws(C, np.tile(np.eye(2), (2, 40, 1, 1))))
-    found = assess(posterior).with_weights(weighed).expected_r2(np.array([1.02, 0.6]), 0.95)
+    found = assess(posterior, weighed=weighed).expected_r2(np.array([1.02, 0.6]), 0.95)
     assert found is not None
     mean, lower, upper = found
     assert mean[0] == lower[0] == 0

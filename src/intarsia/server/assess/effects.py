@@ -1,23 +1,35 @@
-"""The coefficients of a posterior, ready for the table of results."""
+"""The effects that a posterior tells: ready for the table of results, and without the prior's pull."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
-from intarsia.server.assess.assessment import Assessment
+from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import Posterior, ends
+from intarsia.server.posterior.sparse import parts
 from intarsia.wire.kinds import Back, planned
 from intarsia.wire.log_odds import effect_caution, response_caution
 from intarsia.wire.result_table import Effects, Evidence, Scales, Told, flat_interval, table_columns, table_rows
 
+if TYPE_CHECKING:
+    from intarsia.server.assess.assessment import Assessment
+
+Array = NDArray[np.float64]
 Kinds = Mapping[str, Mapping[str, Any]]
 
+MOST_DRAWS, LEAST_DRAWS = 200, 32  # that effects without the prior rest on
+MOST_OPERATIONS = 1e12  # beyond, fewer draws are used
+NUMBERS = 2**24  # of X, and of what its features correlate with, at once
 
-def effects_of(posterior: Posterior, assessment: Assessment, interval: float = 0.95, kinds: Kinds | None = None) -> list[Effects]:
+
+def effects_of(
+    posterior: Posterior, assessment: "Assessment", interval: float = 0.95, kinds: Kinds | None = None
+) -> list[Effects]:
     """Of the features, then of the covariates; a posterior of sketches is in standard deviations, as the table wants it.
 
     Responses whose scales were shared come out in their units, and those of other `kinds` (study.toml) in their own language.
@@ -47,7 +59,7 @@ def effects_of(posterior: Posterior, assessment: Assessment, interval: float = 0
 
 
 def sets_of(
-    posterior: Posterior, assessment: Assessment, interval: float = 0.95, kinds: Kinds | None = None
+    posterior: Posterior, assessment: "Assessment", interval: float = 0.95, kinds: Kinds | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the table for sets of interchangeable features, of each of which one matters though none is selected by itself: the
     common effect for one standard deviation of the members, on the responses that the set is found to act on.
@@ -98,7 +110,7 @@ def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict
     return out
 
 
-def evidence_of(posterior: Posterior, assessment: Assessment) -> Evidence:
+def evidence_of(posterior: Posterior, assessment: "Assessment") -> Evidence:
     f, names = assessment.findings, posterior.features
     return Evidence(
         f.local_fdr_by_response,
@@ -115,3 +127,35 @@ def evidence_of(posterior: Posterior, assessment: Assessment) -> Evidence:
 
 def _sites(sites: list[str], count: int) -> list[str]:
     return sites or [""] * count
+
+
+def unshrunk(X: Array, Y: Array, draws: Draws) -> tuple[Array, Array]:
+    """Mean and sd (P×Q) of effects without the sparse prior's pull, in the units of X and Y; NaN is a missing response.
+
+    A sparse prior draws what the rows can hardly tell from zero towards zero, its interval too. That is right for selection and
+    for prediction; for the size of one named effect it is not: of true effects near the limit of what can be seen, the interval
+    of the sparse posterior holds far fewer than it says. So each feature's own coefficient gets a flat prior, and all others are
+    as the posterior has them. Given those and the noise of one draw, the law of a feature's coefficients is normal,
+
+        N(c + Rᵀx / xᵀx, Σ / xᵀx),    R = Y − X C  the draw's residuals, c the feature's row of C,
+
+    and over the draws these mix. Coefficients that the prior shrank stay in R and so in Σ: intervals are as wide as that makes
+    them. X and Y are the rows as the sampler saw them.
+    """
+    seen, (m, Q), P = ~np.isnan(Y), Y.shape, X.shape[1]
+    at = draws.thinned(np.clip(MOST_OPERATIONS / (4.0 * m * max(P, 1) * Q), LEAST_DRAWS, MOST_DRAWS))
+    residual = (np.where(seen, Y, 0.0) - draws.fitted(X, at)) * seen  # (draw, m, Q)
+    noise = np.diagonal(draws.flat_Sigma[at], axis1=1, axis2=2).mean(axis=0)
+    mean, sd = np.empty((P, Q)), np.empty((P, Q))
+    side_by_side = residual.swapaxes(0, 1).reshape(m, -1)
+    for part in parts(P, m + len(at) * Q, NUMBERS):
+        features, own = np.arange(P)[part], np.asarray(X[:, part], dtype=np.float64)
+        # Of each feature, its squares over the rows that have the response; of a column of noughts nothing can be said.
+        squares = np.square(own).T @ seen
+        squares = np.where(squares > 0, squares, np.nan)
+        c = draws.effects.some(features, at).swapaxes(0, 1)
+        if draws.background is not None:
+            c = c + draws.background[features][:, None]
+        each = c + (own.T @ side_by_side).reshape(c.shape) / squares[:, None]
+        mean[features], sd[features] = each.mean(axis=1), np.sqrt(each.var(axis=1) + noise / squares)
+    return mean, sd

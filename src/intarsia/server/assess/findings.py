@@ -12,7 +12,7 @@ is chosen that is more likely wrong than right.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,23 +91,10 @@ class Findings:
         both = bool(self.selected[p]) and bool(self.without[p])
         return BOTH if both else BEYOND if self.selected[p] else WITHOUT if self.without[p] else _NEITHER
 
-    def to_dict(self) -> dict[str, Any]:
-        """Counts and expected rates for a report or `--json`."""
-        return {
-            "method": self.method,
-            "fdr": self.fdr,
-            "features": len(self.selected),
-            "selected": int(self.selected.sum()),
-            "sets": [one.to_dict() for one in self.sets],
-            "expected_fdr": self.expected_fdr,
-            "selected_by_response": [int(n) for n in self.by_response.sum(axis=0)],
-            "expected_fdr_by_response": [float(v) for v in self.expected_fdr_by_response],
-        }
-
 
 def select(
     draws: Any,
-    method: Literal["bfdr", "mixture"] = "bfdr",
+    method: str = "bfdr",
     fdr: float = 0.05,
     *,
     X: Array | None = None,

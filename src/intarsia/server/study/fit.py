@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.files import read_json
-from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
+from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import Diagnosis
 from intarsia.server.assess.release import coarser, rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
@@ -128,8 +128,11 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
                 return run_sampler(study, plain, X, Y, settings, model)
 
             weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
-    seen = Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined))
-    return posterior, finish(posterior, seen, (study.fit.select, study.fit.fdr), rounded_weighed(weighed), _rounded)
+    made = assess(
+        posterior, check_rows(joined), X=fitted.X, Y=None if noisy else fitted.Y, method=study.fit.select, fdr=study.fit.fdr,
+        weighed=rounded_weighed(weighed),
+    )  # fmt: skip
+    return posterior, keep(posterior, _rounded(made))
 
 
 def _rounded(assessment: Assessment) -> Assessment:
