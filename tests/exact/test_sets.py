@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from intarsia.server.assess import sets as module
-from intarsia.server.assess.distance_from_zero import calibrate
 from intarsia.server.assess.findings import select
+from intarsia.server.assess.local_fdr import calibrate
 from intarsia.server.assess.sets import FeatureSet
 
 m, P, Q = 200, 12, 2

@@ -1,16 +1,11 @@
 """Which features matter, how sure that is, and how many of the chosen ones to expect wrong.
 
-A sparse posterior counts: a feature's inclusion probability (PIP) is the share of sweeps in which it is in, averaged over what
-each sweep knew, and 1 − PIP the probability that choosing it is wrong. Of a coefficient that is the probability that it is
-exactly zero, at prior odds of at most one that it is not: a response is not claimed because the feature's others are sure.
-Horseshoe draws are never zero: there a feature is judged by how far zero lies outside its posterior (`distance_from_zero`).
-Either way the chosen set is the largest, surest first, whose mean local false discovery rate stays at or below `fdr`, and nothing
-is chosen that is more likely wrong than right.
+What the evidence of each feature and coefficient is, `local_fdr` says. The chosen set is the largest, surest first, whose mean
+local false discovery rate stays at or below `fdr`, and nothing is chosen that is more likely wrong than right.
 
 `mixture` is the paper's Algorithm 3 on the posterior mean, kept for comparison.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -18,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign_share
-from intarsia.server.assess.mixture import low_component
+from intarsia.server.assess.local_fdr import counted, fit_mixture, judged
 from intarsia.server.assess.sets import FeatureSet, of_dense, of_sparse
 from intarsia.server.posterior.draws import Draws
-from intarsia.server.posterior.sparse import SparseEffects, parts
+from intarsia.server.posterior.sparse import SparseEffects
 from intarsia.wire.coefficients import STANDS
 
 Array = NDArray[np.float64]
@@ -31,7 +25,6 @@ Bool = NDArray[np.bool_]
 METHODS = ("bfdr", "mixture")
 MOST_LOCAL_FDR = 0.5  # of what is chosen from counted inclusion, however much room surer findings leave
 MOST_JUDGED = 0.1  # of what is chosen from draws that are never zero: with a half a stated 5 % comes out at 13
-_CHUNK = 8_000_000  # numbers in memory at once
 NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 _NEITHER, BEYOND, WITHOUT, BOTH = STANDS
 
@@ -105,7 +98,7 @@ def select(
 
     With X (m, P), the rows the sampler saw, sets of interchangeable features are looked for too (bfdr only).
     `max_local_fdr` keeps out features that are individually doubtful, however much room surer ones leave in the mean.
-    `covariance` is that of the mixture (`mixture.MODELS`); "mclust" chooses among all by BIC, as that package does.
+    `covariance` is that of the mixture (`local_fdr.MODELS`); "mclust" chooses among all by BIC, as that package does.
     """
     found = Draws.of(draws)
     if max_local_fdr is None:
@@ -119,10 +112,10 @@ def select(
     mean = found.mean()
     if method == "mixture":
         size = np.abs(mean)
-        row = low_component(size, covariance)
-        entry = np.column_stack([low_component(size[:, q : q + 1], covariance) for q in range(size.shape[1])])
+        row = fit_mixture(size, covariance).low
+        entry = np.column_stack([fit_mixture(size[:, q : q + 1], covariance).low for q in range(size.shape[1])])
         return _findings(found, row, entry, (row < fdr, entry < fdr), ("mixture", fdr))
-    row, entry = _counted(found) if isinstance(found.C, SparseEffects) else _judged(found)
+    row, entry = counted(found, C) if isinstance(C := found.effects, SparseEffects) else judged(C)
     chosen = bayesian_fdr(row, fdr, max_local_fdr)
     by_response = np.zeros(entry.shape, dtype=bool)
     for q in range(entry.shape[1]):
@@ -170,36 +163,6 @@ def with_sets(found: Findings, draws: Draws, X: Array, max_local_fdr: float = MO
     selected[alone[chosen[: len(alone)]]] = True
     expected = float(local[chosen].mean()) if chosen.any() else 0.0
     return replace(found, selected=selected, sets=tuple(kept), expected_fdr=expected)
-
-
-def _counted(draws: Draws) -> tuple[Array, Array]:
-    """Local fdr of each feature and of each coefficient of a sparse posterior. No count of draws is said to be none or all."""
-    C = draws.effects
-    assert isinstance(C, SparseEffects)
-    known = None if draws.inclusion is None else draws.inclusion.acting_on()
-    if known is None:
-        above, below = C.signs()
-        known = (above + below) / C.number
-    entry = ((1 - known) * C.number + 0.5) / (C.number + 1)
-    row = (C.number - C.counts + 0.5) / (C.number + 1) if draws.inclusion is None else 1 - draws.inclusion.mean()
-    return row, np.maximum(entry, row[:, None])  # a coefficient is no surer than its feature
-
-
-def _judged(draws: Draws) -> tuple[Array, Array]:
-    """The same of draws that are never zero."""
-    row, entry = np.empty(draws.P), np.empty((draws.P, draws.Q))
-    for part, x in _features(draws.effects.dense()):
-        entry[part] = sign_share(x)
-        row[part] = row_share(x, entry[part])
-    return row, row[:, None] + (1 - row[:, None]) * calibrate(entry)
-
-
-def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
-    """Chunks of features with their draws as (feature, response, draw), read once."""
-    chains, n, P, Q = C.shape
-    for part in parts(P, chains * n * Q, _CHUNK):
-        x = np.ascontiguousarray(C[:, :, part].transpose(2, 3, 0, 1), dtype=np.float64)
-        yield part, x.reshape(x.shape[0], Q, chains * n)
 
 
 def _findings(draws: Draws, row: Array, entry: Array, chosen: tuple[Bool, Bool], how: tuple[str, float]) -> Findings:

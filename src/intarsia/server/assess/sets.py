@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign_share
+from intarsia.server.assess.local_fdr import calibrate, row_share, sign_share
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import SparseEffects
 
