@@ -16,6 +16,7 @@ from scipy import special, stats
 from intarsia.errors import InputError
 from intarsia.server.assess.assessment import Assessment, kept
 from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows, log_likelihood, out_of_sample
+from intarsia.server.assess.sets import common_weight
 from intarsia.server.posterior.posterior import Posterior
 
 Array = NDArray[np.float64]
@@ -229,7 +230,5 @@ def found_again(fits: Sequence[Posterior], X: Array, posterior: Posterior, findi
 
 def common_effect(posterior: Posterior, X: Array, members: Index) -> Array:
     """Draws (draw, response) of a set's common effect: the coefficients' sum, signed as the members correlate with the first."""
-    columns = X[:, members]
-    weight = np.where(columns[:, 0] @ columns < 0, -1.0, 1.0) * np.sqrt((columns**2).mean(axis=0))
     C = posterior.draws.effects.dense(np.asarray(members))
-    return np.asarray(np.einsum("cdpq,p->cdq", C, weight, optimize=True).reshape(-1, C.shape[3]))
+    return np.asarray(np.einsum("cdpq,p->cdq", C, common_weight(X, members), optimize=True).reshape(-1, C.shape[3]))

@@ -114,16 +114,16 @@ class Mixture:
     bic: float
 
 
-def algorithm3(estimate: Array, model: str = "mclust", alpha: float = 0.05, absolute: bool = True) -> NDArray[np.bool_]:
+def algorithm3(estimate: Array, model: str = "mclust", alpha: float = 0.05) -> NDArray[np.bool_]:
     """Features whose probability of the low component is below alpha (paper, Algorithm 3)."""
-    return np.asarray(fit_mixture(estimate, model, absolute).low < alpha)
+    return np.asarray(fit_mixture(estimate, model).low < alpha)
 
 
-def fit_mixture(estimate: Array, model: str = "mclust", absolute: bool = True) -> Mixture:
-    """Fit the two components to the rows of |Ĉ| (P×Q); `absolute=False`: the signed rows, as the authors' code."""
+def fit_mixture(estimate: Array, model: str = "mclust") -> Mixture:
+    """Fit the two components to the rows of |Ĉ| (P×Q)."""
     if model != "mclust" and model not in MODELS:
         raise InputError(f"Covariance model {model!r} is not known; use mclust or one of {', '.join(MODELS)}.")
-    rows = np.abs(estimate) if absolute else np.asarray(estimate, dtype=float)
+    rows = np.abs(estimate)
     best, spread, Q = Mixture(model, np.ones(len(rows)), float("nan")), rows.std(), rows.shape[1]
     if not spread > 0:
         return best
@@ -136,8 +136,7 @@ def fit_mixture(estimate: Array, model: str = "mclust", absolute: bool = True) -
         parameters = 2 * Q + 1 + (each if name[0] == "E" else 2 * each)
         bic = float(2 * loglik - parameters * np.log(len(rows)))
         if not bic <= best.bic:
-            lower = int(np.argmin(means.sum(axis=1) if absolute else np.abs(means).sum(axis=1)))
-            best = Mixture(name, resp[:, lower], bic)
+            best = Mixture(name, resp[:, int(np.argmin(means.sum(axis=1)))], bic)
     return best
 
 

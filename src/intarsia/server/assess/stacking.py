@@ -85,7 +85,7 @@ def stack(
     """
     if len(X) < max(FEWEST_ROWS, 2 * folds):
         return None
-    ways = [ridge_of_known] if other is None else [ridge_of_known, other]
+    ways = [ridge] if other is None else [ridge, other]
     from_sparse, variance, from_others = left_out(X, Y, fit, ways, folds)
     predictions = np.stack([from_others[0], from_sparse, *from_others[1:]])
     weights = best_weights(Y, predictions[:2])
@@ -98,7 +98,7 @@ def stack(
     factor = np.ones(Y.shape[1]) if stretched is None else np.where(stretched, best_factor(Y, predicted), 1.0)
     predicted, there = factor * predicted, ~np.isnan(Y)
     each = [out_of_sample(Y[rows, q], predicted[rows, q]) for q, rows in enumerate(there.T)]
-    coefficients = weights[0] * ridge_of_known(X, Y) + weights[1] * sparse
+    coefficients = weights[0] * ridge(X, Y) + weights[1] * sparse
     if other is not None and len(weights) > 2:
         coefficients += weights[2] * other(X, Y)
     return Weighed(
@@ -133,14 +133,6 @@ def foretold(draws: Draws, X: Array) -> tuple[Array, Array]:
     """Mean and variance of the responses of new rows, noise included."""
     fitted = draws.fitted(X)
     return fitted.mean(axis=0), fitted.var(axis=0) + draws.sigma2.mean(axis=(0, 1))
-
-
-def ridge_of_known(X: Array, Y: Array) -> Array:
-    """`ridge` of each response over the rows that have it."""
-    there = ~np.isnan(Y)
-    if there.all():
-        return ridge(X, Y)
-    return np.hstack([ridge(X[rows], Y[rows, q : q + 1]) for q, rows in enumerate(there.T)])
 
 
 def squared_correlation(Y: Array, predicted: Array) -> Array:
@@ -213,6 +205,9 @@ def ridge(X: Array, Y: Array) -> Array:
     how well new rows are predicted, and the k that predicts each row best from the others is taken: for all responses, if their
     predictions together are clearly better with it. One eigendecomposition serves all of that.
     """
+    there = ~np.isnan(Y)
+    if not there.all():  # each response over the rows that have it
+        return np.hstack([ridge(X[rows], Y[rows, q : q + 1]) for q, rows in enumerate(there.T)])
     size = np.sqrt(np.square(X).sum() / X.shape[1])  # root mean square length of a column: k has no unit then
     X = X / size if size > 0 else X
     system = _System.of(X, Y)

@@ -1,6 +1,6 @@
 """The labelled posterior: draws with the names of features, responses and sites.
 
-Numbers come from `draws`, as plain arrays; `mean`, `sd`, `quantile` and `interval` put the labels on them. `tree` is the whole of
+Numbers come from `draws`, as plain arrays; `mean`, `sd` and `interval` put the labels on them. `tree` is the whole of
 it as an ArviZ-compatible `xarray.DataTree`, and `save` writes that. xarray is imported when it is asked for.
 """
 
@@ -26,12 +26,13 @@ Array = NDArray[np.float64]
 
 CHUNK = 8_000_000  # numbers in memory at once
 DIMS = {
-    name: ("chain", "draw", *dims)
-    for name, dims in {
-        "C": ("feature", "response"), "Sigma": ("response", "response2"), "sigma2": ("response",), "tau": ("component",),
-        "intercept": ("response",), "Gamma": ("covariate", "response"),
-    }.items()
-}  # fmt: skip
+    "C": ("chain", "draw", "feature", "response"),
+    "Sigma": ("chain", "draw", "response", "response2"),
+    "sigma2": ("chain", "draw", "response"),
+    "tau": ("chain", "draw", "component"),
+    "intercept": ("chain", "draw", "response"),
+    "Gamma": ("chain", "draw", "covariate", "response"),
+}
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,12 @@ class Names:
 
     def filled(self, P: int, Q: int) -> "Names":
         """The same for P features and Q responses, with names for columns that have none."""
-        sites = (
-            None if given is None else _labels(given, count, what, "", unique=False)
-            for given, count, what in ((self.feature_sites, P, "site"), (self.response_sites, Q, "response site"))
+        return Names(
+            _labels(self.features, P, "feature", "x"),
+            _labels(self.responses, Q, "response", "y"),
+            _labels(self.feature_sites, P, "site"),
+            _labels(self.response_sites, Q, "response site"),
         )
-        return Names(_labels(self.features, P, "feature", "x"), _labels(self.responses, Q, "response", "y"), *sites)
 
 
 class Group(NamedTuple):
@@ -341,10 +343,13 @@ def ends(probability: float) -> list[float]:
     return [(1 - probability) / 2, (1 + probability) / 2]
 
 
-def _labels(given: Sequence[str] | None, count: int, what: str, prefix: str, unique: bool = True) -> list[str]:
+def _labels(given: Sequence[str] | None, count: int, what: str, prefix: str = "") -> list[str] | None:
+    """The labels as text; those with a prefix are unique, and made up where none are given."""
+    if given is None and not prefix:
+        return None
     names = [f"{prefix}{i}" for i in range(count)] if given is None else [str(name) for name in given]
     if len(names) != count:
         raise InputError(f"{len(names)} {what} names for {count} in the draws; expected one each.")
-    if unique and len(set(names)) != count:
+    if prefix and len(set(names)) != count:
         raise InputError(f"The {what} names are not unique; {count - len(set(names))} repeat. Rename them.")
     return names
