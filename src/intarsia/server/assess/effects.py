@@ -1,7 +1,8 @@
 """The effects that a posterior tells: ready for the table of results, and without the prior's pull."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import Posterior, ends
 from intarsia.server.posterior.sparse import parts
@@ -34,28 +36,24 @@ def effects_of(
 
     Responses whose scales were shared come out in their units, and those of other `kinds` (study.toml) in their own language.
     """
-    draws = posterior.draws
+    draws, f, names = posterior.draws, assessment.findings, posterior.features
     lower, upper = draws.quantile(ends(interval))
-    ways = {response: planned(said) for response, said in (kinds or {}).items()}
-    scales = Scales(posterior.response_scales)
-    common: dict[str, Any] = {"responses": posterior.responses, "interval": interval, "scales": scales}
-    features = Effects(
-        posterior.features,
-        _sites(posterior.feature_sites, draws.P),
-        mean=draws.mean(),
-        sd=draws.sd(),
-        lower=lower,
-        upper=upper,
-        evidence=evidence_of(posterior, assessment),
-        unshrunk=assessment.unshrunk,
-        **common,
+    evidence = Evidence(
+        f.local_fdr_by_response,
+        np.asarray(f.by_response, dtype=bool),
+        np.asarray(f.selected, dtype=bool),
+        pip=f.pip,
+        lfsr=f.lfsr,
+        sets={names[p]: number for number, one in enumerate(f.sets, 1) for p in one.members},
+        stands=None if f.without is None else [f.stands(p) or None for p in range(len(names))],
+        **_of_sets(f.sets),
     )
-    features = replace(features, told=_told(features, ways, posterior))
-    covariates = posterior.covariates
-    sites = _sites(posterior.covariate_sites, len(covariates))
-    adjusted: dict[str, Any] = {**posterior.covariate_summary(interval)}
-    of_covariates = Effects(covariates, sites, **adjusted, **common)
-    return [features, replace(of_covariates, told=_told(of_covariates, ways, posterior))]
+    values = {"mean": draws.mean(), "sd": draws.sd(), "lower": lower, "upper": upper, "unshrunk": assessment.unshrunk}
+    part, adjusted = partial(_part, posterior, interval, kinds), posterior.covariate_summary(interval)
+    return [
+        part(names, posterior.feature_sites, evidence=evidence, **values),
+        part(posterior.covariates, posterior.covariate_sites, **adjusted),
+    ]
 
 
 def sets_of(
@@ -67,27 +65,40 @@ def sets_of(
     sets, fdr = assessment.findings.sets, assessment.findings.fdr
     if not sets:
         return []
-    names, held = posterior.features, _sites(posterior.feature_sites, posterior.draws.P)
+    names, held = posterior.features, posterior.feature_sites or [""] * posterior.draws.P
     mean, sd = np.array([one.mean for one in sets]), np.array([one.sd for one in sets])
     reach = NormalDist().inv_cdf((1 + interval) / 2) * sd
-    local, every = np.array([one.local_fdr_by_response for one in sets]), np.ones(len(sets), dtype=bool)
-    common: dict[str, Any] = {
-        "pip": np.array([one.coverage for one in sets]), "coverage": {k: one.coverage for k, one in enumerate(sets, 1)},
-        "purity": {k: one.purity for k, one in enumerate(sets, 1)},
-        "lfsr": stats.norm.sf(np.abs(mean) / np.where(sd > 0, sd, np.inf)),
-    }  # fmt: skip
+    local = np.array([one.local_fdr_by_response for one in sets])
     labels = ["one of " + ", ".join(names[p] for p in one.members) for one in sets]
-    part = Effects(
-        labels,
-        [", ".join(dict.fromkeys(held[p] for p in one.members)) for one in sets],
-        posterior.responses, mean, sd, mean - reach, mean + reach, interval,
-        evidence=Evidence(local, local <= fdr, every, sets={one: k for k, one in enumerate(labels, 1)}, **common),
-        scales=Scales(posterior.response_scales),
-    )  # fmt: skip
-    ways = {response: planned(said) for response, said in (kinds or {}).items()}
-    rows = table_rows(table_columns([replace(part, told=_told(part, ways, posterior))]))
+    evidence = Evidence(
+        local,
+        local <= fdr,
+        np.ones(len(sets), dtype=bool),
+        pip=np.array([one.coverage for one in sets]),
+        lfsr=stats.norm.sf(np.abs(mean) / np.where(sd > 0, sd, np.inf)),
+        sets={one: k for k, one in enumerate(labels, 1)},
+        **_of_sets(sets),
+    )
+    holders = [", ".join(dict.fromkeys(held[p] for p in one.members)) for one in sets]
+    values = {"mean": mean, "sd": sd, "lower": mean - reach, "upper": mean + reach}
+    rows = table_rows(table_columns([_part(posterior, interval, kinds, labels, holders, evidence=evidence, **values)]))
     Q = len(posterior.responses)
     return [{**rows[k * Q + q], "role": "set"} for k, one in enumerate(sets) for q in one.acts_on(fdr)]
+
+
+def _of_sets(sets: Sequence[FeatureSet]) -> dict[str, Any]:
+    """Coverage and purity of each set by its number."""
+    return {name: {k: getattr(one, name) for k, one in enumerate(sets, 1)} for name in ("coverage", "purity")}
+
+
+def _part(
+    posterior: Posterior, interval: float, kinds: Kinds | None, labels: list[str], sites: list[str], **values: Any
+) -> Effects:
+    """Effects of some columns, those on other kinds of responses in their language."""
+    common: dict[str, Any] = {"interval": interval, "scales": Scales(posterior.response_scales)}
+    part = Effects(labels, sites or [""] * len(labels), posterior.responses, **common, **values)
+    ways = {response: planned(said) for response, said in (kinds or {}).items()}
+    return replace(part, told=_told(part, ways, posterior))
 
 
 def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict[str, Told]:
@@ -108,25 +119,6 @@ def _told(part: Effects, ways: Mapping[str, Back], posterior: Posterior) -> dict
             cautions = [effect_caution(float(effect)) or limit or None for effect in read["mean"]]
         out[response] = Told(**read, unit=back.effect_unit, ratio=back.language.ratio, cautions=cautions, unshrunk=free)
     return out
-
-
-def evidence_of(posterior: Posterior, assessment: "Assessment") -> Evidence:
-    f, names = assessment.findings, posterior.features
-    return Evidence(
-        f.local_fdr_by_response,
-        np.asarray(f.by_response, dtype=bool),
-        np.asarray(f.selected, dtype=bool),
-        pip=f.pip,
-        lfsr=f.lfsr,
-        sets={names[p]: number for number, one in enumerate(f.sets, 1) for p in one.members},
-        coverage={number: one.coverage for number, one in enumerate(f.sets, 1)},
-        purity={number: one.purity for number, one in enumerate(f.sets, 1)},
-        stands=None if f.without is None else [f.stands(p) or None for p in range(len(names))],
-    )
-
-
-def _sites(sites: list[str], count: int) -> list[str]:
-    return sites or [""] * count
 
 
 def unshrunk(X: Array, Y: Array, draws: Draws) -> tuple[Array, Array]:

@@ -109,23 +109,37 @@ def select(
         raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
     if not found.effects.finite():
         raise InputError(NOT_FINITE)
-    mean = found.mean()
+    mean, known = found.mean(), found.inclusion
+    without = None if known is None or method == "mixture" else known.pip_without
     if method == "mixture":
         size = np.abs(mean)
         row = fit_mixture(size, covariance).low
         entry = np.column_stack([fit_mixture(size[:, q : q + 1], covariance).low for q in range(size.shape[1])])
-        return _findings(found, row, entry, (row < fdr, entry < fdr), ("mixture", fdr))
-    row, entry = counted(found, C) if isinstance(C := found.effects, SparseEffects) else judged(C)
-    chosen = bayesian_fdr(row, fdr, max_local_fdr)
-    by_response = np.zeros(entry.shape, dtype=bool)
-    for q in range(entry.shape[1]):
-        by_response[:, q] = bayesian_fdr(entry[:, q], fdr, max_local_fdr)
-    out = _findings(found, row, entry, (chosen, by_response), ("bfdr", fdr))
-    known = found.inclusion
-    if known is not None and known.pip_without is not None:
-        without = bayesian_fdr(1 - known.pip_without, fdr, max_local_fdr)
-        out = replace(out, pip_without=known.pip_without, without=without)
-    return out if X is None else with_sets(out, found, X, max_local_fdr)
+        selected, by_response = row < fdr, entry < fdr
+    else:
+        row, entry = counted(found, C) if isinstance(C := found.effects, SparseEffects) else judged(C)
+        selected, by_response = bayesian_fdr(row, fdr, max_local_fdr), np.zeros(entry.shape, dtype=bool)
+        for q in range(entry.shape[1]):
+            by_response[:, q] = bayesian_fdr(entry[:, q], fdr, max_local_fdr)
+    above, below = found.effects.signs()
+    wrong, counts = np.minimum(found.number - above, found.number - below), by_response.sum(axis=0)
+    out = Findings(
+        pip=1.0 - row,
+        lfsr=(wrong + 0.5) / (found.number + 1),
+        local_fdr_by_response=entry,
+        selected=selected,
+        by_response=by_response,
+        sign_by_response=np.sign(mean).astype(np.int8),
+        expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
+        expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
+        method=method,
+        fdr=fdr,
+        draws=found.number,
+        pip_without=without,
+        without=None if without is None else bayesian_fdr(1 - without, fdr, max_local_fdr),
+        counted=found.sparse,
+    )
+    return out if X is None or method == "mixture" else with_sets(out, found, X, max_local_fdr)
 
 
 def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = MOST_LOCAL_FDR) -> Bool:
@@ -163,23 +177,3 @@ def with_sets(found: Findings, draws: Draws, X: Array, max_local_fdr: float = MO
     selected[alone[chosen[: len(alone)]]] = True
     expected = float(local[chosen].mean()) if chosen.any() else 0.0
     return replace(found, selected=selected, sets=tuple(kept), expected_fdr=expected)
-
-
-def _findings(draws: Draws, row: Array, entry: Array, chosen: tuple[Bool, Bool], how: tuple[str, float]) -> Findings:
-    selected, by_response = chosen
-    above, below = draws.effects.signs()
-    wrong, counts = np.minimum(draws.number - above, draws.number - below), by_response.sum(axis=0)
-    return Findings(
-        pip=1.0 - row,
-        lfsr=(wrong + 0.5) / (draws.number + 1),
-        local_fdr_by_response=entry,
-        selected=selected,
-        by_response=by_response,
-        sign_by_response=np.sign(draws.mean()).astype(np.int8),
-        expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
-        expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
-        method=how[0],
-        fdr=how[1],
-        draws=draws.number,
-        counted=draws.sparse,
-    )

@@ -15,7 +15,6 @@ from intarsia.errors import FederationError
 from intarsia.files import read_json
 from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import Diagnosis
-from intarsia.server.assess.release import coarser, rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws
@@ -32,6 +31,7 @@ from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
 from intarsia.server.study.longer import compute_on
+from intarsia.server.study.release import coarser, rounded, rounded_weighed
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
