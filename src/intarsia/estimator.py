@@ -16,11 +16,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
 from intarsia.server.assess.assessment import assess, keep
-from intarsia.server.assess.convergence import Diagnosis
+from intarsia.server.assess.convergence import Diagnosis, warn_unless
+from intarsia.server.assess.convergence import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.assess.effects import effects_of
 from intarsia.server.assess.leave_one_out import Rows
-from intarsia.server.assess.not_converged import NotConvergedWarning as NotConvergedWarning
-from intarsia.server.assess.not_converged import warn_unless
 from intarsia.server.assess.stacking import Weighed
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws, diagonal

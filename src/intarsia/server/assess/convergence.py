@@ -5,11 +5,13 @@ inclusion probabilities of all. Of a dense one all coefficients are.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from intarsia.server.assess.diagnostics import NAMES, entries
 from intarsia.server.posterior.draws import Draws
@@ -18,6 +20,16 @@ from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, PIP_GAP, RHAT, RH
 FAR = 5  # times as many draws as there are, from which on something else than draws is advised
 
 Array = NDArray[np.float64]
+
+
+class NotConvergedWarning(ConvergenceWarning):
+    """The chains do not agree, or there are too few draws: what was found is provisional."""
+
+
+def warn_unless(converged: bool, verdict: str, stacklevel: int) -> None:
+    """Warn with the verdict; `stacklevel` counts from the caller of this function."""
+    if not converged:
+        warnings.warn(verdict, NotConvergedWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ def _of_entries(x: Array) -> dict[str, Array]:
     square = np.square(x - mean)
     variance, fourth = square.mean(axis=(1, 2)), np.square(square).mean(axis=(1, 2))
     found = {
-        "rhat": _each(_rhat, scores),
-        "rhat_folded": _each(_rhat, _normal_scores(np.abs(halves - median))),
+        "rhat": rhat(scores),
+        "rhat_folded": rhat(_normal_scores(np.abs(halves - median))),
         "ess_bulk": ess(scores),
         "ess_tail": np.minimum(ess(halves <= low), ess(halves <= high)),
     }
@@ -71,13 +71,28 @@ def _of_entries(x: Array) -> dict[str, Array]:
 
 def ess(x: NDArray[Any]) -> Array:
     """Effective sample size of each entry of x (entry, chain, draw), neither split nor turned into ranks."""
-    return _each(_ess, x)
-
-
-def _each(function: Any, x: NDArray[Any]) -> Array:
     out = np.empty(len(x))
-    function(np.ascontiguousarray(x, dtype=np.float64), out)
+    _ess(np.ascontiguousarray(x, dtype=np.float64), out)
     return out
+
+
+def rhat(x: Array) -> Array:
+    """R̂ of each entry of x (entry, chain, draw), neither split nor turned into ranks."""
+    mean = x.mean(axis=2)
+    return rhat_from_moments(np.full(x.shape[1], x.shape[2]), mean.T, np.square(x - mean[..., None]).sum(axis=2).T)
+
+
+def rhat_from_moments(count: Array, mean: Array, square: Array) -> Array:
+    """R̂ of every entry from each chain's count, mean and sum of squared deviations; NaN before two draws in two chains.
+
+    Not split and not rank-normalised: cheap enough for a progress bar, not for the verdict.
+    """
+    if len(count) < 2 or count.min() < 2:
+        return np.full(mean.shape[1:], np.nan)
+    n = count.min()
+    within = (square / (count - 1).reshape(-1, *(1,) * (mean.ndim - 1))).mean(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.sqrt((n * mean.var(axis=0, ddof=1) / within + n - 1) / n)
 
 
 def _normal_scores(x: Array) -> Array:
@@ -105,36 +120,6 @@ def _scores(x: Any, order: Any, of_rank: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
-def _means(x: Any, means: Any) -> float:
-    """The chains' means of x (chain, draw), and the variance between them."""
-    chains, n = x.shape
-    for c in range(chains):
-        total = 0.0
-        for i in range(n):
-            total += x[c, i]
-        means[c] = total / n
-    centre, spread = means.sum() / chains, 0.0
-    for c in range(chains):
-        spread += (means[c] - centre) ** 2
-    return spread / (chains - 1) if chains > 1 else 0.0
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
-def _rhat(x: Any, out: Any) -> None:
-    """R̂ of each entry of x (entry, chain, draw), √((B/W + n − 1)/n)."""
-    entries, chains, n = x.shape
-    means = np.empty(chains)
-    for e in range(entries):
-        between, within = n * _means(x[e], means), 0.0
-        for c in range(chains):
-            square = 0.0
-            for i in range(n):
-                square += (x[e, c, i] - means[c]) ** 2
-            within += square / (n - 1) / chains
-        out[e] = math.sqrt((between / within + n - 1) / n)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
 def _covariance(x: Any, lag: int) -> float:
     """Σ x_i x_{i+lag} within the chains, over the number of all draws; x has chain means of zero."""
     chains, n = x.shape
@@ -153,11 +138,18 @@ def _ess(x: Any, out: Any) -> None:
     entries, chains, n = x.shape
     means, centred = np.empty(chains), np.empty((chains, n))
     for e in range(entries):
-        low, high, between = np.inf, -np.inf, _means(x[e], means)
+        low, high, between = np.inf, -np.inf, 0.0
         for c in range(chains):
+            total = 0.0
             for i in range(n):
+                total += x[e, c, i]
                 low, high = min(low, x[e, c, i]), max(high, x[e, c, i])
+            means[c] = total / n
+            for i in range(n):
                 centred[c, i] = x[e, c, i] - means[c]
+        centre = means.sum() / chains
+        for c in range(chains):
+            between += (means[c] - centre) ** 2 / max(1, chains - 1)
         out[e] = chains * n if high - low < _FLAT else chains * n / _autocorrelation(centred, between)
 
 
@@ -183,16 +175,3 @@ def _autocorrelation(centred: Any, between: float) -> float:
         smallest = min(smallest, pair)
         monotone += smallest
     return np.nan
-
-
-def rhat_from_moments(count: Array, mean: Array, square: Array) -> Array:
-    """R̂ of every entry from each chain's count, mean and sum of squared deviations; NaN before two draws in two chains.
-
-    Not split and not rank-normalised: cheap enough for a progress bar, not for the verdict.
-    """
-    if len(count) < 2 or count.min() < 2:
-        return np.full(mean.shape[1:], np.nan)
-    n = count.min()
-    within = (square / (count - 1).reshape(-1, *(1,) * (mean.ndim - 1))).mean(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sqrt((n * mean.var(axis=0, ddof=1) / within + n - 1) / n)

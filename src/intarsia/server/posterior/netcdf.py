@@ -169,12 +169,7 @@ def unpacked(value: Any) -> Any:
 
 def _flat(info: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as netCDF can hold them: numbers and text; the rest as JSON text."""
-    flat: dict[str, Any] = {}
-    for key, value in info.items():
-        if isinstance(value, bool):
-            flat[key] = int(value)
-        elif isinstance(value, int | float | str):
-            flat[key] = value
-        elif value is not None:
-            flat[key] = json.dumps(value, sort_keys=True)
-    return flat
+    here = {key: int(value) if isinstance(value, bool) else value for key, value in info.items() if value is not None}
+    return {
+        key: value if isinstance(value, int | float | str) else json.dumps(value, sort_keys=True) for key, value in here.items()
+    }
