@@ -211,7 +211,7 @@ def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
     if isinstance(found.C, np.ndarray):
         return Diagnosis(**entries(found.C, workers=workers), **size, **labels, noise=noise)
     known = found.inclusion
-    traced = found.C.used if known is None else known.traced()
+    traced = np.flatnonzero(found.C.counts) if known is None else known.traced()
     traces = (found.C if known is None else known.effects).dense(traced)
     names, values = _of_the_prior(found)
     prior = Diagnosis(**entries(values, workers=1), **size, names=names) if names else None

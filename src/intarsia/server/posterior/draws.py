@@ -171,7 +171,7 @@ class DenseEffects:
         return self.C.shape[0] * self.C.shape[1]
 
     def finite(self) -> bool:
-        return all(np.isfinite(x).all() for x in self._blocks())
+        return bool(np.isfinite(self.C).all())
 
     def dense(self, places: Any = None) -> NDArray[Any]:
         return self.C if places is None else np.asarray(self.C[:, :, places])
@@ -192,14 +192,16 @@ class DenseEffects:
         return np.asarray(self.C[chain[:, None], draw[:, None], places], dtype=np.float64)
 
     def mean(self) -> Array:
-        return self._each(lambda x: x.mean(axis=0))
+        return np.asarray(self.C.mean(axis=(0, 1)), dtype=np.float64)
 
     def sd(self) -> Array:
-        return self._each(lambda x: x.std(axis=0, ddof=1 if len(x) > 1 else 0))
+        found = [x.std(axis=0, ddof=1 if len(x) > 1 else 0) for x in self._blocks()]
+        return np.concatenate(found).astype(np.float64) if found else np.zeros(self.C.shape[2:])
 
     def signs(self) -> tuple[Array, Array]:
         """In how many draws each coefficient (P, Q) is above zero, and below."""
-        return self._each(lambda x: (x > 0).sum(axis=0)), self._each(lambda x: (x < 0).sum(axis=0))
+        above, below = (side.sum(axis=(0, 1)).astype(np.float64) for side in (self.C > 0, self.C < 0))
+        return above, below
 
     def quantile(self, q: Sequence[float], places: Any = None) -> Array:
         """Quantiles (q, place, Q)."""
@@ -236,10 +238,6 @@ class DenseEffects:
         Q = self.C.shape[3]
         for part in parts(self.C.shape[2] if places is None else len(places), self.number * Q, CHUNK):
             yield np.asarray(self.C[:, :, part if places is None else places[part]]).reshape(self.number, -1, Q)
-
-    def _each(self, function: Any) -> Array:
-        found = [function(x) for x in self._blocks()]
-        return np.concatenate(found).astype(np.float64) if found else np.zeros(self.C.shape[2:])
 
 
 def diagonal(sigma2: NDArray[Any]) -> Array:

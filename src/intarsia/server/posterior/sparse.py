@@ -76,19 +76,9 @@ class SparseEffects:
         return len(self.offsets) - 1
 
     @cached_property
-    def draw(self) -> Index:
-        """The number of the draw that each entry belongs to (N,)."""
-        return np.repeat(np.arange(self.number), np.diff(self.offsets))
-
-    @cached_property
     def counts(self) -> Index:
         """In how many draws each feature is in (P,)."""
         return np.bincount(self.features, minlength=self.shape[2])
-
-    @cached_property
-    def used(self) -> Index:
-        """Places of the features that are in at least once."""
-        return np.flatnonzero(self.counts)
 
     @cached_property
     def _by_feature(self) -> tuple[Index, Index]:
@@ -113,7 +103,9 @@ class SparseEffects:
         own = [order[starts[p] : starts[p + 1]] for p in places[here]]
         entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
         out = np.zeros((self.number, len(places), Q))
-        out[self.draw[entries], np.repeat(here, self.counts[places[here]])] = self.effects[entries]
+        out[np.searchsorted(self.offsets, entries, side="right") - 1, np.repeat(here, self.counts[places[here]])] = self.effects[
+            entries
+        ]
         return out.reshape(chains, draws, len(places), Q)
 
     def some(self, places: Index, at: Index) -> Array:
@@ -134,8 +126,9 @@ class SparseEffects:
         """X C (draw, m, Q) of all draws, or of those number `at`."""
         at = np.arange(self.number) if at is None else at
         out = np.zeros((len(at), len(X), self.shape[3]))
-        columns = np.asarray(X[:, self.used].T, dtype=np.float64, order="C")
-        place = np.searchsorted(self.used, self.features)
+        used = np.flatnonzero(self.counts)
+        columns = np.asarray(X[:, used].T, dtype=np.float64, order="C")
+        place = np.searchsorted(used, self.features)
         for row, number in enumerate(at):
             part = slice(self.offsets[number], self.offsets[number + 1])
             out[row] = columns[place[part]].T @ self.effects[part]
