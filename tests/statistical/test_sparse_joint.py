@@ -32,10 +32,6 @@ def test_sweeps_leave_the_joint_law_as_it_is(options, rank):
 
 
 BUGS = {
-    "the order depends on the state": (
-        "scan", "        for i in range(first, last):\n",
-        "        for i in sorted(range(first, last), key=lambda i: (state.slot[features[i]] < 0, i)):\n",
-    ),
     "prior odds are forgotten": ("scan", "    out[1] = at.log_all +", "    out[1] = at.log_out +"),
     "a place forgets the features that are in": (
         "places", "                logs[i] = -np.inf", "                pass",
@@ -43,14 +39,6 @@ BUGS = {
     "P is counted after screening": (
         "laws", "rng.beta(1.0 + k, problem.looked_at / problem.expected + problem.looked_at - k)",
         "rng.beta(1.0 + k, problem.X.shape[0] / problem.expected + problem.X.shape[0] - k)",
-    ),
-    "a spike ignores the slab of the others": (
-        "scan", "                mean += given[q, r] * effect[r]", "                mean += 0.0",
-    ),
-    "those near are chosen by the state": (
-        "sweep", "    for _ in range(min(MOST_ROUNDS, P // EACH_ROUND)):\n",
-        "    state = state._replace(near=state.feature[: state.count[0]].astype(np.int64))\n"
-        "    columns = problem.X[state.near]\n    for _ in range(1):\n",
     ),
     "empty tries are forgotten": ("laws", "            tries += np.floor(", "            tries += 0 * np.floor("),
 }  # fmt: skip
