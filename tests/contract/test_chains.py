@@ -166,7 +166,7 @@ def test_until_goes_on_until_every_coefficient_is_settled():
 
 
 def _meets(draws, n):
-    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], {"tau": draws.parameters["tau"][:, :n]}))
+    found = diagnose(Draws(draws.C[:, :n], draws.Sigma[:, :n], {"tau": draws.tau[:, :n]}))
     return all(
         f.rhat.max() <= 1.05 and f.rhat_folded.max() <= 1.1 and min(f.ess_bulk.min(), f.ess_tail.min()) >= 60
         for f in (found, found.noise)

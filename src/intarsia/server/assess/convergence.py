@@ -206,7 +206,7 @@ def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
     found = Draws.of(draws)
     size: dict[str, Any] = {"chains": found.chains, "draws": found.draws}
     labels: dict[str, Any] = {name: getattr(draws, name, None) for name in ("features", "responses")}
-    bare = not hasattr(draws, "Sigma")
+    bare = not isinstance(draws, Draws) and not isinstance(getattr(draws, "draws", None), Draws)  # an array has no noise
     noise = None if bare else Diagnosis(**entries(np.asarray(found.sigma2), workers=1), **size)
     if isinstance(found.C, np.ndarray):
         return Diagnosis(**entries(found.C, workers=workers), **size, **labels, noise=noise)

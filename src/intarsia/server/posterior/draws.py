@@ -76,6 +76,11 @@ class Draws:
         return np.diagonal(self.Sigma, axis1=2, axis2=3)
 
     @property
+    def tau(self) -> Array:
+        """The horseshoe's global scales (chain, draw, component)."""
+        return self.parameters["tau"]
+
+    @property
     def flat_Sigma(self) -> Array:
         """Sigma of all chains' draws in a row (draw, Q, Q)."""
         return self.Sigma.reshape(-1, *self.Sigma.shape[2:])

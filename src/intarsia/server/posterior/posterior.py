@@ -172,7 +172,7 @@ class Posterior:
     @property
     def tau(self) -> "xr.DataArray":
         """The horseshoe's global scales (chain, draw, component)."""
-        return self.labelled(self.draws.parameters["tau"], DIMS["tau"])
+        return self.labelled(self.draws.tau, DIMS["tau"])
 
     @property
     def Gamma(self) -> "xr.DataArray | None":
