@@ -14,6 +14,7 @@ from intarsia.server.assess.findings import select
 from intarsia.server.assess.leave_one_out import Rows, with_background
 from intarsia.server.assess.sets import COVERAGE
 from intarsia.server.posterior.posterior import Posterior
+from intarsia.server.posterior.sparse import LEAST_PIP
 from intarsia.wire.plain import probability
 from intarsia.wire.result_table import table_columns, table_rows
 
@@ -164,7 +165,7 @@ def test_convergence_is_that_of_what_comes_into_play() -> None:
     found = diagnose(draws)
     assert draws.inclusion is not None
     assert found.places is not None
-    assert found.places.tolist() == np.flatnonzero(draws.inclusion.pip.max(axis=0) > 0.001).tolist()
+    assert found.places.tolist() == np.flatnonzero(draws.inclusion.mean() > LEAST_PIP).tolist()
     assert found.converged
     assert f"of features that come into play ({len(found.places)})" in found.verdict
     assert found.rhat.shape == (len(found.places), Q)

@@ -209,7 +209,7 @@ class Inclusion:
         return np.asarray(self.pip.mean(axis=0))
 
     def traced(self) -> Index:
-        """Features with more than a thousandth of it in some chain: the others have nothing to diagnose."""
+        """Features with more than LEAST_PIP of it on average: the others have nothing to diagnose."""
         return np.flatnonzero(self.pip.mean(axis=0) > LEAST_PIP)
 
     def gap(self) -> float:
