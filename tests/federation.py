@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from intarsia.carriers.files import fit_files
 from intarsia.cli import main
 from intarsia.server.assess.assessment import kept
-from intarsia.server.assess.release_rounding import rounded
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.release import rounded
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site

@@ -14,7 +14,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
-from intarsia.server.assess.not_converged import warn_unless
+from intarsia.server.assess.convergence import warn_unless
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit

@@ -16,8 +16,7 @@ from intarsia.report.brain import Region
 from intarsia.server.assess.assessment import Assessment, assess, kept
 from intarsia.server.assess.criticism import Residuals, residuals
 from intarsia.server.assess.findings import Findings
-from intarsia.server.assess.leave_one_out import LeaveOneOut
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows
 from intarsia.server.pseudo_rows import check_rows
 from intarsia.wire.bounded import read_file
 from intarsia.wire.changes import Changes

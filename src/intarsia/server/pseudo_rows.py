@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import FederationError
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.covariates import Covariates, Fitted
 from intarsia.wire.study_parts import GRAM
 

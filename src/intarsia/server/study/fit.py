@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.files import read_json
-from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
-from intarsia.server.assess.coarser import coarser
+from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import Diagnosis
-from intarsia.server.assess.release_rounding import rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws
@@ -33,6 +31,7 @@ from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
 from intarsia.server.study.longer import compute_on
+from intarsia.server.study.release import coarser, rounded, rounded_weighed
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
@@ -129,8 +128,11 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
                 return run_sampler(study, plain, X, Y, settings, model)
 
             weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
-    seen = Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined))
-    return posterior, finish(posterior, seen, (study.fit.select, study.fit.fdr), rounded_weighed(weighed), _rounded)
+    made = assess(
+        posterior, check_rows(joined), X=fitted.X, Y=None if noisy else fitted.Y, method=study.fit.select, fdr=study.fit.fdr,
+        weighed=rounded_weighed(weighed),
+    )  # fmt: skip
+    return posterior, keep(posterior, _rounded(made))
 
 
 def _rounded(assessment: Assessment) -> Assessment:
