@@ -23,6 +23,7 @@ from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
 from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.row_blocks import block_rows, check_order
+from intarsia.site.data.scores import by_rules
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text
 from intarsia.site.data.table_rules import TableRules
 from intarsia.wire.plain import plural, some
@@ -99,6 +100,7 @@ class Table:
         by_column.check_names(known)
         if by_name:
             read_as_text(opened, id)
+        opened = by_rules(opened, by_column, roles.responses)
         if rules.without:
             texts = (text for array in IdColumn(opened, id if by_name else ids).arrays() for text in array.to_pylist())
             keep = np.array([text is None or canonical_id(text) not in rules.without for text in texts], dtype=bool)
