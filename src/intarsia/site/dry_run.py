@@ -191,8 +191,8 @@ def _changed(table: Table, name: str) -> str:
         into.setdefault(new, []).append(old)
     scales = _scales(table.source)
     if name in scales:
-        scale = scales[name]
-        said.append("read as scores: " + ", ".join(f"{text} {score:g}" for text, score in zip(scale.order, scale.scores)))
+        pairs = [(text, f"{score:g}") for text, score in zip(scales[name].order, scales[name].scores)]
+        said.append("grades " + ", ".join(text if text == score else f"{text} (as {score})" for text, score in pairs))
     return "; ".join([*said, *(f"{', '.join(old)} are taken as {new}" for new, old in into.items())])
 
 
