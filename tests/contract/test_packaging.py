@@ -1,5 +1,6 @@
 """What a release and an installation rest on: one version, a lock that fits pyproject.toml, the same checks everywhere."""
 
+import ast
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-TESTED_EXTRAS = ("dask", "federation", "gpu", "lab", "docs", "test")
+TESTED_EXTRAS = ("dask", "federation", "lab", "docs", "test")
 
 
 def text(name: str) -> str:
@@ -189,3 +190,40 @@ def test_a_skipped_test_of_the_default_path_fails_the_run(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "skipped although everything they need should be installed" in done.stdout
     assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS)" in MAKEFILE
+
+
+def test_every_extra_installs_something_that_the_package_alone_does_not() -> None:
+    """An extra that repeats a package everybody gets promises what it does not do; JAX without its plugin runs on no card."""
+    own = {Requirement(line).name for line in PROJECT["dependencies"]}
+    extras = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+    assert {name for name, lines in extras.items() if not {line.name for line in lines} - own} == set()
+    assert [line.extras for line in extras["gpu"]] == [{"cuda12"}]
+
+
+def test_what_is_imported_is_declared() -> None:
+    """h5py came with ArviZ for a while: what the package imports itself, or needs for its files, it asks for itself."""
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    declared |= {
+        canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values() for line in lines
+    }
+    nodes = (node for path in (ROOT / "src").rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).split(".")[0])
+    other = {canonicalize_name(name) for name in found - set(sys.stdlib_module_names) - {"intarsia"}}
+    assert len(other) > 15
+    called = {"sklearn": "scikit-learn"}
+    assert {called.get(name, name) for name in other} - declared == set()
+    assert {"h5py", "h5netcdf"} <= {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+
+
+def test_the_project_has_one_address() -> None:
+    """Links of the package index, the documents' theme and its edit links name the same repository."""
+    home, repository = PROJECT["urls"]["Homepage"], PROJECT["urls"]["Repository"]
+    assert all(url.startswith((home, repository)) for url in PROJECT["urls"].values())
+    settings = text("mkdocs.yml")
+    assert f"\nsite_url: {home}\n" in settings
+    assert f"\nrepo_url: {repository}\n" in settings

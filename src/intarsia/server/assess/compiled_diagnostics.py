@@ -7,14 +7,15 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from intarsia.compilation import compiled
 
 Array = Any
 
 SUM = {"reassoc", "contract", "nsz"}  # what a sum needs to be vectorised; NaN and infinity keep their meaning
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _scores(ordered: Array, order: Array, table: Array, out: Array) -> None:
     """Normal scores of values in order, ties sharing their average rank, written where the values came from."""
     N, k = ordered.size, 0
@@ -27,7 +28,7 @@ def _scores(ordered: Array, order: Array, table: Array, out: Array) -> None:
         k = last + 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _fold(ordered: Array, order: Array, distance: Array, merged: Array) -> None:
     """Distances from the median in order, and where they came from: the values to its left and right are merged."""
     N = ordered.size
@@ -44,7 +45,7 @@ def _fold(ordered: Array, order: Array, distance: Array, merged: Array) -> None:
             right += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=SUM)
 def _means(x: Array, means: Array) -> float:
     """The chains' means of x (chain, draw), and the variance between them."""
     chains, n = x.shape
@@ -59,7 +60,7 @@ def _means(x: Array, means: Array) -> float:
     return spread / (chains - 1) if chains > 1 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=SUM)
 def _rhat(x: Array, means: Array) -> float:
     """R̂ of x (chain, draw), √((B/W + n − 1)/n); `means` is room for its chains' means."""
     chains, n = x.shape
@@ -72,7 +73,7 @@ def _rhat(x: Array, means: Array) -> float:
     return math.sqrt((between / within + n - 1) / n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=SUM)
 def _covariance(x: Array, lag: int) -> float:
     """Σ x_i x_{i+lag} within the chains, over the number of all draws; x has chain means of zero."""
     chains, n = x.shape
@@ -85,7 +86,7 @@ def _covariance(x: Array, lag: int) -> float:
     return total / (chains * n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=SUM)
 def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
     """Effective sample size of x (chain, draw): Geyer's initial monotone sequence, autocorrelation pooled over chains.
 
@@ -118,7 +119,7 @@ def _ess(x: Array, means: Array, work: Array, flat: float) -> float:
     return np.nan
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def effective(x: Array, flat: float, out: Array) -> None:
     """Effective sample size of each entry of x (entry, chain, draw)."""
     means, work = np.empty(x.shape[1]), np.empty(x.shape[1:])
@@ -126,7 +127,7 @@ def effective(x: Array, flat: float, out: Array) -> None:
         out[e] = _ess(x[e], means, work, flat)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _quantile(ordered: Array, probability: float) -> float:
     N = ordered.size
     aleph = N * probability + (1 - probability)
@@ -135,7 +136,7 @@ def _quantile(ordered: Array, probability: float) -> float:
     return (1 - gamma) * ordered[k - 1] + gamma * ordered[k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def chunk(halves: Array, order: Array, x: Array, table: Array, flat: float, out: Array) -> None:
     """Diagnostics of x (entry, chain, draw) into the rows of `out`.
 

@@ -4,6 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text
 from intarsia.site.data.table_rules import TableRules
 from intarsia.wire.plain import plural, some
 
+LOG = logging.getLogger(__name__)
 MAX_LEVELS = 100
 _FEW_ROWS, _BATCH_VALUES = 1024, 1 << 24  # of a wide table so many values are read together, and cut into blocks
 _PASS_VALUES = 1 << 24  # when rows are asked in another order than the file's: values gathered in one pass over it
@@ -120,6 +122,7 @@ class Table:
         levels = _find_levels(opened, roles, by_column, merged)
         layout = Layout.of(roles, levels, references, _codes(roles, by_column), limits, merged)
         missing = _missing_rules(layout, by_column, rules.missing)
+        LOG.debug("opened a table: %s, %s, %s", type(opened).__name__, plural(opened.n, "row"), plural(len(roles.all), "column"))
         return cls(opened, layout, id=ids, missing=missing, constant=rules.constant)
 
     def __repr__(self) -> str:
