@@ -125,6 +125,9 @@ lock: $(VENV)/.tested  ## lock the newest packages that fit pyproject.toml, for 
 	$(COMPILE) pyproject.toml -o requirements/run.txt
 	$(COMPILE) pyproject.toml --extra dask --extra federation --extra lab --extra docs --extra test -c requirements/run.txt \
 	  -o requirements/test.txt
+	$(COMPILE) pyproject.toml $(addprefix --extra ,$(DEPLOYED)) -c requirements/run.txt -c requirements/test.txt -o requirements/deploy.txt
+# What the image of deploy/ holds beside the package's own needs.
+DEPLOYED := federation postgresql sqlite duckdb zarr pgen bgen
 COMPILE = $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-emit-find-links --no-annotate
 

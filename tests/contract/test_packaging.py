@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 TESTED_EXTRAS = ("dask", "federation", "lab", "docs", "test")
+DEPLOYED_EXTRAS = tuple(re.findall(r"^DEPLOYED := (.*)$", MAKEFILE, re.M)[0].split())
 
 
 def text(name: str) -> str:
@@ -44,12 +45,13 @@ def locked(name: str) -> dict[str, list[tuple[str, Requirement]]]:
 def direct(name: str) -> list[Requirement]:
     """What pyproject.toml asks for: the product's own packages; for the tested set the extras' too."""
     lines = list(PROJECT["dependencies"])
-    if name == "test":
-        lines += [line for extra in TESTED_EXTRAS for line in PROJECT["optional-dependencies"][extra]]
+    extras = {"test": TESTED_EXTRAS, "deploy": DEPLOYED_EXTRAS}.get(name, ())
+    if extras:
+        lines += [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
+@pytest.mark.parametrize("name", ["run", "test", "deploy"])
 def test_the_lock_holds_every_package_within_its_range(name: str) -> None:
     """A package added to pyproject.toml, or a range that left the lock behind, shows here: `make lock`."""
     kept = locked(name)
@@ -69,12 +71,13 @@ def test_the_lock_has_one_version_for_each_python(python: str) -> None:
         assert len(taken) <= 1, f"{name}: {taken} on Python {python}"
 
 
-def test_both_locks_agree() -> None:
-    everything = locked("test")
-    assert all([found for found, _ in everything[name]] == [found for found, _ in lines] for name, lines in locked("run").items())
+def test_the_locks_agree() -> None:
+    everything, deployed = locked("test"), locked("deploy")
+    for name, lines in locked("run").items():
+        assert [found for found, _ in everything[name]] == [found for found, _ in lines] == [f for f, _ in deployed[name]], name
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
+@pytest.mark.parametrize("name", ["run", "test", "deploy"])
 def test_every_locked_package_has_hashes_and_no_address(name: str) -> None:
     content = text(f"requirements/{name}.txt")
     assert not re.search(r"https?://|file:|--(?:extra-)?index-url|--find-links", content)
