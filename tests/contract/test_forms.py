@@ -71,6 +71,8 @@ def test_an_impact_assessment_has_the_facts_and_leaves_the_rest_to_people(made: 
     for lines in re.findall(r"(?:^\|.*\n)+", text, re.M):  # tables are whole
         assert len({re.sub(r"\\\|", "", row).count("|") for row in lines.splitlines()}) == 1
     assert made.nobody_is_in(text)
+    for planted in (f"{made.pain[3]:.6f}", f"mean {made.genes['gene2'][8]:.5f}", made.people[5]):
+        assert not made.nobody_is_in(text + planted)
 
 
 def test_what_a_card_exposes_is_named_by_column(made: Made, tmp_path: Path, capsys: Any) -> None:

@@ -86,7 +86,7 @@ def test_every_locked_package_has_hashes_and_no_address(name: str) -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    assert PROJECT["dynamic"] == ["version"]
+    assert PROJECT["dynamic"] == ["version", "readme"]
     assert "version" not in PROJECT
     assert re.findall(r'__version__ = "', text("src/intarsia/__init__.py")) == ['__version__ = "']
     Version(intarsia.__version__)
@@ -230,3 +230,19 @@ def test_the_project_has_one_address() -> None:
     settings = text("mkdocs.yml")
     assert f"\nsite_url: {home}\n" in settings
     assert f"\nrepo_url: {repository}\n" in settings
+
+
+def test_the_page_of_the_package_index_has_no_dead_link() -> None:
+    """What hatchling puts into a distribution: links of README.md made absolute, each to a file that is there."""
+    assert 'path = "hatch_readme.py"' in text("pyproject.toml")
+    repository = PROJECT["urls"]["Repository"]
+    page = runpy.run_path(str(ROOT / "hatch_readme.py"))["absolute"](text("README.md"), repository)
+    links = re.findall(r"\]\(([^)\s]+)\)", page) + re.findall(r'src="([^"]+)"', page)
+    assert len(links) > 20
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+        where = re.sub(rf"^{repository}/(?:blob|raw)/main/", "", link.split("#")[0])
+        assert where.startswith("https://") or (ROOT / where).exists(), link
+    planted = "[a](docs/x.md#y) [b](https://c) [d](#e) [m](mailto:f)"
+    made = runpy.run_path(str(ROOT / "hatch_readme.py"))["absolute"](planted, "https://r")
+    assert made == "[a](https://r/blob/main/docs/x.md#y) [b](https://c) [d](#e) [m](mailto:f)"
