@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
+from intarsia.compilation import compiled
 from intarsia.errors import InputError
 
 Array = NDArray[np.float64]
@@ -104,7 +104,7 @@ def _normal_scores(x: Array) -> Array:
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _scores(x: Any, order: Any, of_rank: Any, out: Any) -> None:
     """Scores of each entry of x (entry, value), given its argsort and the score of each rank."""
     entries, N = x.shape
@@ -119,7 +119,7 @@ def _scores(x: Any, order: Any, of_rank: Any, out: Any) -> None:
             start = last + 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=_SUM)
 def _covariance(x: Any, lag: int) -> float:
     """Σ x_i x_{i+lag} within the chains, over the number of all draws; x has chain means of zero."""
     chains, n = x.shape
@@ -132,7 +132,7 @@ def _covariance(x: Any, lag: int) -> float:
     return total / (chains * n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=_SUM)
 def _ess(x: Any, out: Any) -> None:
     """Geyer's initial monotone sequence for each entry of x (entry, chain, draw), autocorrelation pooled over its chains."""
     entries, chains, n = x.shape
@@ -153,7 +153,7 @@ def _ess(x: Any, out: Any) -> None:
         out[e] = chains * n if high - low < _FLAT else chains * n / _autocorrelation(centred, between)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUM)
+@compiled(nogil=True, error_model="numpy", fastmath=_SUM)
 def _autocorrelation(centred: Any, between: float) -> float:
     """The sum of the autocorrelations at all lags, before and after, that Geyer's sequence lets in.
 

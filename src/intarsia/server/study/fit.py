@@ -4,6 +4,7 @@ The sampler keeps its own checkpoint in the study folder, so a killed fit goes o
 draws. Files are written whole; `fit.json` comes last and says that the step is done.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,8 @@ from intarsia.wire.study_parts import GRAM
 LEFT_TOLD = "most_told_of_left.json"
 DELIVERED_BYTES = 2**30  # of draws that go back to all sites together, where there are more than
 FEW_DELIVERED = 20  # so many, which say how uncertain a prediction is to about a sixth of its spread
+
+LOG = logging.getLogger(__name__)
 
 
 def fit(
@@ -172,6 +175,7 @@ def model_of(study: Study) -> AnyModel:
 def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: AnyModel | None = None) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches; of the study's model unless another is given."""
     model = model or model_of(study)
+    LOG.debug("study %s: sampling %s given %d rows of %d features", study.id, type(model).__name__, joined.m, X.shape[1])
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
         return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates), looked_at=joined.looked_at)
