@@ -153,7 +153,8 @@ def test_by_letters_it_is_what_tables_and_key_make_of_it_and_every_site_gets_its
     study = planned()
     folders = in_folders(3, tmp_path, study, n=N)
     assert by_letters(tmp_path) == 10  # as docs/screened.md says
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
+    assert "Mixed into the sketch, and those that the server names multiplied" in said
     assert "every site has its coefficients" in said
     assert "findings stand by what the sketch that screened did not see" in said
     folder = StudyFolder.open(tmp_path / "liver")
