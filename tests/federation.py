@@ -121,8 +121,8 @@ def gram_study(parties: list[Site], **tables: Any) -> Study:
     return study(parties, sketch={"kind": "gram", "rows": 128}, **tables)
 
 
-def screened_study(parties: list[Site], *, again: int = 0, keep: int = 5, **tables: Any) -> Study:
-    plan = {"kind": "screened", "rows": 128, "keep": keep} | ({"again": again} if again else {})
+def screened_study(parties: list[Site], *, again: int = 0, keep: int = 5, m: int = 0, **tables: Any) -> Study:
+    plan = {"kind": "screened", "rows": 128, "keep": keep} | ({"again": again} if again else {}) | ({"m": m} if m else {})
     return study(parties, sketch=plan, **tables)
 
 

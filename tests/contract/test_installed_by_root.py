@@ -20,7 +20,7 @@ LOOPS = """
 import json, sys
 import numpy as np
 import intarsia, intarsia.cli, intarsia.estimator
-from intarsia.server.assess import compiled_diagnostics as loops
+from intarsia.server.assess import diagnostics as loops
 from intarsia.site.sketch import stream_compiled
 assert intarsia.__file__.startswith(sys.argv[1])
 out = np.empty(1)

@@ -189,8 +189,8 @@ def k_fold(refit: Refit, rows: Rows, folds: int = 5, seed: int = 0) -> KFold:
 
 @dataclass(frozen=True)
 class Replication:
-    """For every finding (places of its features) the probability in each half (finding, 2) that its effect has the sign
-    that the whole fit gives it, at the response where it shows most.
+    """For every finding (places of its features) the probability in each part of the rows (finding, part; mostly two halves) that
+    its effect has the sign that the whole fit gives it, at the response where it shows most.
     """
 
     findings: tuple[Index, ...]
@@ -198,7 +198,7 @@ class Replication:
 
     @property
     def replicates(self) -> NDArray[np.bool_]:
-        """Found again in both halves. A half has half of the evidence: not to be found again is a doubt, not a refutation."""
+        """Found again in all parts. A half has half of the evidence: not to be found again is a doubt, not a refutation."""
         return np.asarray((self.probability >= SIGN_PROBABILITY).all(axis=1))
 
     def to_dict(self, features: Sequence[str]) -> list[dict[str, Any]]:
@@ -217,8 +217,10 @@ def split_half(refit: Refit, rows: Rows, posterior: Posterior, findings: Sequenc
 
 
 def found_again(fits: Sequence[Posterior], X: Array, posterior: Posterior, findings: Sequence[Index]) -> Replication:
-    """Look for every finding in the fits to two halves; X are rows of the whole, or a root of their Gram matrix."""
-    probability = np.zeros((len(findings), 2))
+    """Look for every finding in the fits to two halves, or to another part; X are rows of the whole, or a root of their Gram
+    matrix.
+    """
+    probability = np.zeros((len(findings), len(fits)))
     for i, finding in enumerate(findings):
         whole = common_effect(posterior, X, finding)
         q = int(np.argmax(np.abs(whole.mean(axis=0)) / np.maximum(whole.std(axis=0), np.finfo(float).tiny)))

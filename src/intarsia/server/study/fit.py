@@ -31,8 +31,9 @@ from intarsia.server.sampler.settings import Settings, Until
 from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
-from intarsia.server.study.longer import compute_on
+from intarsia.server.study.longer import compute_on, on_own_backend
 from intarsia.server.study.release import coarser, rounded, rounded_weighed
+from intarsia.server.study.screened_by_sketch import confirmation
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
@@ -74,6 +75,9 @@ def fit(
     messages = as_told(messages, posterior.most_told | asked_by_left(folder))
     summary["draws_to_converge"] = _enough(assessment.diagnosis)
     summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
+    if study.sketch.by_sketch:
+        settings = replace(on_own_backend(folder, settings_of(study)), workers=workers, progress=progress)
+        summary["confirmation"] = confirmation(folder, posterior, assessment, settings)
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     keep_fit(folder.path, summary)
