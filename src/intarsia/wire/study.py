@@ -52,7 +52,27 @@ def read_study_text(path: str | Path) -> tuple[bytes, str]:
 
 @dataclass(frozen=True)
 class Study:
-    """One study, as every party reads it from its own study.toml."""
+    """One study, as every party reads it from its own study.toml.
+
+    `intarsia.study_for(sites, m)` makes one for sites in this process, `Study.load("study.toml")` reads one. Each attribute is a
+    table or entry of the file.
+
+    Attributes
+    ----------
+    id, run, title : the study's name, this run's nonce, and what the report is called.
+    sketch : `m`, the number of sketch rows, or the kind of exact products.
+    sites : the roster, with each site's columns by role and its public keys.
+    alignment : whether the sites must have the same people, go on with those they share, or group them by what they have.
+    fit : the sampler's length and the rate of false discoveries.
+    deliver, predict, privacy : what sites are told of each other's scales, rules of joint predictions, limits and budgets.
+    hash : what every message of the run carries: another text is another study.
+
+    Examples
+    --------
+    >>> study = Study.load("study.toml")
+    >>> study.names, study.sketch.m
+    (('clinic', 'laboratory'), 200)
+    """
 
     id: str
     run: str

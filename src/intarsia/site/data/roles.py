@@ -1,10 +1,11 @@
 """Which column of a table plays which role: id, feature, response, covariate, ignored; by name or by pattern."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
 from intarsia.errors import InputError
 from intarsia.wire.plain import plural, some
@@ -50,6 +51,26 @@ def assign(
     if not roles.features and not roles.responses and not roles.covariates and not only_ids:
         raise InputError("No column is left as feature, response or covariate. Give at least one.")
     return roles
+
+
+def check_roles(data: Any, roles: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+    """Refuse roles of columns that a table in memory has not; a file or a database is looked at when it is opened."""
+    known = _names(data, names)
+    if known is None or not all(isinstance(name, str) for name in known):
+        return
+    id = roles["id"]
+    assign(known, **{**roles, "id": id if isinstance(id, str) else None})
+
+
+def _names(data: Any, names: Sequence[str] | None) -> list[str] | None:
+    if isinstance(data, Mapping):
+        return list(data)
+    if hasattr(data, "column_names"):  # Arrow
+        return list(data.column_names)
+    if hasattr(data, "columns"):  # pandas, which brings its index too, and polars
+        index = [name for name in getattr(getattr(data, "index", None), "names", ()) if name is not None]
+        return [*data.columns, *index, *([] if index else ["__index_level_0__"])]
+    return None if names is None or not hasattr(data, "shape") else list(names)
 
 
 def _one_role(wanted: Wanted, found: Sequence[str], taken: set[str]) -> None:
