@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import living_site, site_check, site_gram, site_letters
+from intarsia.cli import living_site, site_check, site_gram, site_letters, site_next
 from intarsia.cli.accepted import HELP, accepted, the_one
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import Passes, add_json, emit
@@ -21,6 +21,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site show clinic                             # its fingerprint again, to read out
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
+  intarsia site next clinic mail --wait                 # all that follows up to the coefficients, as files come; or in steps:
   intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
   intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
@@ -82,6 +83,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     site_check.add_yes(sketch)
     site_gram.register(lambda name, text, run: _add(sub, name, text, run, out=True))
     site_letters.register(lambda name, text, run: _add(sub, name, text, run, out=True))
+    site_next.register(lambda name, text, run: _add(sub, name, text, run))
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--left", nargs="+", type=Path, default=[], help="notices of sites that left, from the server")
@@ -251,7 +253,7 @@ def run_receive(args: argparse.Namespace) -> None:
     coefficients, _ = one(args.file, Coefficients.from_bytes, "coefficients", step="receive")
     notices = {ENTRY + name: raw for name, raw in left.items()}
     receipt = answer(site, study, "receive", {"coefficients": coefficients} | notices)
-    told, lines = _write_results(args.out, site.model(study))
+    told, lines = write_results(args.out, site.model(study))
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     replace(back, receipt)
@@ -260,10 +262,10 @@ def run_receive(args: argparse.Namespace) -> None:
 
 def run_table(args: argparse.Namespace) -> None:
     site, study = both(args)
-    emit(args, *_write_results(args.out, site.model(study), args.selected))
+    emit(args, *write_results(args.out, site.model(study), args.selected))
 
 
-def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[str, Any], list[str]]:
+def write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The site's coefficients and, where it has responses, a table of these: neither is ever an empty file."""
     from intarsia.wire.table_files import write_table
 

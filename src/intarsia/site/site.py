@@ -140,7 +140,7 @@ class Site:
             raise
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
-        self._runs = None if self.folder is None else self.folder / "studies"
+        self._runs: Path | None = None
         self.policy = dict(policy or {})
         self.predict_rules = PredictRules.of(predict or {})
         self.predictions: dict[tuple[str, str], Prediction] = {}
@@ -166,7 +166,7 @@ class Site:
 
     def keep_runs(self, folder: Path | None) -> None:
         """Keep runs in this folder (None: in memory); of a site with a folder of its own they stay there."""
-        self._runs = folder if self.folder is None else self.folder / "studies"
+        self._runs = folder
 
     def remember_columns(self, store: RunStore, ledger: Any, rows: np.ndarray) -> None:
         """Keep what will show, at this site, whether a column was changed after it was sketched."""
@@ -177,7 +177,8 @@ class Site:
         """Where this site keeps what belongs to this run of the study."""
         study.site(self.name)
         if study.hash not in self._stores:
-            where = None if self._runs is None else self._runs / study.folder_name
+            runs = self._runs if self.folder is None else self.folder / "studies"
+            where = None if runs is None else runs / study.folder_name
             store = RunStore(where)
             if store.put("study.hash", study.hash.encode()) != study.hash.encode():
                 raise FederationError(
