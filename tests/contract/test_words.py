@@ -47,7 +47,8 @@ class Clinic:
         self.parties = sites(frames(40), identities=True)
         frames(40)["clinic"].to_csv(root / "clinic.csv", index=False)
         self.folder = root / "clinic"
-        main(["site", "init", str(self.folder), "--name", "clinic", "--table", str(root / "clinic.csv"), "--id", "id"])
+        table = ["--table", str(root / "clinic.csv"), "--id", "id", "--responses", "alt,ast"]
+        main(["site", "init", str(self.folder), "--name", "clinic", *table])
         self.parties[0].identity = Identity.load(self.folder)
         self.source = root / "study.toml"
         self.write()
@@ -84,7 +85,7 @@ def test_what_predictions_will_tell_and_when_they_will_be_refused_is_said_before
     clinic: Clinic, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     """A site meets the rule here, and not first when a prediction is refused."""
-    toml = (clinic.folder / "site.toml").read_text().replace("responses = []", 'responses = ["alt", "ast"]')
+    toml = (clinic.folder / "site.toml").read_text()
 
     def said(**changes: str) -> str:
         text = toml

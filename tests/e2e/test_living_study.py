@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from tests.e2e.test_union import frames as partly
 from tests.federation import (
+    KEY,
     NAMES,
     NOT_ROUNDED,
     RESPONSES,
@@ -294,9 +295,8 @@ def test_one_after_the_other_in_one_process(tmp_path: Path) -> None:
 
 def test_without_the_last_response_there_is_nothing_to_regress(tmp_path: Path) -> None:
     tables = frames()
-    tables["lab"] = tables["lab"].drop(columns="hdl")
     parties = sites(tables)
-    parties[2].roles["responses"] = []
+    parties[2] = Site("lab", tables["lab"].drop(columns="hdl"), id="id", key=KEY)
     plan = study()
     content = plan.to_dict()
     content["site"][2].pop("responses")

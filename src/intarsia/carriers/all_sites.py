@@ -19,6 +19,7 @@ from intarsia.privacy.precision import findable
 from intarsia.site.align import canonical
 from intarsia.site.dry_run import Around, SiteReport, StudyReport, check_site, columns_alone
 from intarsia.site.dry_run_text import columns, in_words, passes
+from intarsia.site.odd_cells import odd_cells
 from intarsia.site.site import Site
 from intarsia.wire.plain import plural, some
 from intarsia.wire.study import Study
@@ -29,8 +30,9 @@ from intarsia.wire.study_parts import Alignment
 class StudyCheck:
     """What stands in the way of a study, and what would leave each site; `print` it, or let a notebook show it.
 
-    `ok` says whether the study can run as it is. `problems` are what all sites together must mend, `sites` what was found at
-    each, and `study` the study that was looked at (None where a table could not be opened).
+    It names rows, values and ids where these are to be mended: it is for whoever has the tables. `ok` says whether the study can
+    run as it is. `problems` are what all sites together must mend, `sites` what was found at each, and `study` the study that was
+    looked at (None where a table could not be opened).
     """
 
     study: Study | None
@@ -39,6 +41,7 @@ class StudyCheck:
     sites: tuple[SiteReport, ...]
     alone: Mapping[str, StudyReport]  # the gate's word on the columns of a site where there is no study to judge
     problems: tuple[str, ...]
+    odd: Mapping[str, tuple[str, ...]]  # by site, cells to look at, by row and value: for whoever owns the table
 
     @property
     def ok(self) -> bool:
@@ -93,7 +96,13 @@ class StudyCheck:
         for report in self.sites:
             out += columns(report)
         out += [f"let pass, with a warning: {text}" for text in self.warnings]
+        out += [f"to look at: {text}" for text in self.cells]
         return "\n".join([*out, *self._end()])
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Cells to look at, by row and value: text among numbers, ids that occur twice."""
+        return tuple(f"Site {name!r}: {text}" for name, found in self.odd.items() for text in found)
 
     def _end(self) -> Iterator[str]:
         if self.ok:
@@ -114,6 +123,7 @@ class StudyCheck:
             ]
             title = f"{report.site}: {plural(report.n, 'subject')}, {plural(len(rows), 'column')} would leave"
             parts.append(notebook.table(title, ["column", "as", "values", "missing", ""], rows))
+        parts.append(notebook.listed(self.cells, "To look at"))
         parts.append(notebook.listed(self.warnings, "Let pass with a warning"))
         return notebook.page(parts)
 
@@ -157,6 +167,7 @@ def check(
             opened.append(site)
         except IntarsiaError as error:
             problems.append(f"Site {site.name!r}: {error}")
+    odd = {site.name: tuple(odd_cells(site)) for site in sites if site.data is not None}
     planned = None
     if len(opened) == len(sites) and not problems:
         planned = _planned(sites, study, m, kind, problems)
@@ -180,7 +191,7 @@ def check(
             continue
         reports.append(report)
     subjects = {site.name: site.table().n for site in opened}
-    return StudyCheck(planned, common, subjects, tuple(reports), alone, tuple(problems))
+    return StudyCheck(planned, common, subjects, tuple(reports), alone, tuple(problems), odd)
 
 
 def _names_alike(sites: Sequence[Site]) -> list[str]:

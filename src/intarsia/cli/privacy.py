@@ -103,6 +103,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def _plan(args: argparse.Namespace) -> int:
     from intarsia.privacy.gram_leakage import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
+    from intarsia.privacy.precision import findable
     from intarsia.privacy.three_ways import compare
 
     if (args.epsilon is None) != (args.delta is None):
@@ -115,7 +116,9 @@ def _plan(args: argparse.Namespace) -> int:
     if args.plot:
         _plot(found, args.plot)
     if args.json:
-        return print_json(found.as_dict() | {"gram": asdict(other), "ways": [way.as_dict() for way in ways]})
+        reach = findable(found.recommended, found.features, found.nonzero)
+        more = {"gram": asdict(other), "ways": [way.as_dict() for way in ways], "could_find": reach._asdict()}
+        return print_json(found.as_dict() | more)
     head = ["m", "Σm/n", "width", f"finds {found.effect:g}", "bits/subject", "AUC", "R² with Φ", "decodes", "blind"]
     private = found.epsilon is not None
     rows = [
@@ -134,6 +137,8 @@ def _plan(args: argparse.Namespace) -> int:
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
         print(f"  - {reason}")
+    reach = findable(found.recommended, found.features, found.nonzero)
+    print(f"  - {reach.text}")
     if not private:
         print(f"  - {other.sentence}")
         _ways(ways)

@@ -15,6 +15,22 @@ from intarsia.files import replace
 from intarsia.wire.plain import one_line, plural, probability, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
+# What follows a step by files, where nobody uses `site next`.
+NEXT = {
+    "offer": "send {out} to all sites; with theirs: intarsia site share {dir} *.offer -o {name}.share",
+    "share": "send {out} to all sites; with theirs: intarsia site combine {dir} *.share -o {name}.confirmation",
+    "combine": "send {out} to all sites; with theirs: intarsia site seal {dir} *.confirmation",
+    "seal": "intarsia site announce {dir} -o {name}.announcement, or, with subjects not compared: intarsia site sketch {dir} "
+    "-o {name}.sketch",
+    "announce": "send {out} to all sites; with theirs: intarsia site align {dir} *.announcement -o {name}.alignment",
+    "align": "send {out} and its signature to the server; with its answer: intarsia site sketch {dir} --cohort {name}.cohort "
+    "-o {name}.sketch",
+    "sketch": "send {out} and {out}.sig to the server; with its answer: intarsia site receive {dir} {name}.coefficients "
+    "-o coefficients.csv",
+}
+NEXT_OF_GRAM = (
+    "send {out} and {out}.sig to the server and to all sites; with theirs: intarsia site deal {dir} *.gram -o {name}.deal"
+)
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site init clinic --name clinic --table records.sqlite --query visits --id patient --ignore note
@@ -35,6 +51,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
   intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
 after it has begun (docs/living-study.md):
+  intarsia site forget clinic --study liver             # a study that was given up
   intarsia site leave clinic -o clinic.leave            # leave a study after having sent; send the notice to the server
   intarsia site withdraw clinic --subjects ids.txt -o study-2.toml
   intarsia site correct clinic -o study-2.toml          # after a value in the table was corrected
@@ -181,6 +198,7 @@ def run_seal(args: argparse.Namespace) -> None:
     site, study = both(args)
     site.seal(study, from_sites(args.files, Confirmation.from_bytes, "confirmation", step="announce"))
     print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
+    print(f"next: {NEXT['seal'].format(dir=args.dir, name=site.name)}")
 
 
 def run_announce(args: argparse.Namespace) -> None:
@@ -212,6 +230,7 @@ def run_sketch(args: argparse.Namespace) -> None:
     store = site.run_store(study)
     print("\n".join([*site_check.filled_in(store.get("card.json")), *site_check.found_before(store.get("preflight.json"))]))
     print(f"in full: {store.path('preflight.json')}; the card: {store.path('card.html')}")
+    print(f"next: {NEXT_OF_GRAM if study.sketch.gram else NEXT['sketch']}".format(dir=args.dir, name=site.name, out=args.out))
 
 
 def _cohort(path: Path, study: Any) -> bytes:
@@ -257,7 +276,7 @@ def run_receive(args: argparse.Namespace) -> None:
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     replace(back, receipt)
-    emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])
+    emit(args, told | {"receipt": str(back)}, [*lines, f"next: return {back} to the server"])
 
 
 def run_table(args: argparse.Namespace) -> None:
@@ -350,3 +369,5 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
         write_signed(args.out, site, study, raw)
     else:
         write_file(args.out, raw)
+    if step in NEXT and step != "sketch":  # which first shows what its gate found
+        print(f"next: {NEXT[step].format(dir=args.dir, name=site.name, out=args.out)}")

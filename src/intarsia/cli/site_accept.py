@@ -22,7 +22,8 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_accept)
 
 
-def run_accept(args: argparse.Namespace) -> None:
+def run_accept(args: argparse.Namespace) -> int:
+    """Exit code 0, or that of the error for which this site, as it is, would send nothing."""
     from intarsia.cli.study import explain
     from intarsia.site.site_folder import SiteFolder
 
@@ -45,7 +46,28 @@ def run_accept(args: argparse.Namespace) -> None:
     replaced = _replaced(site_folder.folder, study)
     data = {"study": study.id, "hash": study.hash, "hash_words": review.hash_words, "peers": review.peers, "looser": looser}
     lines = [f"it replaces the text {name} of the same run, of which this site has sketched nothing" for name in replaced]
-    emit(args, data | {"replaced": replaced}, [f"accepted {study.id}, hash {study.hash}", *lines])
+    nothing = sends_nothing(site_folder, study)
+    lines = [f"accepted {study.id}, hash {study.hash}", *lines]
+    if nothing is None:
+        lines.append(f"next: intarsia site check {args.dir}, then intarsia site next {args.dir} MAIL (by files) or `site serve`")
+    else:
+        lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(nothing))}")
+    emit(args, data | {"replaced": replaced, "sends_nothing": None if nothing is None else str(nothing)}, lines)
+    return 0 if nothing is None else nothing.exit_code
+
+
+def sends_nothing(site_folder: Any, study: Any) -> IntarsiaError | None:
+    """Why this site's table and this study do not fit each other; None where they do, or where the table is not there yet."""
+    try:
+        site = site_folder.site()
+        table = site.table()
+    except IntarsiaError:
+        return None  # which was said
+    try:
+        site.claimed(study, table)
+    except IntarsiaError as error:
+        return error
+    return None
 
 
 def _replaced(folder: Path, study: Any) -> list[str]:
@@ -137,8 +159,4 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
         labels = responses if what == "responses" else list(getattr(table, what))
         if labels:
             lines.append(f"  {len(labels):,} {what}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
-    try:
-        site.claimed(study, table)
-    except IntarsiaError as error:
-        lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(error))}")
     return lines + foreseen(study, site.name, len(table.features) + len(table.covariates), site.predict_rules)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from intarsia.cli.accepted import HELP, accepted
 from intarsia.cli.show import emit, fitted
-from intarsia.errors import PrivacyError
-from intarsia.wire.plain import one_line, plural
+from intarsia.errors import InputError, PrivacyError
+from intarsia.wire.plain import one_line, plural, printable
 
 if TYPE_CHECKING:
     from intarsia.wire.study import Study
@@ -29,17 +29,33 @@ def run(args: argparse.Namespace) -> int:
     from intarsia.privacy.policy import Policy
     from intarsia.site.dry_run import check_site, columns_alone
     from intarsia.site.dry_run_text import lines
+    from intarsia.site.odd_cells import odd_cells
     from intarsia.site.site_folder import SiteFolder
 
     site_folder = SiteFolder.load(args.dir)
     wanted = accepted(args.dir, args.study)
-    report = check_site(site_folder.site(), wanted)
+    odd = odd_cells(site_folder.site())
+    try:
+        report = check_site(site_folder.site(), wanted)
+    except InputError:
+        print("\n".join(printable(f"to mend: {text}") for text in odd), file=sys.stderr)
+        raise
     alone = None
     if not wanted and not report.problems:
         alone = columns_alone(site_folder.site().table(), Policy().tightened(site_folder.settings["policy"]))
     data = report.as_dict() | {"columns_alone": None if alone is None else {"refused": alone.refused, "warnings": alone.warnings}}
-    emit(args, data, list(lines(report, alone, show_all=args.all)))
-    return EXIT_REFUSED if report.refused or (alone is not None and alone.refused) else 0
+    refused = report.refused or (alone is not None and bool(alone.refused))
+    said = [*lines(report, alone, show_all=args.all), *(f"to mend: {text}" for text in odd)]
+    if not refused:
+        said.append(_next(args.dir, bool(wanted)))
+    emit(args, data | {"to_mend": odd}, said)
+    return EXIT_REFUSED if refused else 0
+
+
+def _next(folder: Path, planned: bool) -> str:
+    if planned:
+        return f"next: intarsia site next {folder} MAIL (by files), or intarsia site serve {folder} (over the network)"
+    return f"next: when study.toml has come: intarsia site accept {folder} study.toml"
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from intarsia.cli.accepted import accepted
 from intarsia.cli.confirm import add_fingerprints
 from intarsia.cli.site_accept import run_accept
 from intarsia.cli.site_letters import answer_letter
+from intarsia.errors import InputError
 from intarsia.files import read_json, replace, replace_json
 from intarsia.wire.study import Study, read_study_text
 
@@ -82,7 +83,9 @@ class Steps:
             print(f"wrote {public} (the public keys, for whoever writes study.toml)")
         new = self._not_accepted()
         if new is not None:
-            run_accept(argparse.Namespace(dir=self.args.dir, study=new, fingerprints=self.args.fingerprints, json=False))
+            told = argparse.Namespace(dir=self.args.dir, study=new, fingerprints=self.args.fingerprints, json=False)
+            if run_accept(told):
+                raise InputError("Accepted, but this site would send nothing as it is: see above. Mend that, then go on.")
             return False, ""
         studies = accepted(self.args.dir, self.args.study)
         if not studies:

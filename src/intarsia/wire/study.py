@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import FederationError, StudyError
+from intarsia.errors import FederationError, StudyError, UnknownNameError
 from intarsia.wire import study_tables
+from intarsia.wire.plain import meant
 from intarsia.wire.schema import Checker
 from intarsia.wire.study_parts import (
     LOOK_BITS,
@@ -182,7 +183,9 @@ class Study:
         for entry in self.sites:
             if entry.name == name:
                 return entry
-        raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
+        raise UnknownNameError(
+            f"Site {name!r} is not on the roster of study {self.id!r}{meant(name, self.names)} It lists {', '.join(self.names)}."
+        )
 
     def check_sender(self, name: str) -> None:
         """Refuse what comes from anybody who is not on the roster."""
