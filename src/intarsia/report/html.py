@@ -7,6 +7,7 @@ from typing import Any
 from intarsia.wire.plain import probability
 
 _RAISED = dict(zip("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", strict=True))
+NARROW = 3  # columns that a phone has room for
 _VOID = {"br", "hr", "img", "input", "meta", "link", "wbr"}
 
 
@@ -63,7 +64,7 @@ def table(head: list[Any], rows: list[list[Any]], *, class_: str = "plain", capt
         el("caption", caption) if caption else None,
         el("thead", el("tr", *(el("th", cell, scope="col") for cell in head))) if head else None,
         el("tbody", *(el("tr", *(_cell(i, cell, names) for i, cell in enumerate(row))) for row in rows)),
-        class_=f"{class_} cards" if head else class_,
+        class_=f"{class_} cards" if len(head) > NARROW else class_,
     )
     return scrolled(made, about)
 
@@ -83,13 +84,17 @@ def bare(value: Any) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", str(text(value))))
 
 
-def percent(share: float) -> str:
-    """A share in whole percents; what is nearly none or nearly all is said to be that."""
+def percent(share: float) -> Html:
+    """A share in whole percents, not parted at a line's end; what is nearly none or nearly all is said to be that."""
     if share != share:
-        return "–"
-    if 0 < share < 0.01:
-        return "< 1 %"
-    return "> 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+        return text("–")
+    near = "< 1" if 0 < share < 0.01 else "> 99" if 0.99 < share < 1 else f"{share * 100:.0f}"
+    return Html(f"{text(near)}&nbsp;%")
+
+
+def unparted(words: str) -> Html:
+    """A text in which no percent sign is parted from its number."""
+    return Html(text(words).replace("%", "&nbsp;%"))
 
 
 def short(label: str, most: int) -> str:

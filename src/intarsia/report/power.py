@@ -4,7 +4,7 @@ from typing import Any
 
 from intarsia.privacy.precision import CHANCE, FDR, Findable, findable
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, percent, table
+from intarsia.report.html import Html, el, join, percent, table, unparted
 
 
 def reach(m: Material) -> Findable | None:
@@ -23,7 +23,7 @@ def section(m: Material) -> Html | None:
     rows: list[list[Any]] = [
         [f"{effect:g}", percent(effect**2), percent(chance)] for effect, chance in found.power
     ]  # fmt: skip
-    parts: list[Any] = [el("p", found.text.replace("%", " %"))]
+    parts: list[Any] = [el("p", unparted(found.text))]
     if found.smallest < 1:
         rows.append([f"{found.smallest:.2f}", percent(found.smallest**2), percent(CHANCE)])
         rows.sort(key=lambda row: float(row[0]))
@@ -32,7 +32,7 @@ def section(m: Material) -> Html | None:
         el(
             "p",
             f"By theory, from {found.m:,} rows and {found.features:,} features of which {found.nonzero} matter, at a false "
-            f"discovery rate of {percent(FDR)}. Of features that correlate, the part that others do not explain counts: an "
+            f"discovery rate of {FDR:g}. Of features that correlate, the part that others do not explain counts: an "
             "effect must be larger by 1/√(1 − R²) to be found as often.",
             class_="note",
         ),

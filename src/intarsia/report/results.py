@@ -118,7 +118,7 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         cells: list[Any] = [
             el("th", _tick(iv.strong), _named(m.features[p]), scope="row", class_="name"),
             el("td", _site_mark(m, m.feature_sites[p]), data_label="site"),
-            el("td", _named(m.responses[q]), data_label="response"),
+            el("td", _named(m.responses[q]), class_="long", data_label="response"),
             el("td", effect, data_v=f"{iv.mean:.6g}", class_="num", data_label="effect"),
             el("td", ends, data_v=f"{iv.lower:.6g}", class_="num", data_label=f"{level} interval"),
             el("td", charts.bar(iv, limits), class_="draw"),
@@ -192,7 +192,7 @@ def set_interval(m: Material, one: FeatureSet, q: int, name: str) -> Interval:
     )
 
 
-def _named(label: str, most: int = 36) -> Html:
+def _named(label: str, most: int = 48) -> Html:
     """A label, a long one cut in the middle; a pointer and a screen reader have all of it."""
     if len(label) <= most:
         return el("bdi", label)
