@@ -7,11 +7,13 @@ from typing import Any
 
 from intarsia.cli import living_site, site_check, site_gram, site_letters, site_next
 from intarsia.cli.accepted import HELP, accepted, the_one
+from intarsia.cli.labels import add_labels, read_labels
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import Passes, add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
 from intarsia.files import replace
+from intarsia.wire.page_table import Page
 from intarsia.wire.plain import one_line, plural, probability, some
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
@@ -108,6 +110,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(receive)
     again = _add(sub, "table", "write the received coefficients as a table (again): .csv, .xlsx, .tex, .md", run_table, out=True)
     again.add_argument("--selected", action="store_true", help="rows of selected features alone, as for a paper")
+    add_labels(again)
     add_json(again)
     living_site.register(lambda name, text, run: _add(sub, name, text, run))
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
@@ -281,10 +284,12 @@ def run_receive(args: argparse.Namespace) -> None:
 
 def run_table(args: argparse.Namespace) -> None:
     site, study = both(args)
-    emit(args, *write_results(args.out, site.model(study), args.selected))
+    title = f"{study.title or study.id}: effects of what {site.name} brings, as it was told them"
+    page = Page(f"{title}.", f"tab:{study.id}-{site.name}", read_labels(args.labels))
+    emit(args, *write_results(args.out, site.model(study), args.selected, page))
 
 
-def write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[str, Any], list[str]]:
+def write_results(out: Path, model: Any, selected: bool = False, page: Page | None = None) -> tuple[dict[str, Any], list[str]]:
     """The site's coefficients and, where it has responses, a table of these: neither is ever an empty file."""
     from intarsia.wire.table_files import write_table
 
@@ -293,10 +298,10 @@ def write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[s
     state = "" if converged else "NOT CONVERGED, what follows is provisional: "
     lines = [state + one_line(verdict)]
     picked = [row for row in rows if row["selected"]]
-    written = picked if selected else rows
+    written = [*picked, *(row for row in rows if row["role"] == "covariate")] if selected else rows
     told: dict[str, Any] = {"verdict": verdict, "converged": converged, "rows": len(written)}
     if rows:
-        write_table(out, written, list(rows[0]))
+        write_table(out, written, list(rows[0]), page)
         told["file"] = str(out)
         of = f"; {len(picked)} of selected features" if model.units.features else ", of covariates: this site brings no features"
         lines.append(f"{plural(len(written), 'coefficient')} in {out}{of}")
