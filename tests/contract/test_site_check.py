@@ -372,7 +372,7 @@ def test_cells_to_mend_are_named_to_the_operator_and_in_no_error(tmp_path: Path,
     capsys.readouterr()
     assert main(["site", "check", str(site)]) == 6
     said = capsys.readouterr().out
-    assert "REFUSED: 1 rows repeat the id of another row" in said
+    assert "REFUSED: 1 row repeats the id of another row" in said
     assert said.splitlines()[-1] == "to mend: ids that occur more than once: p6 (rows 7, 8)"
     table.loc[7, "id"] = "p7"
     table.to_csv(tmp_path / "clinic.csv", index=False)

@@ -103,7 +103,7 @@ def test_what_predictions_will_tell_and_when_they_will_be_refused_is_said_before
     few = f"ignore = {json.dumps([f'clinic_{j}' for j in range(1, 6)])}"
     assert "tells lab 2 numbers about each new subject, up to 17 bits; this site allows 100 in all" in said()
     refuses = said(ignore=few)
-    assert "this site's 1 columns can be worked out from so many, so expect it to refuse" in refuses
+    assert "this site's 1 column can be worked out from so many, so expect it to refuse" in refuses
     assert 'one_column = "allow" in [predict]' in refuses
     assert "and site.toml allows it" in said(ignore=few, column='one_column = "allow"')
     assert "up to 17 bits; this site allows 10 and will refuse" in said(bits="max_bits = 10")

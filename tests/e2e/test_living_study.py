@@ -575,7 +575,7 @@ def test_a_batch_of_withdrawals_from_a_gram_study(tmp_path: Path) -> None:
 
     said = drop(["S0001"])
     assert "at least 63 subjects; the smallest would have 1. A new Gram matrix without them is refused now" in said
-    with pytest.raises(PrivacyError, match="would single out 1 subjects"):
+    with pytest.raises(PrivacyError, match="would single out 1 subject:"):
         go(1)
     said = drop([f"S{i:04d}" for i in range(1, 64)])
     assert "the smallest would have 63. A new Gram matrix without them now passes" in said
@@ -598,7 +598,7 @@ def test_the_owner_corrects_a_response(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     run("site", "correct", tmp_path / "clinic", "-o", second)
     said = capsys.readouterr().out
-    assert "changed since that run: 1 responses: alt" in said
+    assert "changed since that run: 1 response: alt" in said
     new = Study.load(second)
     assert (new.reason, new.replaces) == ("correction", Study.load(first).hash)
     after = parties.go(second)

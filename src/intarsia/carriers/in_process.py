@@ -30,7 +30,7 @@ from intarsia.site.prediction import Prediction, SiteModel
 from intarsia.site.prepared_table import response_labels
 from intarsia.site.site import Site
 from intarsia.wire.changes import Changes
-from intarsia.wire.plain import probability, some
+from intarsia.wire.plain import plural, probability, some
 from intarsia.wire.result_table import frame, table_columns, table_rows
 from intarsia.wire.study import Study, new_run
 from intarsia.wire.study_parts import GRAM, SCREENED, SERVER
@@ -104,12 +104,12 @@ class StudyResult:
         """What a person wants to know first, on one screen."""
         features, responses = self.summary["features"], len(self.summary["responses"])
         how = f"sketch of {self.study.sketch.m:,} rows" if self.study.sketch.m else "exact products"
-        of = f"{features:,} features" if self.screened is None else f"{features:,} of {len(self.screened):,} features kept"
+        of = plural(features, "feature") if self.screened is None else f"{features:,} of {len(self.screened):,} features kept"
         lines = [
-            f"Study {self.study.id}: {self.n:,} subjects, {how}, {len(self.sites)} sites, "
-            f"{of}, {responses} response{'' if responses == 1 else 's'}",
+            f"Study {self.study.id}: {self.n:,} subjects, {how}, {plural(len(self.sites), 'site')}, "
+            f"{of}, {plural(responses, 'response')}",
             f"{'Converged' if self.converged else 'NOT CONVERGED, what follows is provisional'}: {self.summary['verdict']}",
-            f"{len(self.selected)} features selected" + (f": {some(self.selected)}" if self.selected else ""),
+            f"{plural(len(self.selected), 'feature')} selected" + (f": {some(self.selected)}" if self.selected else ""),
             *(f"one of a set matters: {some(group)}" for group in self.groups[:MOST_SHOWN]),
             "Effects with intervals, units, inclusion probabilities and sign rates: .table()",
         ]

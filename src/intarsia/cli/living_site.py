@@ -182,7 +182,9 @@ def run_correct(args: argparse.Namespace) -> None:
     roles = {
         role: [label for label in changed if label in getattr(table, role)] for role in ("responses", "features", "covariates")
     }
-    lines = [f"changed since that run: {len(labels)} {role}: {some(labels)}" for role, labels in roles.items() if labels]
+    lines = [
+        f"changed since that run: {plural(len(labels), role[:-1])}: {some(labels)}" for role, labels in roles.items() if labels
+    ]
     if len(changed) > sum(map(len, roles.values())):
         lines.append("columns of that run that the table has no more: correct site.toml or the table")
     lines += [

@@ -12,7 +12,7 @@ from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError
 from intarsia.wire.bounded import read_file
-from intarsia.wire.plain import one_line, some
+from intarsia.wire.plain import one_line, plural, some
 from intarsia.wire.study_parts import SKETCH_KINDS
 
 _PLAN = """example:
@@ -130,7 +130,9 @@ def _plan(args: argparse.Namespace) -> int:
         ]
         for r in found.rows
     ]  # fmt: skip
-    title = f"{found.kind} sketch of {found.features} features and {found.responses} responses, n = {found.n}"
+    title = (
+        f"{found.kind} sketch of {plural(found.features, 'feature')} and {plural(found.responses, 'response')}, n = {found.n:,}"
+    )
     grid(title, [*head, *(["noise variance"] if private else [])], rows)
     print(*LEGEND, sep="\n")
     _bars(found)

@@ -214,7 +214,7 @@ def run_align(args: argparse.Namespace) -> None:
     site, study = both(args)
     _step(args, "align", from_sites(args.announcements, Announcement.from_bytes, "announcement", step="align"), signed=True)
     for name, counts in site.heard(study).items():
-        print(f"{name}: {counts['subjects']:,} subjects listed, {counts['columns']:,} columns")
+        print(f"{name}: {plural(counts['subjects'], 'subject')} listed, {plural(counts['columns'], 'column')}")
 
 
 def run_sketch(args: argparse.Namespace) -> None:
@@ -309,7 +309,9 @@ def write_results(out: Path, model: Any, selected: bool = False, page: Page | No
         beside = out.with_name(f"{out.stem}-responses{out.suffix}") if rows else out
         write_table(beside, responses)
         told["responses"] = str(beside)
-        lines.append(f"{len(responses)} responses in {beside}: variance explained, residual sd, number of features selected")
+        lines.append(
+            f"{plural(len(responses), 'response')} in {beside}: variance explained, residual sd, number of features selected"
+        )
     if not rows:
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
     for own in model.coefficients.sets:

@@ -9,7 +9,7 @@ from intarsia.cli.confirm import add_fingerprints, confirm
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.policy import Policy
-from intarsia.wire.plain import one_line, printable, some
+from intarsia.wire.plain import one_line, plural, printable, some
 from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 _COLUMNS_SHOWN = 8
@@ -158,5 +158,5 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
     for what in ("features", "responses", "covariates"):
         labels = responses if what == "responses" else list(getattr(table, what))
         if labels:
-            lines.append(f"  {len(labels):,} {what}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
+            lines.append(f"  {plural(len(labels), what[:-1])}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
     return lines + foreseen(study, site.name, len(table.features) + len(table.covariates), site.predict_rules)

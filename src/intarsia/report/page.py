@@ -105,8 +105,8 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
 
 def _header(m: Material) -> Html:
     tiles: list[tuple[Any, str]] = [(f"{m.n:,}", "subjects")] if m.n else []
-    tiles += [(len(m.sites), "sites")] if m.study is not None else []
-    tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
+    tiles += [(len(m.sites), "sites" if len(m.sites) > 1 else "site")] if m.study is not None else []
+    tiles += [(f"{m.P:,}", "features" if m.P > 1 else "feature"), (m.Q, "responses" if m.Q > 1 else "response")]
     tiles += [(f"{m.m:,}", "sketch rows")] if m.m and not m.gram else []
     fine = m.diagnosis.converged
     tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]

@@ -86,7 +86,7 @@ class Site:
     --------
     >>> clinic = intarsia.Site("clinic", visits, id="patient", responses=["fev1"], covariates=["age", "sex"])
     >>> clinic.table()
-    Table(812 subjects, 14 features, 1 responses, 2 covariates)
+    Table(812 subjects, 14 features, 1 response, 2 covariates)
 
     `intarsia.check` and `intarsia.fit` take sites. A person needs `table()`, `whole_table()` and, after a fit, `model(study)`.
     All other methods are steps of the protocol, one message in and one out.
