@@ -20,7 +20,6 @@ _HEADINGS = {
     "coverage": "Coverage", "caution": "Caution",
 }  # fmt: skip
 _INSIDE = frozenset(("lower", "upper", "or_lower", "or_upper", "sd", "interval"))
-_KEEPS_ITS_UNIT = "odds_ratio"  # where there are ratios, the effects beside them are in several units
 
 
 @dataclass(frozen=True)
