@@ -54,7 +54,7 @@ def collect(source: Any, **options: Any) -> Material:
     if isinstance(source, str | os.PathLike):
         place = Path(source)
         if not place.exists():
-            raise UnknownNameError(f"There is nothing at {place}. Give a study folder, or a posterior.nc.")
+            raise UnknownNameError(f"There is no posterior at {place}: nothing is there. Give a study folder, or a posterior.nc.")
         if place.is_dir() and place.suffix != ".zarr":
             return from_folder(place, **options)
         return gather(Posterior.load(place), Beside.out_of(options), **options)
