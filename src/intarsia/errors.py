@@ -32,6 +32,12 @@ class StudyError(IntarsiaError):
     exit_code = 4
 
 
+class UnknownNameError(InputError, StudyError):
+    """Somebody named a folder, a site or a study that is not there: bad input, whatever it was named for."""
+
+    exit_code = 2
+
+
 class AlignmentError(IntarsiaError):
     """The sites do not hold the same subjects in the same order."""
 

@@ -77,5 +77,5 @@ def test_it_is_said_before_the_study_is_accepted(tmp_path: Path, capsys: pytest.
     (tmp_path / "words.txt").write_text("".join(f"{k} {v}\n" for k, v in review.to_compare.items()))
     main(["site", "accept", str(where), str(tmp_path / "study.toml"), "--fingerprints", str(tmp_path / "words.txt")])
     assert "takes column 'hiv' of this site for the event of 'months'" in capsys.readouterr().err
-    found = check_site(SiteFolder.load(where), [study])
+    found = check_site(SiteFolder.load(where).site(), [study])
     assert any("takes column 'hiv'" in problem for problem in found.problems)

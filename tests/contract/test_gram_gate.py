@@ -88,7 +88,7 @@ def test_the_ledger_has_one_entry_that_counts_no_rows(once):
 
 def test_a_second_run_without_one_subject_is_refused(once):
     tables = {name: frame[frame["id"] != "S0007"].reset_index(drop=True) for name, frame in frames().items()}
-    with pytest.raises(PrivacyError, match="would single out 1 subjects"):
+    with pytest.raises(PrivacyError, match="would single out 1 subject:"):
         collect(once / "server-2", tables, "2" * 32, once / "sites")
 
 

@@ -23,11 +23,10 @@ import intarsia, intarsia.cli, intarsia.estimator
 from intarsia.server.assess import diagnostics as loops
 from intarsia.site.sketch import stream_compiled
 assert intarsia.__file__.startswith(sys.argv[1])
-out = np.empty(1)
-loops.effective(np.random.default_rng(0).standard_normal((1, 2, 50)), 1e-9, out)
+loops.ess(np.random.default_rng(0).standard_normal((1, 2, 50)))
 words = np.arange(4096, dtype=np.uint64) << np.uint64(50)
 stream_compiled.gaussianise(words, words.view(np.float64))
-stats = [loops.effective.stats, stream_compiled.gaussianise.stats]
+stats = [loops._ess.stats, stream_compiled.gaussianise.stats]
 print(json.dumps([sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.values()) for s in stats)]))
 """
 

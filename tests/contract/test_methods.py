@@ -216,5 +216,5 @@ def test_effective_samples_are_whole_ones_as_in_the_verdict() -> None:
     found.assessment = replace(found.assessment, diagnosis=replace(d, ess_bulk=low, ess_tail=low, noise=None))
     assert "at least 626 effective samples" in str(found.diagnosis.verdict)
     assert "smallest effective sample size 626 (" in methods(found)
-    assert "<td>626</td>" in convergence(found)
+    assert ">626</td>" in convergence(found)
     assert "627" not in convergence(found)

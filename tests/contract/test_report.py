@@ -20,7 +20,7 @@ from tests.reports import made_up
 
 from intarsia import report
 from intarsia.cli import main
-from intarsia.errors import InputError, MessageError, StudyError
+from intarsia.errors import InputError, StudyError, UnknownNameError
 from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
 from intarsia.report.evidence import standing
@@ -245,7 +245,7 @@ def test_write_from_file_and_refuse_others(tmp_path):
     posterior.save(tmp_path / "posterior.nc")
     out = report.write(tmp_path / "posterior.nc", tmp_path / "r.html", title="From a file")
     assert "From a file" in out.read_text(encoding="utf-8")
-    with pytest.raises(MessageError):
+    with pytest.raises(UnknownNameError):
         report.write(tmp_path / "absent.nc", tmp_path / "x.html")
     with pytest.raises(InputError):
         report.write(3, tmp_path / "x.html")
@@ -494,9 +494,9 @@ def test_sets_and_covariates_have_their_tables():
     assert "out-of-sample R² (leave-one-out)" in page  # kept with the draws, so it needs no sketches
     assert "Sets of interchangeable features" in page
     # Only a row's heading never wraps, and a set has many members: its heading is a number.
-    assert '<th scope="row">1</th><td><bdi>f006</bdi> (data), <bdi>f007</bdi> (data)</td>' in page
+    assert '<th scope="row">1</th><td data-label="one of"><bdi>f006</bdi> (data), <bdi>f007</bdi> (data)</td>' in page
     assert "Everything on this page is adjusted for &lt;age&gt;" in page
-    assert re.search(r'<td>0\.500<br><small class="note">0\.4\d\d to 0\.5\d\d</small></td>', page)
+    assert re.search(r'<td data-label="[^"]+">0\.500<br><small class="note">0\.4\d\d to 0\.5\d\d</small></td>', page)
 
 
 def test_a_set_stands_beside_the_selected_features_in_forests_and_in_the_table_for_a_paper(tmp_path, capsys):

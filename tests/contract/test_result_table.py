@@ -165,9 +165,9 @@ def test_a_site_refuses_coefficients_that_are_not_those_of_the_fit_all_sites_are
 def test_a_site_with_responses_alone_gets_a_table_of_them(shared, tmp_path, capsys):
     result, tables, _where = shared
     out = tmp_path / "clinic.csv"
-    from intarsia.cli.site import _write_results
+    from intarsia.cli.site import write_results
 
-    told, lines = _write_results(out, result.models["clinic"])
+    told, lines = write_results(out, result.models["clinic"])
     with out.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["response"] for row in rows] == ["weight", "height"]
@@ -181,7 +181,7 @@ def test_a_site_with_responses_alone_gets_a_table_of_them(shared, tmp_path, caps
 
 
 def test_a_site_with_covariates_and_no_features_is_not_told_that_none_is_selected(shared, tmp_path):
-    from intarsia.cli.site import _write_results
+    from intarsia.cli.site import write_results
 
     model = shared[0].models["clinic"]
     row = {"feature": "age", "role": "covariate", "selected": False}
@@ -190,7 +190,7 @@ def test_a_site_with_covariates_and_no_features_is_not_told_that_none_is_selecte
         def rows(self):
             return [row]
 
-    lines = _write_results(tmp_path / "clinic.csv", Adjusted(model.coefficients, model.units, model.meaning))[1]
+    lines = write_results(tmp_path / "clinic.csv", Adjusted(model.coefficients, model.units, model.meaning))[1]
     assert any(line.endswith("1 coefficient in " + str(tmp_path / "clinic.csv") + ", of covariates: this site brings no features")
                for line in lines)  # fmt: skip
     assert not any("of selected features" in line for line in lines)
@@ -210,8 +210,10 @@ def test_the_study_table_by_command(shared, tmp_path, suffix, capsys):
     if suffix == "md":  # for a page: nothing empty, nothing that only a program reads
         head = [name.strip() for name in path.read_text(encoding="utf-8").splitlines()[0].strip("|").split("|")]
         # Every row is of a feature, which needs no column.
-        assert head == ["feature", "site", "response", "effect", "lower", "upper", "unit", "sd", "pip", "lfsr",
-                        "selected_here", "selected"]  # fmt: skip
+        assert head[:3] == ["Feature", "Site", "Response"]
+        assert head[3].startswith("Effect")
+        assert head[3].endswith("(95% interval)")
+        assert [name for name in head[4:] if name != "Unit"] == ["PIP", "Sign rate", "Selected here", "Selected"]
 
 
 def test_a_table_of_selected_features_alone(shared, tmp_path, capsys):

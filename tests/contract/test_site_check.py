@@ -128,7 +128,7 @@ def test_a_study_goes_by_the_name_that_commands_print(tmp_path: Path, capsys: py
         assert main(["site", "check", str(site), "--study", name]) == 6
         assert f"study lungs ({hash_[:12]}…), m = 200: the gate would REFUSE" in capsys.readouterr().out
     assert main(["site", "check", str(site), "--study", "liver"]) == InputError.exit_code
-    assert f"0 fit. Accepted here, by the names --study takes: lungs-{hash_[:8]}." in capsys.readouterr().err
+    assert f"Accepted here, by the names --study takes: lungs-{hash_[:8]}." in capsys.readouterr().err
 
 
 def test_missing_values_are_seen_beforehand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,10 +313,10 @@ def test_an_outcome_that_counts_is_noticed(tmp_path: Path, capsys: pytest.Captur
     (site / "site.toml").write_text(begun)
     assert main(["site", "check", str(site)]) == 0
     said = capsys.readouterr().out
-    assert 'visits; whole numbers from 0: a count? Say kinds = { visits = "count" }, and effects are ratios\n' in said
+    assert 'visits; whole numbers from 0: a count? Say kinds = { visits = "count" }, and effects are ratios; 0 to ' in said
     assert 'falls; whole numbers from 0, 5 of them: a count? Say kinds = { falls = "count" }' in said
-    assert 'if they are grades, kinds = { falls = "ordinal" }\n' in said
-    assert "\n  pulse\n" in said
+    assert 'if they are grades, kinds = { falls = "ordinal" }; 0 to 4, median 2\n' in said
+    assert f"\n  pulse; 60 to 149, median {np.median(pulse):.4g}\n" in said
     (site / "site.toml").write_text(begun + 'kinds = { visits = "count", falls = "ordinal" }\n')
     main(["site", "check", str(site)])
     assert "a count?" not in capsys.readouterr().out
@@ -346,3 +346,49 @@ def test_a_database_is_named_with_its_query_at_once(tmp_path: Path, capsys: pyte
     table = ["--table", str(tmp_path / "records.sqlite"), "--query", "visits", "--id", "patient"]
     assert main(["site", "init", str(tmp_path / "c"), "--name", "clinic", *table, "--ignore", "note"]) == 0
     assert "40 subjects, 1 feature, 0 responses" in capsys.readouterr().out
+
+
+def test_cells_to_mend_are_named_to_the_operator_and_in_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By row and value, on the screen of whoever has the table; what is raised, and may leave, says neither."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": [f"p{i}" for i in range(N)], "age": rng.normal(50, 9, N).round(2), "fev1": rng.normal(size=N)})
+    table["age"] = table["age"].astype(str)
+    table.loc[16, "age"], table.loc[202, "age"] = "n/a?", "<50"
+    table.loc[7, "id"] = "p6"
+    table.to_csv(tmp_path / "clinic.csv", index=False)
+    site = tmp_path / "clinic"
+    site.mkdir()
+    toml = 'name = "clinic"\n[table]\nsource = "../clinic.csv"\nid = "id"\nresponses = ["fev1"]\n'
+    (site / "site.toml").write_text(toml)
+    assert main(["site", "check", str(site)]) == 2  # so many different texts are no categories
+    said = capsys.readouterr().err
+    assert "to mend: age is taken for categories, because 2 cells hold text: row 17: 'n/a?'; row 203: '<50'" in said
+    assert "to mend: ids that occur more than once: p6 (rows 7, 8)" in said
+    with pytest.raises(InputError) as raised:
+        main(["--debug", "site", "check", str(site)])
+    assert not any(text in str(raised.value) for text in ("n/a", "<50", "p6", "17"))
+    table["age"] = [50.5 if text in ("n/a?", "<50") else text for text in table["age"]]
+    table.to_csv(tmp_path / "clinic.csv", index=False)
+    capsys.readouterr()
+    assert main(["site", "check", str(site)]) == 6
+    said = capsys.readouterr().out
+    assert "REFUSED: 1 row repeats the id of another row" in said
+    assert said.splitlines()[-1] == "to mend: ids that occur more than once: p6 (rows 7, 8)"
+    table.loc[7, "id"] = "p7"
+    table.to_csv(tmp_path / "clinic.csv", index=False)
+    assert main(["site", "check", str(site)]) == 0
+    assert "to mend" not in (said := capsys.readouterr().out)
+    assert said.splitlines()[-1].startswith("next: ")
+
+
+def test_a_study_that_was_given_up_is_forgotten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = made_site(tmp_path)
+    accepted(site, m=20)
+    assert main(["site", "forget", str(site), "--study", "lunqs"]) == InputError.exit_code
+    assert "No study accepted here is called 'lunqs'; did you mean 'lungs'?" in capsys.readouterr().err
+    store = Study.load(site / "accepted" / "lungs.toml")
+    (site / "accepted" / "lungs.toml").rename(site / "accepted" / f"{store.folder_name}.toml")
+    assert main(["site", "forget", str(site)]) == 0
+    assert "forgotten: lungs-" in capsys.readouterr().out
+    assert main(["site", "offer", str(site), "-o", str(tmp_path / "offer")]) == InputError.exit_code
+    assert "has accepted no study yet" in capsys.readouterr().err

@@ -123,9 +123,10 @@ def test_a_site_that_accepts_hears_of_a_column_that_the_study_does_not_list(
         (tmp_path / "words.txt").write_text(f"study.toml {words}\n")
         capsys.readouterr()
         accept = ["site", "accept", str(tmp_path / "clinic"), str(tmp_path / "study.toml")]
-        assert main([*accept, "--fingerprints", str(tmp_path / "words.txt")]) == 0
-        refused = "would send nothing: study.toml does not list the covariate 'age'" in capsys.readouterr().err
-        assert refused == (not listed)
+        code = main([*accept, "--fingerprints", str(tmp_path / "words.txt")])
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert ("would send nothing: study.toml does not list the covariate 'age'" in last) == (not listed)
+        assert code == (0 if listed else InputError.exit_code)
         (tmp_path / "study.toml").unlink()
 
 

@@ -235,7 +235,7 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("mixed types", lambda: Table.open(secret_frame(d=[SECRET, 1, 2, 3, None]), id="id")),
     ("over 100 different texts", lambda: Table.open({"x": [f"{SECRET}{i}" for i in range(101)]})),
     ("3 rows repeat", lambda: Table.open(secret_frame(k=[f"{SECRET}"] * 4 + ["b"]), id="k", features="x").ids()),
-    ("1 subjects have no id", lambda: Table.open(secret_frame(k=[None, *"abcd"]), id="k", features="x").ids()),
+    ("1 subject has no id", lambda: Table.open(secret_frame(k=[None, *"abcd"]), id="k", features="x").ids()),
     ("no id column", lambda: Table.open(secret_frame(), features="x").ids()),
     ("4 ids were given for 5 rows", lambda: Table.open(secret_frame(), features="x", id=[1, 2, 3, 4])),
     ("two-dimensional", lambda: Table.open(np.arange(3.0))),

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from intarsia.cli.labels import read_labels
 from intarsia.errors import InputError
+from intarsia.wire.page_table import Page
 from intarsia.wire.table_files import write_table
 
 ROWS: list[dict[str, Any]] = [
@@ -111,6 +113,57 @@ def test_a_page_says_no_more_than_a_reader_needs(tmp_path: Path) -> None:
     assert lines[2:] == ["| a | &lt; 0.001 |", "| b | 0.200 |"]
     write_table(tmp_path / "t.csv", rows)
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "a,feature,7e-29,True"
+
+
+EFFECT = {
+    "feature": "bmi", "role": "feature", "site": "clinic", "response": "fev1",
+    "effect": -0.123456, "lower": -0.2011, "upper": -0.0512, "interval": 0.95, "unit": "l per kg/m²", "sd": 0.04,
+    "standardised": -0.3, "pip": 0.99951, "lfsr": 0.2, "selected": True,
+}  # fmt: skip
+
+
+def test_a_page_has_units_in_its_heading_and_digits_that_are_known(tmp_path: Path) -> None:
+    """One cell for an effect and its interval, two figures of the interval's width, labels for columns, covariates as rows."""
+    age = EFFECT | {"feature": "sex=f", "role": "covariate", "effect": 120.4, "lower": 85.2, "upper": 155.9, "pip": None}
+    none = EFFECT | {"feature": "zinc", "effect": 0.0031, "lower": 0.0, "upper": 0.0912, "pip": 0.08}
+    page = Page("Effects & odds.", "tab:lungs 1", {"bmi": "Body mass index (kg/m²)", "fev1": "FEV₁", "sex": "Sex"})
+    write_table(tmp_path / "t.tex", [EFFECT, none, age], page=page)
+    lines = (tmp_path / "t.tex").read_text().splitlines()
+    assert lines[0] == r"\begin{table}"
+    assert r"\caption{Effects \& odds.}" in lines
+    assert r"\label{tab:lungs-1}" in lines
+    assert lines[-1] == r"\end{table}"
+    head = next(line for line in lines if line.startswith("Feature"))
+    assert head == r"Feature & Role & Site & Response & Effect, l per kg/m$^2$ (95\% interval) & PIP & Sign rate \\"
+    assert any(
+        "Body mass index (kg/m$^2$) & " in line and "$-$0.12 ($-$0.20 to $-$0.05)" in line and "$>$ 0.999" in line
+        for line in lines
+    )
+    assert any("zinc" in line and "0.003 (up to 0.091)" in line for line in lines)
+    assert any("Sex: f" in line and "covariate" in line and "120 (85 to 156)" in line for line in lines)
+    write_table(tmp_path / "t.csv", [EFFECT, none, age], page=page)  # for programs: every column and digit, names as they are
+    assert (tmp_path / "t.csv").read_text().splitlines()[1].startswith("bmi,feature,clinic,fev1,-0.123456,-0.2011")
+
+
+def test_units_that_differ_keep_their_column_and_odds_ratios_have_one_cell(tmp_path: Path) -> None:
+    asthma = EFFECT | {"response": "asthma", "unit": "log odds", "odds_ratio": 1.4321, "or_lower": 1.1, "or_upper": 1.9}
+    plain = EFFECT | {"odds_ratio": None, "or_lower": None, "or_upper": None}
+    write_table(tmp_path / "t.md", [asthma, plain])
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert "| Unit |" in lines[0]
+    assert "Odds ratio (95% interval)" in lines[0]
+    assert "1.43 (1.10 to 1.90)" in lines[2]
+    assert lines[3].count("(") == 1
+
+
+def test_labels_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("name,label,unit\nbmi,Body mass index,kg/m²\nsex,Sex,\n", encoding="utf-8")
+    assert read_labels(tmp_path / "labels.csv") == {"bmi": "Body mass index (kg/m²)", "sex": "Sex"}
+    for text, wrong in (("a,b\n1,2\n", "it needs name and label"), ("name,label\nbmi,\n", "line 2"),
+                        ("name,label\nbmi,A\nbmi,B\n", "line 3: 'bmi' has a label already")):  # fmt: skip
+        (tmp_path / "labels.csv").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=wrong):
+            read_labels(tmp_path / "labels.csv")
 
 
 @pytest.mark.parametrize("name", ["t.xls", "t.txt", "t"])

@@ -47,7 +47,8 @@ class Clinic:
         self.parties = sites(frames(40), identities=True)
         frames(40)["clinic"].to_csv(root / "clinic.csv", index=False)
         self.folder = root / "clinic"
-        main(["site", "init", str(self.folder), "--name", "clinic", "--table", str(root / "clinic.csv"), "--id", "id"])
+        table = ["--table", str(root / "clinic.csv"), "--id", "id", "--responses", "alt,ast"]
+        main(["site", "init", str(self.folder), "--name", "clinic", *table])
         self.parties[0].identity = Identity.load(self.folder)
         self.source = root / "study.toml"
         self.write()
@@ -84,7 +85,7 @@ def test_what_predictions_will_tell_and_when_they_will_be_refused_is_said_before
     clinic: Clinic, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     """A site meets the rule here, and not first when a prediction is refused."""
-    toml = (clinic.folder / "site.toml").read_text().replace("responses = []", 'responses = ["alt", "ast"]')
+    toml = (clinic.folder / "site.toml").read_text()
 
     def said(**changes: str) -> str:
         text = toml
@@ -102,7 +103,7 @@ def test_what_predictions_will_tell_and_when_they_will_be_refused_is_said_before
     few = f"ignore = {json.dumps([f'clinic_{j}' for j in range(1, 6)])}"
     assert "tells lab 2 numbers about each new subject, up to 17 bits; this site allows 100 in all" in said()
     refuses = said(ignore=few)
-    assert "this site's 1 columns can be worked out from so many, so expect it to refuse" in refuses
+    assert "this site's 1 column can be worked out from so many, so expect it to refuse" in refuses
     assert 'one_column = "allow" in [predict]' in refuses
     assert "and site.toml allows it" in said(ignore=few, column='one_column = "allow"')
     assert "up to 17 bits; this site allows 10 and will refuse" in said(bits="max_bits = 10")

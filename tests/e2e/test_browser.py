@@ -94,6 +94,21 @@ def test_tables_fit_half_a_desktop(browser, page):
         assert browser.execute_script(script) == []
 
 
+def test_on_a_phone_rows_are_cards_and_what_scrolls_is_reached_by_keyboard(browser, page):
+    """At 390 px no table is wider than its place, every cell of a card says what it is, and every region has a stop."""
+    look(browser, page, "phone")
+    script = """return [...document.querySelectorAll('table.cards')].filter(t => t.offsetParent)
+        .filter(t => t.scrollWidth > t.parentElement.clientWidth + 1 || getComputedStyle(t.rows[1]).display !== 'block'
+          || ![...t.querySelectorAll('td[data-label]')].every(c => getComputedStyle(c, '::before').content.length > 4))
+        .map(t => t.closest('section')?.id + ' ' + t.scrollWidth)"""
+    assert browser.execute_script(script) == []
+    assert browser.execute_script("return document.querySelectorAll('table.cards').length") > 3
+    script = """return [...document.querySelectorAll('main *')]
+        .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX.match(/auto|scroll/))
+        .filter(e => e.tabIndex < 0).map(e => e.outerHTML.slice(0, 80))"""
+    assert browser.execute_script(script) == []
+
+
 def test_text_has_contrast(browser, page):
     """Every piece of plain text has at least 4.5 : 1 against what is behind it, in both lights."""
     script = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

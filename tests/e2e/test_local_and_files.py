@@ -272,7 +272,8 @@ def test_key_agreement_by_files(tmp_path: Path) -> None:
     public = []
     for name, frame in frames().items():
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        run("site", "init", tmp_path / name, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id")
+        brings = ["--responses", ",".join(RESPONSES[name])] if RESPONSES[name] else []
+        run("site", "init", tmp_path / name, "--name", name, "--table", tmp_path / f"{name}.csv", "--id", "id", *brings)
         public.append(tmp_path / name / f"{name}.toml")
     named = [word for path in public for word in ("--site", path)]
     run("study", "new", tmp_path / "study.toml", "--id", "liver", "--m", 60, *named,

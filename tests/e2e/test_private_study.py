@@ -130,6 +130,6 @@ def test_every_refusal_that_rests_on_data_comes_before_the_first_message() -> No
     plan = study(60, 8.0, who)
     sites[1].data["id"] = np.array(["s1", *sites[1].data["id"][1:]])
     for step in (sites[1].offer, sites[1].announce):
-        with pytest.raises(InputError, match="1 rows repeat the id"):
+        with pytest.raises(InputError, match="1 row repeats the id"):
             step(plan)
     assert sites[1].run_store(plan).log == []

@@ -7,16 +7,17 @@ as a default; the function takes the parsed arguments and returns an exit code (
 import argparse
 import logging
 import os
+import re
 import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import intarsia
 from intarsia.cli.show import fitted
 from intarsia.errors import IntarsiaError, of_the_system
-from intarsia.wire.plain import printable
+from intarsia.wire.plain import meant, printable
 
 # command -> (module, one-line help); the order is the order of `intarsia --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("intarsia.cli.predict", "joint predictions for new subjects"),
     "report": ("intarsia.cli.report", "one self-contained page about a fitted study"),
     "privacy": ("intarsia.cli.privacy", "plan a sketch size, attack your own sketch, check cards and the ledger"),
+    "precompile": ("intarsia.cli.precompile", "compile the sampler's loops now, not in the first fit"),
     "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }
 
@@ -46,9 +48,31 @@ exit codes: 0 done; 1 other error; 2 bad input or arguments; 3 bad message file;
 10 a damaged file; 130 interrupted"""
 
 
+class Parser(argparse.ArgumentParser):
+    """Says which word was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if unknown:
+            known = [word.strip(" '") for word in unknown[3].split(",")]
+            message = f"{unknown[2]!r} is no {unknown[1]}{meant(unknown[2], known)} There are: {', '.join(known)}"
+        loose = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        if loose:
+            message = f"there is no option {loose[1]}{meant(loose[1], self._options())} The command's --help lists them."
+        super().error(message)
+
+    def _options(self) -> list[str]:
+        """Of this command and of those below it."""
+        found = [word for action in self._actions for word in action.option_strings]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found += [word for sub in action.choices.values() for word in sub._options()]
+        return found
+
+
 def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     """The parser; only the wanted command's own arguments are loaded."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="intarsia",
         description="Bayesian regression across institutions that may not show each other their data.",
         epilog=EPILOG,

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia.errors import InputError
+from intarsia.wire.plain import meant
 
 if TYPE_CHECKING:
     from intarsia.wire.study import Study
@@ -18,7 +19,7 @@ def accepted(folder: Path, name: str | None = None) -> "list[Study]":
     studies = [Study.load(path) for path in sorted((folder / "accepted").glob("*.toml"))]
     found = [study for study in studies if name is None or is_called(study, name)]
     if name is not None and not found:
-        raise InputError(_which(folder, studies, 0))
+        raise InputError(_which(folder, studies, 0, name))
     return found
 
 
@@ -40,9 +41,12 @@ def is_called(study: "Study", name: str) -> bool:
     )
 
 
-def _which(folder: Path, studies: "list[Study]", fit: int) -> str:
+def _which(folder: Path, studies: "list[Study]", fit: int, name: str | None = None) -> str:
     if not studies:
         return f"{folder} has accepted no study yet. Begin with: intarsia site accept {folder} study.toml"
     have = ", ".join(f"{study.id}-{study.hash[:8]}" for study in studies)
-    hint = f" To forget one that was given up, remove its file in {folder / 'accepted'}." if fit > 1 else ""
+    hint = f" One that was given up is forgotten by: intarsia site forget {folder} --study NAME" if fit > 1 else ""
+    if name is not None:
+        known = [word for study in studies for word in (study.id, f"{study.id}-{study.hash[:8]}")]
+        return f"No study accepted here is called {name!r}{meant(name, known)} Accepted here, by the names --study takes: {have}."
     return f"Say which study with --study: {fit} fit. Accepted here, by the names --study takes: {have}.{hint}"

@@ -43,4 +43,5 @@ def run_receipts(args: argparse.Namespace) -> None:
 
     folder = StudyFolder.open(args.folder)
     deliver(folder, carrier(folder.study, args.files))
-    emit(args, {"delivered": list(folder.present("receipt"))}, ["all sites have their coefficients"])
+    delivered = {"delivered": list(folder.present("receipt"))}
+    emit(args, delivered, ["all sites have their coefficients", f"next: intarsia report {args.folder} -o report.html"])

@@ -124,6 +124,6 @@ def run(args: argparse.Namespace) -> None:
         *how_to_go_on(summary, f"intarsia fit -o {args.out}"),
         f"posterior  {args.out / 'posterior.nc'}",
         *(_to_send(summary, args.out) if summary.get("letters") else _to_deliver(args.out, "letters" in summary)),
-        f"look at it: intarsia report {args.out} -o report.html",
+        f"next: look at it: intarsia report {args.out} -o report.html",
     ]
     emit(args, summary, lines)

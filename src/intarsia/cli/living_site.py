@@ -15,6 +15,7 @@ def register(add: Callable[..., argparse.ArgumentParser]) -> None:
     """`add(name, help, run)` makes a subcommand of `intarsia site`."""
     leave = add("leave", "leave a study after having sent: a signed notice that nobody else can make", run_leave)
     leave.add_argument("-o", "--out", type=Path, required=True, help="where the notice goes; send it to the server's operator")
+    add("forget", "forget a study that was given up: its file is put aside, and what has left stays counted", run_forget)
     withdraw = add("withdraw", "subjects withdraw: left out from now on, and what the old messages still reveal", run_withdraw)
     withdraw.add_argument("--subjects", type=Path, required=True, metavar="FILE", help="their ids, one per line")
     withdraw.add_argument("-o", "--out", type=Path, help="also write the study file of a new run without them")
@@ -25,6 +26,22 @@ def register(add: Callable[..., argparse.ArgumentParser]) -> None:
     changes = add("changes", "the fit beside the earlier one, every effect side by side in this site's units", run_changes)
     changes.add_argument("-o", "--out", type=Path, help="write the table too: .csv, .xlsx, .tex, .md, .jsonl")
     add_json(changes)
+
+
+def run_forget(args: argparse.Namespace) -> None:
+    """The accepted text alone is put aside: keys, messages and the ledger stay, so that nothing is made twice."""
+    from intarsia.cli.accepted import the_one
+    from intarsia.site.site_folder import SiteFolder
+
+    study = the_one(args.dir, args.study)
+    path = args.dir / "accepted" / f"{study.folder_name}.toml"
+    store = SiteFolder.load(args.dir).site().run_store(study)
+    sent = store.get("sketch") is not None
+    path.rename(path.with_name(f"{path.name}.forgotten"))
+    print(f"forgotten: {study.id}-{study.hash[:8]}; this site answers nothing of it any more")
+    if sent and store.get("receipt") is None:
+        print("its sketch has left and counts as before. To have it taken out of the fit too: accept again, then `site leave`")
+    print(f"next: nothing; to take part again: intarsia site accept {args.dir} study.toml")
 
 
 def run_leave(args: argparse.Namespace) -> None:
@@ -165,7 +182,9 @@ def run_correct(args: argparse.Namespace) -> None:
     roles = {
         role: [label for label in changed if label in getattr(table, role)] for role in ("responses", "features", "covariates")
     }
-    lines = [f"changed since that run: {len(labels)} {role}: {some(labels)}" for role, labels in roles.items() if labels]
+    lines = [
+        f"changed since that run: {plural(len(labels), role[:-1])}: {some(labels)}" for role, labels in roles.items() if labels
+    ]
     if len(changed) > sum(map(len, roles.values())):
         lines.append("columns of that run that the table has no more: correct site.toml or the table")
     lines += [

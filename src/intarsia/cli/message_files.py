@@ -29,11 +29,12 @@ def one(path: Path, read: Callable[[bytes], Any], what: str, *, step: str) -> tu
 
 
 def write_signed(path: Path, site: Any, study: Any, raw: bytes) -> None:
-    """A message and, for a site with an identity, its signature beside it: both are sent."""
-    write_file(path, raw)
+    """A message and, for a site with an identity, its signature beside it: both are sent. The signature is there first, for
+    somebody who waits for the message."""
     signature = site.signature(study, raw)
     if signature is not None:
         write_file(path.with_name(path.name + ".sig"), signature)
+    write_file(path, raw)
 
 
 def write_file(path: Path, raw: bytes) -> None:

@@ -10,6 +10,7 @@ from intarsia.cli.accepted import HELP
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError, MessageError
 from intarsia.wire.bounded import read_file
+from intarsia.wire.plain import plural
 from intarsia.wire.steps import most_bytes
 
 EPILOG = """examples, over the network (each site has put a table of new subjects in its folder, predict/STUDY-HASH/june.csv):
@@ -92,7 +93,7 @@ def run_finish(args: argparse.Namespace) -> None:
     prediction = site.predictions[study.hash, args.request]
     prediction.save(args.out)
     args.out.chmod(0o600)  # it names people
-    print(f"{len(prediction.mean)} subjects × {len(prediction.responses)} responses in {args.out}")
+    print(f"{plural(len(prediction.mean), 'subject')} × {plural(len(prediction.responses), 'response')} in {args.out}")
     if args.observed is not None:
         from intarsia.site.observed import observed
 

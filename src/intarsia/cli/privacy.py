@@ -12,7 +12,7 @@ from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
 from intarsia.errors import InputError, MessageError
 from intarsia.wire.bounded import read_file
-from intarsia.wire.plain import one_line, some
+from intarsia.wire.plain import one_line, plural, some
 from intarsia.wire.study_parts import SKETCH_KINDS
 
 _PLAN = """example:
@@ -116,6 +116,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def _plan(args: argparse.Namespace) -> int:
     from intarsia.privacy.gram_leakage import beside_sketch
     from intarsia.privacy.plan import Budget, Problem, plan
+    from intarsia.privacy.precision import findable
     from intarsia.privacy.three_ways import compare
 
     if (args.epsilon is None) != (args.delta is None):
@@ -128,7 +129,9 @@ def _plan(args: argparse.Namespace) -> int:
     if args.plot:
         _plot(found, args.plot)
     if args.json:
-        return print_json(found.as_dict() | {"gram": asdict(other), "ways": [way.as_dict() for way in ways]})
+        reach = findable(found.recommended, found.features, found.nonzero)
+        more = {"gram": asdict(other), "ways": [way.as_dict() for way in ways], "could_find": reach._asdict()}
+        return print_json(found.as_dict() | more)
     head = ["m", "Σm/n", "width", f"finds {found.effect:g}", "bits/subject", "AUC", "R² with Φ", "decodes", "blind"]
     private = found.epsilon is not None
     rows = [
@@ -140,13 +143,17 @@ def _plan(args: argparse.Namespace) -> int:
         ]
         for r in found.rows
     ]  # fmt: skip
-    title = f"{found.kind} sketch of {found.features} features and {found.responses} responses, n = {found.n}"
+    title = (
+        f"{found.kind} sketch of {plural(found.features, 'feature')} and {plural(found.responses, 'response')}, n = {found.n:,}"
+    )
     grid(title, [*head, *(["noise variance"] if private else [])], rows)
     print(*LEGEND, sep="\n")
     _bars(found)
     print(f"\nrecommended m = {found.recommended}")
     for reason in found.reasons:
         print(f"  - {reason}")
+    reach = findable(found.recommended, found.features, found.nonzero)
+    print(f"  - {reach.text}")
     if not private:
         print(f"  - {other.sentence}")
         _ways(ways)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from intarsia.cli.labels import add_labels, read_labels
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import InputError
 from intarsia.wire.plain import plural
@@ -14,7 +15,8 @@ EPILOG = """examples:
   intarsia report posterior.nc -o report.html                 # a saved posterior alone (no model checks, no card)
   intarsia report liver -o liver.html --regions rois.csv      # features A--B: draw them in the brain
   intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
-  intarsia report liver --table table-2.tex --selected        # those of selected features and sets alone
+  intarsia report liver --table table-2.tex --selected        # of selected features, sets and covariates, with a caption
+  intarsia report liver --table table-2.tex --selected --labels labels.csv    # name,label,unit
   intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
   intarsia report liver --tripod tripod.md                    # the reporting checklist TRIPOD+AI, filled in where it can be
 
@@ -29,7 +31,10 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="the study folder, or a posterior.nc")
     parser.add_argument("-o", "--out", type=Path, help="the page to write (report.html unless something else is asked for)")
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
-    parser.add_argument("--selected", action="store_true", help="the table of selected features and sets alone, as for a paper")
+    parser.add_argument(
+        "--selected", action="store_true", help="the table of selected features, sets and covariates, as for a paper"
+    )
+    add_labels(parser)
     parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
     parser.add_argument("--tripod", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=TRIPOD)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
@@ -73,12 +78,28 @@ def _table(args: argparse.Namespace) -> str:
     line = f"wrote {args.table}: {plural(len(rows), 'coefficient')}"
     if args.selected:
         picked, sets = [row for row in rows if row["selected"]], sets_of(posterior, assessment, probability, kinds)
+        adjusted = [row for row in rows if row["role"] == "covariate"]
         line = f"wrote {args.table}: {plural(len(picked), 'coefficient')} of selected features"
+        line += f", {len(adjusted)} of covariates" if adjusted else ""
         if sets:
             line += f", and {plural(len(sets), 'common effect')} of sets of interchangeable features"
-        rows = [*picked, *({**dict.fromkeys(rows[0]), **row} for row in sets)]
-    write_table(args.table, rows, list(COLUMNS))
+        rows = [*picked, *({**dict.fromkeys(rows[0]), **row} for row in sets), *adjusted]
+    write_table(args.table, rows, list(COLUMNS), _page_of(args, study, posterior, assessment, probability))
     return line
+
+
+def _page_of(args: argparse.Namespace, study: Any, posterior: Any, assessment: Any, probability: float) -> Any:
+    """What a table for a paper is called, and what its numbers are."""
+    from intarsia.wire.page_table import Page
+
+    n = posterior.attrs.get("n")
+    title = args.title or (study.title or study.id if study is not None else "Results")
+    people = f" in {int(n):,} subjects" if n else ""
+    rate = assessment.findings.fdr
+    which = f"Selected at a Bayesian false discovery rate of {rate:g}: posterior" if args.selected else "Posterior"
+    state = "" if assessment.diagnosis.converged else " The chains had not converged: provisional."
+    caption = f"{title}: effects{people}. {which} means with {probability:.0%} credible intervals.{state}"
+    return Page(caption, f"tab:{study.id if study is not None else args.table.stem}", read_labels(args.labels))
 
 
 def _text(args: argparse.Namespace, name: str, place: Path) -> str:

@@ -131,10 +131,10 @@ def run_align(args: argparse.Namespace) -> None:
     listed = folder.listed()
     told = {"n": n, "folder": str(args.out), "listed": listed}
     if not groups:
-        emit(args, told, [*who_is_common(n, listed), f"send each site its .cohort file of {args.out}"])
+        emit(args, told, [*who_is_common(n, listed), f"next: send each site its .cohort file of {args.out}"])
         return
     lines = [f"{n:,} subjects are at all sites with features and have a response, in {len(groups)} groups:"]
     lines += [f"  {group.n:,} subjects, {group.m:,} sketch rows: {one_line(', '.join(group.responses))}" for group in groups]
     lines += [f"  {dropped:,} more are left out: too few have the same responses, or they have none"] if dropped else []
     found = [{"n": group.n, "m": group.m, "responses": list(group.responses)} for group in groups]
-    emit(args, told | {"groups": found, "left_out": dropped}, [*lines, f"send each site its .cohort file of {args.out}"])
+    emit(args, told | {"groups": found, "left_out": dropped}, [*lines, f"next: send each site its .cohort file of {args.out}"])

@@ -5,19 +5,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia.cli import living_site, site_check, site_gram, site_letters
+from intarsia.cli import living_site, site_check, site_gram, site_letters, site_next
 from intarsia.cli.accepted import HELP, accepted, the_one
+from intarsia.cli.labels import add_labels, read_labels
 from intarsia.cli.message_files import from_sites, one, write_file, write_signed
 from intarsia.cli.show import Passes, add_json, emit
 from intarsia.cli.site_accept import add_accept
 from intarsia.errors import InputError
 from intarsia.files import replace
+from intarsia.wire.page_table import Page
 from intarsia.wire.plain import one_line, plural, probability, some
 
 if TYPE_CHECKING:
     from intarsia.site.redcap import Described
 
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
+# What follows a step by files, where nobody uses `site next`.
+NEXT = {
+    "offer": "send {out} to all sites; with theirs: intarsia site share {dir} *.offer -o {name}.share",
+    "share": "send {out} to all sites; with theirs: intarsia site combine {dir} *.share -o {name}.confirmation",
+    "combine": "send {out} to all sites; with theirs: intarsia site seal {dir} *.confirmation",
+    "seal": "intarsia site announce {dir} -o {name}.announcement, or, with subjects not compared: intarsia site sketch {dir} "
+    "-o {name}.sketch",
+    "announce": "send {out} to all sites; with theirs: intarsia site align {dir} *.announcement -o {name}.alignment",
+    "align": "send {out} and its signature to the server; with its answer: intarsia site sketch {dir} --cohort {name}.cohort "
+    "-o {name}.sketch",
+    "sketch": "send {out} and {out}.sig to the server; with its answer: intarsia site receive {dir} {name}.coefficients "
+    "-o coefficients.csv",
+}
+NEXT_OF_GRAM = (
+    "send {out} and {out}.sig to the server and to all sites; with theirs: intarsia site deal {dir} *.gram -o {name}.deal"
+)
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site init clinic --name clinic --table records.sqlite --query visits --id patient --ignore note
@@ -25,6 +43,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site show clinic                             # its fingerprint again, to read out
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
+  intarsia site next clinic mail --wait                 # all that follows up to the coefficients, as files come; or in steps:
   intarsia site offer clinic -o clinic.offer            # send to all sites (the server may relay)
   intarsia site share clinic *.offer -o clinic.share    # send to all sites
   intarsia site combine clinic *.share -o clinic.confirmation
@@ -38,6 +57,7 @@ EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site receive clinic clinic.coefficients -o coefficients.csv
   intarsia site table clinic -o coefficients.xlsx       # the same later, and after a study over the network
 after it has begun (docs/living-study.md):
+  intarsia site forget clinic --study liver             # a study that was given up
   intarsia site leave clinic -o clinic.leave            # leave a study after having sent; send the notice to the server
   intarsia site withdraw clinic --subjects ids.txt -o study-2.toml
   intarsia site correct clinic -o study-2.toml          # after a value in the table was corrected
@@ -89,6 +109,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     site_check.add_yes(sketch)
     site_gram.register(lambda name, text, run: _add(sub, name, text, run, out=True))
     site_letters.register(lambda name, text, run: _add(sub, name, text, run, out=True))
+    site_next.register(lambda name, text, run: _add(sub, name, text, run))
     receive = _add(sub, "receive", "read this site's coefficients, in its own units", run_receive, out=True)
     receive.add_argument("file", type=Path, help="the coefficients file from the server")
     receive.add_argument("--left", nargs="+", type=Path, default=[], help="notices of sites that left, from the server")
@@ -96,6 +117,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     add_json(receive)
     again = _add(sub, "table", "write the received coefficients as a table (again): .csv, .xlsx, .tex, .md", run_table, out=True)
     again.add_argument("--selected", action="store_true", help="rows of selected features alone, as for a paper")
+    add_labels(again)
     add_json(again)
     living_site.register(lambda name, text, run: _add(sub, name, text, run))
     join = _add(sub, "join", "join a server's network: request, then use the approval", run_join)
@@ -206,6 +228,7 @@ def run_seal(args: argparse.Namespace) -> None:
     site, study = both(args)
     site.seal(study, from_sites(args.files, Confirmation.from_bytes, "confirmation", step="announce"))
     print(f"all sites hold the same study key, fingerprint {site.key(study).study_fingerprint(study.hash)}")
+    print(f"next: {NEXT['seal'].format(dir=args.dir, name=site.name)}")
 
 
 def run_announce(args: argparse.Namespace) -> None:
@@ -218,7 +241,7 @@ def run_align(args: argparse.Namespace) -> None:
     site, study = both(args)
     _step(args, "align", from_sites(args.announcements, Announcement.from_bytes, "announcement", step="align"), signed=True)
     for name, counts in site.heard(study).items():
-        print(f"{name}: {counts['subjects']:,} subjects listed, {counts['columns']:,} columns")
+        print(f"{name}: {plural(counts['subjects'], 'subject')} listed, {plural(counts['columns'], 'column')}")
 
 
 def run_sketch(args: argparse.Namespace) -> None:
@@ -237,6 +260,7 @@ def run_sketch(args: argparse.Namespace) -> None:
     store = site.run_store(study)
     print("\n".join([*site_check.filled_in(store.get("card.json")), *site_check.found_before(store.get("preflight.json"))]))
     print(f"in full: {store.path('preflight.json')}; the card: {store.path('card.html')}")
+    print(f"next: {NEXT_OF_GRAM if study.sketch.gram else NEXT['sketch']}".format(dir=args.dir, name=site.name, out=args.out))
 
 
 def _cohort(path: Path, study: Any) -> bytes:
@@ -278,19 +302,21 @@ def run_receive(args: argparse.Namespace) -> None:
     coefficients, _ = one(args.file, Coefficients.from_bytes, "coefficients", step="receive")
     notices = {ENTRY + name: raw for name, raw in left.items()}
     receipt = answer(site, study, "receive", {"coefficients": coefficients} | notices)
-    told, lines = _write_results(args.out, site.model(study))
+    told, lines = write_results(args.out, site.model(study))
     lines += living_site.what_changed(site, study)
     back = args.receipt or args.out.with_name(f"{site.name}.receipt")
     replace(back, receipt)
-    emit(args, told | {"receipt": str(back)}, [*lines, f"return {back} to the server"])
+    emit(args, told | {"receipt": str(back)}, [*lines, f"next: return {back} to the server"])
 
 
 def run_table(args: argparse.Namespace) -> None:
     site, study = both(args)
-    emit(args, *_write_results(args.out, site.model(study), args.selected))
+    title = f"{study.title or study.id}: effects of what {site.name} brings, as it was told them"
+    page = Page(f"{title}.", f"tab:{study.id}-{site.name}", read_labels(args.labels))
+    emit(args, *write_results(args.out, site.model(study), args.selected, page))
 
 
-def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[str, Any], list[str]]:
+def write_results(out: Path, model: Any, selected: bool = False, page: Page | None = None) -> tuple[dict[str, Any], list[str]]:
     """The site's coefficients and, where it has responses, a table of these: neither is ever an empty file."""
     from intarsia.wire.table_files import write_table
 
@@ -299,10 +325,10 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
     state = "" if converged else "NOT CONVERGED, what follows is provisional: "
     lines = [state + one_line(verdict)]
     picked = [row for row in rows if row["selected"]]
-    written = picked if selected else rows
+    written = [*picked, *(row for row in rows if row["role"] == "covariate")] if selected else rows
     told: dict[str, Any] = {"verdict": verdict, "converged": converged, "rows": len(written)}
     if rows:
-        write_table(out, written, list(rows[0]))
+        write_table(out, written, list(rows[0]), page)
         told["file"] = str(out)
         of = f"; {len(picked)} of selected features" if model.units.features else ", of covariates: this site brings no features"
         lines.append(f"{plural(len(written), 'coefficient')} in {out}{of}")
@@ -310,7 +336,9 @@ def _write_results(out: Path, model: Any, selected: bool = False) -> tuple[dict[
         beside = out.with_name(f"{out.stem}-responses{out.suffix}") if rows else out
         write_table(beside, responses)
         told["responses"] = str(beside)
-        lines.append(f"{len(responses)} responses in {beside}: variance explained, residual sd, number of features selected")
+        lines.append(
+            f"{plural(len(responses), 'response')} in {beside}: variance explained, residual sd, number of features selected"
+        )
     if not rows:
         lines.append("this site brings no features: their effects are at the sites that hold them and in the study's own table")
     for own in model.coefficients.sets:
@@ -375,3 +403,5 @@ def _step(args: argparse.Namespace, step: str, payload: Mapping[str, bytes], sig
         write_signed(args.out, site, study, raw)
     else:
         write_file(args.out, raw)
+    if step in NEXT and step != "sketch":  # which first shows what its gate found
+        print(f"next: {NEXT[step].format(dir=args.dir, name=site.name, out=args.out)}")

@@ -9,7 +9,7 @@ from intarsia.cli.confirm import add_fingerprints, confirm
 from intarsia.cli.show import add_json, emit
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.policy import Policy
-from intarsia.wire.plain import one_line, printable, some
+from intarsia.wire.plain import one_line, plural, printable, some
 from intarsia.wire.study_parts import MAX_LIST_RATIO
 
 _COLUMNS_SHOWN = 8
@@ -22,7 +22,8 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_accept)
 
 
-def run_accept(args: argparse.Namespace) -> None:
+def run_accept(args: argparse.Namespace) -> int:
+    """Exit code 0, or that of the error for which this site, as it is, would send nothing."""
     from intarsia.cli.study import explain
     from intarsia.site.site_folder import SiteFolder
 
@@ -45,7 +46,28 @@ def run_accept(args: argparse.Namespace) -> None:
     replaced = _replaced(site_folder.folder, study)
     data = {"study": study.id, "hash": study.hash, "hash_words": review.hash_words, "peers": review.peers, "looser": looser}
     lines = [f"it replaces the text {name} of the same run, of which this site has sketched nothing" for name in replaced]
-    emit(args, data | {"replaced": replaced}, [f"accepted {study.id}, hash {study.hash}", *lines])
+    nothing = sends_nothing(site_folder, study)
+    lines = [f"accepted {study.id}, hash {study.hash}", *lines]
+    if nothing is None:
+        lines.append(f"next: intarsia site check {args.dir}, then intarsia site next {args.dir} MAIL (by files) or `site serve`")
+    else:
+        lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(nothing))}")
+    emit(args, data | {"replaced": replaced, "sends_nothing": None if nothing is None else str(nothing)}, lines)
+    return 0 if nothing is None else nothing.exit_code
+
+
+def sends_nothing(site_folder: Any, study: Any) -> IntarsiaError | None:
+    """Why this site's table and this study do not fit each other; None where they do, or where the table is not there yet."""
+    try:
+        site = site_folder.site()
+        table = site.table()
+    except IntarsiaError:
+        return None  # which was said
+    try:
+        site.claimed(study, table)
+    except IntarsiaError as error:
+        return error
+    return None
 
 
 def _replaced(folder: Path, study: Any) -> list[str]:
@@ -138,9 +160,5 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
     for what in ("features", "responses", "covariates"):
         labels = responses if what == "responses" else list(getattr(table, what))
         if labels:
-            lines.append(f"  {len(labels):,} {what}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
-    try:
-        site.claimed(study, table)
-    except IntarsiaError as error:
-        lines.append(f"ATTENTION: as both are now, this site would send nothing: {one_line(str(error))}")
+            lines.append(f"  {plural(len(labels), what[:-1])}: {some([one_line(label) for label in labels], _COLUMNS_SHOWN)}")
     return lines + foreseen(study, site.name, len(table.features) + len(table.covariates), site.predict_rules)

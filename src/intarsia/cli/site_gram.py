@@ -30,7 +30,7 @@ def run_deal(args: argparse.Namespace) -> None:
         message = answer(site, study, "deal", {BLOCK: str(block).encode()} | (blocks if block == 0 else {}))
         write_file(numbered(args.out, block, number), message)
     others = " and ".join(name for name in study.holders if name != site.name)
-    print(f"send {'them' if number > 1 else 'it'} to {others}")
+    print(f"next: send {'them' if number > 1 else 'it'} to {others}")
 
 
 def run_multiply(args: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def run_multiply(args: argparse.Namespace) -> None:
         message = answer(site, study, "multiply", {BLOCK: str(block).encode(), **dealt.get(block, {})})
         write_file(numbered(args.out, block, number) if holds else args.out, message)
         assert GramProduct.from_bytes(message).final == (block == number - 1)
-    print(f"send {'them' if holds and number > 1 else 'it'} to the server")
+    print(f"next: send {'them' if holds and number > 1 else 'it'} to the server")
 
 
 def numbered(path: Path, block: int, number: int) -> Path:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from intarsia.cli import kind_options, living_study
+from intarsia.cli import kind_options, living_study, study_next
 from intarsia.cli.show import add_json, emit, table
 from intarsia.errors import InputError, StudyError
 from intarsia.files import json_lines
@@ -24,6 +24,7 @@ EPILOG = """examples:
   intarsia study new study.toml --id asthma --m 400 --site clinic.toml --site lab.toml --responses clinic=asthma,months \
       --kind asthma=binary --kind months=time,horizon=24,unit=months --union --share-scales
   intarsia study check study.toml
+  intarsia study next liver mail --wait                 # by files: the server's end, until the study is done
   intarsia study run study.toml --server server
   intarsia study status server/studies/liver-1a2b3c4d
 after it has begun (docs/living-study.md):
@@ -40,6 +41,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     new = sub.add_parser("new", help="write a commented study.toml")
     new.add_argument("path", type=Path, help="the file to write")
     new.add_argument("--id", required=True, help="the study's short name")
+    new.add_argument("--title", default="", help="what the report and the tables are called")
     new.add_argument("--m", type=int, default=200, help="rows of the sketch (default 200; at most a tenth of n is wise)")
     new.add_argument(
         "--site",
@@ -52,13 +54,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--features", action="append", default=[], metavar="SITE=A,B", help="its features (default: *; SITE= for none)"
     )
-    new.add_argument(
-        "--covariates",
-        action="append",
-        default=[],
-        metavar="SITE=A,B",
-        help="columns to adjust for, never selected; one of categories as 'sex=*'",
-    )
+    never = "columns to adjust for, never selected; one of categories as 'sex=*'"
+    new.add_argument("--covariates", action="append", default=[], metavar="SITE=A,B", help=never)
     new.add_argument(
         "--gram", action="store_true", help="no sketch: the exact Gram matrix, by three holders of shares (docs/gram.md)"
     )
@@ -86,6 +83,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     check.set_defaults(run=run_check)
 
     living_study.register(sub)
+    study_next.register(sub)
 
     status = sub.add_parser("status", help="where a study stands, step by step")
     status.add_argument("folder", type=Path, help="the study folder at the server")
@@ -127,7 +125,10 @@ def run_new(args: argparse.Namespace) -> None:
     mode = "union" if args.union else "intersect" if args.intersect else "strict"
     least = f"min_group = {args.min_group}" if args.min_group is not None else "# min_group = 100"
     length = "\n".join(length_line(name, getattr(args, name)) for name in LENGTH)
-    text = TEMPLATE.format(id=args.id, run=new_run(), m=args.m, mode=mode, least=least, length=length, sites="\n".join(blocks))
+    title = json.dumps(args.title, ensure_ascii=False)
+    text = TEMPLATE.format(
+        id=args.id, title=title, run=new_run(), m=args.m, mode=mode, least=least, length=length, sites="\n".join(blocks)
+    )
     if args.share_scales:
         text = text.replace("share_scales = false", "share_scales = true ")
     if args.gram and args.screened:
@@ -144,6 +145,7 @@ def run_new(args: argparse.Namespace) -> None:
         raise StudyError(f"{error}{hint}") from None
     write(args.path, text.encode())
     print(f"wrote {args.path} (hash {study.hash[:16]}…). Edit it, then send the same file to every site.")
+    print(f"next: every site: intarsia site accept SITE {args.path}, or by files: intarsia site next SITE MAIL")
 
 
 def run_check(args: argparse.Namespace) -> None:
@@ -379,7 +381,7 @@ schema = 2
 id = "{id}"
 # One run, one Φ: `intarsia study again` makes a new nonce for a repeat or after a withdrawal.
 run = "{run}"
-title = ""
+title = {title}
 
 [sketch]
 # Rows of the sketch. More rows: sharper answers, less privacy. A site refuses m/n above its limit.

@@ -6,7 +6,9 @@ from typing import Any
 
 from intarsia.privacy.card import digest, level
 from intarsia.privacy.screened_card import steps
+from intarsia.wire.plain import two_places
 
+WORDS = {"ok": "PASS", "note": "NOTE", "warn": "WARN", "refuse": "REFUSED", "overridden": "EXCEPTED"}
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;
 max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 h1{font-size:1.4rem;margin-bottom:0}h2{font-size:1.05rem;margin:1.6rem 0 .3rem;border-bottom:1px solid #ccc}
@@ -14,6 +16,10 @@ table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:t
 th{font-weight:600;width:15rem}li{margin:.2rem 0}.refuse,.overridden{color:#a00}.warn{color:#945600}.ok{color:#265c26}
 .lead{padding:.7rem .95rem;border-left:5px solid;border-radius:6px}.lead.good{background:#e8f3e8;border-color:#265c26}
 .lead.close{background:#fdf3e0;border-color:#945600}.lead.bad{background:#fbe9e7;border-color:#a00}
+b.word{display:inline-block;width:4.2rem;font-size:.8rem;letter-spacing:.03em}ul.found{list-style:none;padding:0}
+ul.found li{padding-left:4.2rem;text-indent:-4.2rem}b.word{text-indent:0}
+@media(max-width:36rem){table,tbody,tr,th,td{display:block;width:auto}td{padding-bottom:.5rem}
+th{padding-bottom:0}body{margin:1rem auto}}
 summary{cursor:pointer;color:#555;margin:.4rem 0}
 small,.sub{color:#555}code{font-size:.85em;word-break:break-all}@media print{body{margin:0}}"""
 
@@ -26,7 +32,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     sure = within if not exact else f"of kept columns exactly, the others {within}" if mixed else "exactly"
     rows_m = f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})" if mixed else ""
     parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>",
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
         f"<h1>Privacy card: study {escape(str(study['id']))}</h1>",
         f"<p class=sub>Made by {escape(str(card['made_by']))}; run <code>{escape(str(study['run']))}</code></p>",
@@ -43,7 +49,7 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         f"<h2>The {'screened study' if 'screen' in card else 'Gram matrix' if exact else 'sketch'}</h2>",
         _table(
             [
-                ("Subjects n, rows m" if mixed else "Subjects n", f"{sketch['n']}{rows_m}"),
+                ("Subjects n, rows m" if mixed else "Subjects n", f"{sketch['n']:,}{rows_m}"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
                 *(_history(card) if mixed else []),
                 *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
@@ -77,8 +83,9 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         rows = [(str(s["site"]), _site_line(s)) for s in card["sites"]]
         parts += ["<h2>The sites' own cards</h2>", _table(rows)]
     if card.get("findings"):
-        items = "".join(f"<li class={escape(f['level'])}>{escape(f['text'])}</li>" for f in card["findings"])
-        parts += ["<h2>What the gate found</h2><ul>", items, "</ul>"]
+        words = [(f, WORDS.get(f["level"], f["level"].upper())) for f in card["findings"]]
+        items = "".join(f"<li class={escape(f['level'])}><b class=word>{word}</b> {escape(f['text'])}</li>" for f, word in words)
+        parts += [f"<h2>What the gate found</h2><p>{escape(_counted(card))}</p><ul class=found>", items, "</ul>"]
     if card.get("overrides"):
         rows = [(o["rule"], o["reason"] + (f" ({', '.join(o['columns'])})" if o["columns"] else "")) for o in card["overrides"]]
         parts += ["<h2>Rules that were overridden</h2>", _table(rows)]
@@ -95,6 +102,21 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     lines = "".join(f"<tr><th>{escape(k)}<td><code>{escape(str(v))}</code>" for k, v in prints)
     parts += ["<h2>Fingerprints</h2><table>", lines, "</table></html>"]
     return "\n".join(parts)
+
+
+def _counted(card: Mapping[str, Any]) -> str:
+    """The verdict in words: it must be read in black and white."""
+    levels = [f["level"] for f in card["findings"]]
+    counts = [(WORDS[level], levels.count(level)) for level in ("refuse", "overridden", "warn", "ok", "note")]
+    said = ", ".join(f"{count} × {word}" for word, count in counts if count)
+    end = "The gate let it pass."
+    if "refuse" in levels:
+        end = "The gate refused this."
+    elif "overridden" in levels:
+        end = "The gate let it pass, by an exception whose reason stands below."
+    elif "warn" in levels:
+        end = "The gate let it pass, with warnings."
+    return f"{end} {said}."
 
 
 def _most_exposed(card: Mapping[str, Any]) -> str:
@@ -127,13 +149,15 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _number(value: Any) -> str:
-    return "∞" if value == "infinite" else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+    return "∞" if value == "infinite" else f"{value:.3g}" if isinstance(value, int | float) else str(value)
 
 
 def _blind(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     value = card.get("blind_danger")
     return (
-        [] if value is None else [("Finding Φ without the key", f"{value:.2f} of where it begins to work (1 or more: it works)")]
+        []
+        if value is None
+        else [("Finding Φ without the key", f"{two_places(value)} of where it begins to work (1 or more: it works)")]
     )
 
 

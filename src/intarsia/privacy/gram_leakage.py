@@ -23,6 +23,7 @@ from scipy import stats
 from intarsia.errors import InputError
 from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Facts, Finding
 from intarsia.privacy.policy import Policy
+from intarsia.wire.plain import plural
 
 MOST_COLUMNS = 1 / 3  # of all sites together, per subject
 UNKNOWN = ", as nobody said how many columns the other sites bring (--announcements, or columns = … in study.toml)"
@@ -154,11 +155,11 @@ def differencing(facts: Facts, policy: Policy) -> list[Finding]:
         return [Finding("differencing", REFUSE, text, 0, least)]
     if d < least:
         text = (
-            f"differencing: with the Gram matrices that left before, this one would single out {d} subjects: sums "
+            f"differencing: with the Gram matrices that left before, this one would single out {plural(d, 'subject')}: sums "
             "and differences "
             f"of them are made of these people alone. At least {least} are needed{'' if facts.columns_known else UNKNOWN}. "
             "Use the same cohort, or a sketch."
         )
         return [Finding("differencing", REFUSE, text, d, least)]
-    text = f"differencing: the smallest group that Gram matrices single out together has {d} subjects."
+    text = f"differencing: the smallest group that Gram matrices single out together has {plural(d, 'subject')}."
     return [Finding("differencing", OK, text, d, least)]

@@ -19,7 +19,7 @@ from intarsia.privacy.known_rows import known_rows_r2
 from intarsia.privacy.leakage import Kind, check_sizes, known_phi_r2, leakage
 from intarsia.privacy.membership import membership_auc
 from intarsia.privacy.policy import Policy
-from intarsia.privacy.precision import EFFECT, interval_ratio, power, smallest_effect
+from intarsia.privacy.precision import EFFECT, expected_nonzero, interval_ratio, power, smallest_effect
 
 SKEWNESS, KURTOSIS = 1.0, 1.5  # of a typical column, unless said otherwise: a concentration, a count, a waiting time
 ENOUGH = 20  # times s·ln P: beyond it a larger sketch costs more privacy and time than it brings
@@ -117,7 +117,7 @@ class Problem:
     @classmethod
     def expected(cls, n: int, features: int, responses: int, nonzero: int | None = None, rank: int | None = None) -> "Problem":
         """Unless said otherwise: a thirtieth of the features matters, at least 5, and the rank is Q."""
-        s = nonzero if nonzero is not None else min(features, max(5, features // 30))
+        s = nonzero if nonzero is not None else expected_nonzero(features)
         return cls(n, features, responses, s, rank if rank is not None else responses)
 
     @property

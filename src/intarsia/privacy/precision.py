@@ -12,11 +12,14 @@ the feature.
 
 from math import inf, log, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 from intarsia.errors import InputError
 
 EFFECT = 0.2  # sd of the response for one sd of the feature: 4 % of its variance
 FDR = 0.05
+EFFECTS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of which the chance is shown
+CHANCE = 0.8  # with which the smallest effect worth naming is found
 _NORMAL = NormalDist()
 
 
@@ -53,3 +56,38 @@ def smallest_effect(m: int, features: int, nonzero: int, chance: float = 0.8) ->
     """The effect that is found with this chance; infinite where no row is left."""
     left = rows_left(m, features, nonzero)
     return (threshold(features, nonzero) + _NORMAL.inv_cdf(chance)) / sqrt(left) if left else inf
+
+
+def expected_nonzero(features: int) -> int:
+    """Unless somebody knows better: a thirtieth of the features matters, at least five."""
+    return min(features, max(5, features // 30))
+
+
+class Findable(NamedTuple):
+    """What m rows could find among these features: the effect that is found with a chance of 80 %, and the chance of others."""
+
+    m: int
+    features: int
+    nonzero: int
+    smallest: float
+    power: tuple[tuple[float, float], ...]  # effect, chance
+
+    @property
+    def text(self) -> str:
+        """In one or two sentences; an effect is in sd of the response for one sd of the feature."""
+        where = f"With {self.m:,} rows and {self.features:,} {'feature' if self.features == 1 else 'features'}"
+        if not self.smallest < 1:
+            return f"{where} no effect of any size is likely to be found: take more rows, or fewer features."
+        half = power(self.m, self.smallest / 2, self.features, self.nonzero)
+        return (
+            f"{where} an effect of {self.smallest:.2f} sd of the response per sd of the feature ({self.smallest**2:.0%} of its "
+            f"variance) is found with a chance of {CHANCE:.0%}, one of half that size with {half:.0%}, at a false discovery rate "
+            f"of {FDR:.0%}. That something was not found says little about effects smaller than that."
+        )
+
+
+def findable(m: int, features: int, nonzero: int | None = None) -> Findable:
+    """What could be found, before or after: it rests on the sizes alone and on no result."""
+    s = expected_nonzero(features) if nonzero is None else nonzero
+    chances = tuple((effect, power(m, effect, features, s)) for effect in EFFECTS)
+    return Findable(m, features, s, smallest_effect(m, features, s, CHANCE), chances)

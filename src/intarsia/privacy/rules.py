@@ -9,7 +9,7 @@ from intarsia.privacy.gram_leakage import of_the_most_exposed
 from intarsia.privacy.leakage import Leakage
 from intarsia.privacy.membership import largest_ratio
 from intarsia.privacy.policy import Policy
-from intarsia.wire.plain import plural, some
+from intarsia.wire.plain import plural, some, two_places
 
 # Columns that must be mended are named: whoever sees six of ten mends six and is refused again.
 MOST_TO_MEND = 50
@@ -219,9 +219,8 @@ def blind(facts: Facts, figure: float, policy: Policy) -> list[Finding]:
     if not facts.columns_known and len(facts.own_columns) > 1:
         text = f"blind: {figure:.2f} from this site's columns; unknown for all sites together. {COUNTS}."
         return [Finding("blind", WARN, text, figure, policy.warn_blind)]
-    return [
-        Finding("blind", OK, f"blind: {figure:.2f} of where Φ begins to be found without the key.", figure, policy.warn_blind)
-    ]
+    text = f"blind: {two_places(figure)} of where Φ begins to be found without the key."
+    return [Finding("blind", OK, text, figure, policy.warn_blind)]
 
 
 def blind_of_differences(facts: Facts, policy: Policy) -> list[Finding]:

@@ -48,7 +48,9 @@ class Interval:
         if self.told:
             return f"{self.name}: {self.told}"
         known = "" if self.truth is None else f"; truth {fixed(self.truth, 3)}"
-        return f"{self.name}: {fixed(self.mean, 3)} [{fixed(self.lower, 3)}, {fixed(self.upper, 3)}]{known}"
+        low, high = fixed(self.lower, 3), fixed(self.upper, 3)
+        ends = f"up to {high}" if self.lower == 0 else f"down to {low}" if self.upper == 0 else f"{low}, {high}"
+        return f"{self.name}: {fixed(self.mean, 3)} [{ends}]{known}"
 
 
 def forest(

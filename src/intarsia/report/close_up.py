@@ -6,7 +6,7 @@ import numpy as np
 
 from intarsia.report import charts
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, join, small, table
+from intarsia.report.html import Html, el, join, scrolled, small, table
 from intarsia.report.language import in_units, of_response
 
 IN_MAP = 40  # features in the close-up of the map
@@ -22,7 +22,7 @@ def coefficient_map(m: Material) -> Html:
         el("p", "Every posterior mean, features from left to right grouped by site, responses from top to bottom. ",
            sign_key(), " Stronger colour is a larger effect; ticks above mark selected features. Point at a column for its name "
            "and effects.", pixel),
-        el("div", charts.overview(_as_map(m, order), f"Map of {m.P:,} × {m.Q} coefficients by site"), class_="scroll"),
+        scrolled(charts.overview(_as_map(m, order), f"Map of {m.P:,} × {m.Q} coefficients by site"), "Map of all coefficients"),
     ]  # fmt: skip
     close = m.chosen[:IN_MAP]
     if len(close):
@@ -33,11 +33,11 @@ def coefficient_map(m: Material) -> Html:
             el("p", "A feature is selected for acting on some response; each of its coefficients then has evidence of its own. "
                + ("Bold in a frame" if numbers else "A dot") + ": the coefficient itself is selected. Effects are in standard "
                "deviations, so that they compare.", class_="note"),
-            el("div", charts.heat(
+            scrolled(charts.heat(
                 m.mean[close], [m.features[p] for p in close], m.responses,
                 name="Effects of the selected features on each response", marked=m.findings.by_response[close],
                 look="numbers" if numbers else "plain",
-            ), class_="scroll"),
+            ), "Effects of the selected features on each response"),
             el("details", el("summary", "These coefficients with interval and local false discovery and sign rate"), _listed(m)),
         ]  # fmt: skip
     return join(parts)
@@ -76,7 +76,7 @@ def _listed(m: Material) -> Html:
         "this one coefficient is wrong, sign rate (lfsr) that it has not the sign of its effect. A large effect with a wide "
         "interval can have a larger one than a small effect that is known well." + more
     )
-    return join([el("p", why, class_="note"), el("div", table(head, rows), class_="scroll")])
+    return join([el("p", why, class_="note"), table(head, rows)])
 
 
 def sign_key() -> Html:

@@ -6,7 +6,7 @@ import numpy as np
 
 from intarsia.report import charts
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, el, fixed, join, table, with_code
+from intarsia.report.html import Html, el, fixed, join, scrolled, small, table, with_code
 from intarsia.server.assess.criticism import objections
 
 MOST_PAIRS = 12  # residual correlations listed
@@ -15,12 +15,13 @@ MOST_IN_PICTURE = 60  # responses
 
 
 def against(m: Material) -> Html:
-    """What a reader must know before believing anything that follows, in sentences."""
-    said = objections(m.assessment, m.responses, m.residuals)
+    """What a reader must know before believing anything that follows, in sentences; whether it converged is said at the top."""
+    said = objections(m.assessment, m.responses, m.residuals)[0 if m.diagnosis.converged else 1 :]
     said += [*_not_replicated(m), *_not_confirmed(m)]
     if not said:
-        return el("p", "Nothing that these checks can see: the chains agree, every response is predicted better than by its "
-                  "mean, and the residuals look as the model says.")  # fmt: skip
+        agree = "the chains agree, " if m.diagnosis.converged else ""
+        return el("p", f"Nothing {'' if agree else 'else '}that these checks can see: {agree}every response is predicted better "
+                  "than by its mean, and the residuals look as the model says.")  # fmt: skip
     return el("ul", *(el("li", with_code(line)) for line in said))
 
 
@@ -28,7 +29,7 @@ def _not_replicated(m: Material) -> list[str]:
     rows = m.refits.get("replication", [])
     return [
         f"{_names(row['features'])} does not replicate: of the two halves of the rows, fitted alone, "
-        f"they give its sign the probability {row['probability'][0]:.2f} and {row['probability'][1]:.2f}."
+        f"they give its sign the probability {small(row['probability'][0])} and {small(row['probability'][1])}."
         for row in rows
         if not row["replicates"]
     ]
@@ -110,7 +111,7 @@ def residual_correlations(m: Material) -> Html | None:
         picture = charts.heat(
             found.correlation, m.responses, m.responses, name="Residual correlations", largest=1.0, look="off-diagonal"
         )
-        parts.append(el("div", picture, class_="scroll"))
+        parts.append(scrolled(picture, "Residual correlations"))
     return join(parts)
 
 
@@ -137,7 +138,7 @@ def replication(m: Material) -> Html | None:
     if not rows:
         return None
     body: list[list[Any]] = [
-        [el("bdi", ", ".join(row["features"][:6])), *(fixed(p, 2) for p in row["probability"]),
+        [el("bdi", ", ".join(row["features"][:6])), *(small(p) for p in row["probability"]),
          "yes" if row["replicates"] else el("span", "no", class_="tag no")] for row in rows
     ]  # fmt: skip
     return join([

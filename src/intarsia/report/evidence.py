@@ -34,7 +34,9 @@ def convergence(m: Material) -> Html:
     took = f" in {number(float(seconds), 3)} s" if isinstance(seconds, int | float) else ""
     return join(
         [
-            el("p", verdict_words(m), class_=f"verdict {standing(m)[1]}"),
+            el("p", verdict_words(m), class_="verdict good")
+            if d.converged
+            else el("p", "The verdict and what to do about it stand at the top of this page; here are the figures behind it."),
             el(
                 "p",
                 f"{d.chains} chains of {d.draws:,} kept draws{took}. {_what_is_judged(m)}",

@@ -1,10 +1,13 @@
 """HTML and SVG from Python values: everything is escaped unless it is `Html` already."""
 
 import html
+import re
 from typing import Any
 
 from intarsia.wire.plain import probability
 
+_RAISED = dict(zip("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", strict=True))
+NARROW = 3  # columns that a phone has room for
 _VOID = {"br", "hr", "img", "input", "meta", "link", "wbr"}
 
 
@@ -53,22 +56,45 @@ def small(value: float, draws: float = 1000) -> str:
 
 
 def table(head: list[Any], rows: list[list[Any]], *, class_: str = "plain", caption: str | None = None) -> Html:
-    """A plain table; cells that are not HTML are escaped."""
-    return el(
-        "div",
-        el(
-            "table",
-            el("caption", caption) if caption else None,
-            el("thead", el("tr", *(el("th", cell, scope="col") for cell in head))) if head else None,
-            el("tbody", *(el("tr", *(_cell(i, cell) for i, cell in enumerate(row))) for row in rows)),
-            class_=class_,
-        ),
-        class_="scroll",
+    """A plain table; cells that are not HTML are escaped. On a phone each row is a card, its cells named by their columns."""
+    names = [bare(cell) for cell in head]
+    about = caption or ("Table: " + ", ".join(name for name in names if name) if any(names) else "Table")
+    made = el(
+        "table",
+        el("caption", caption) if caption else None,
+        el("thead", el("tr", *(el("th", cell, scope="col") for cell in head))) if head else None,
+        el("tbody", *(el("tr", *(_cell(i, cell, names) for i, cell in enumerate(row))) for row in rows)),
+        class_=f"{class_} cards" if len(head) > NARROW else class_,
     )
+    return scrolled(made, about)
 
 
-def _cell(i: int, cell: Any) -> Html:
-    return el("th", cell, scope="row") if i == 0 else el("td", cell)
+def scrolled(child: Any, label: str, class_: str = "scroll") -> Html:
+    """What may be wider than the window, in a region that the keyboard reaches and moves."""
+    return el("div", child, class_=class_, tabindex="0", role="region", aria_label=label)
+
+
+def _cell(i: int, cell: Any, names: list[str]) -> Html:
+    name = names[i] if i < len(names) and names[i] else None
+    return el("th", cell, scope="row") if i == 0 else el("td", cell, data_label=name)
+
+
+def bare(value: Any) -> str:
+    """The text of a heading, whatever marks it up."""
+    return html.unescape(re.sub(r"<[^>]*>", "", str(text(value))))
+
+
+def percent(share: float) -> Html:
+    """A share in whole percents, not parted at a line's end; what is nearly none or nearly all is said to be that."""
+    if share != share:
+        return text("–")
+    near = "< 1" if 0 < share < 0.01 else "> 99" if 0.99 < share < 1 else f"{share * 100:.0f}"
+    return Html(f"{text(near)}&nbsp;%")
+
+
+def unparted(words: str) -> Html:
+    """A text in which no percent sign is parted from its number."""
+    return Html(text(words).replace("%", "&nbsp;%"))
 
 
 def short(label: str, most: int) -> str:
@@ -91,6 +117,8 @@ def number(value: float, digits: int = 3) -> str:
     out = f"{value:,.0f}" if size >= 10**digits else f"{value:.{digits}g}"
     if "e" in out and size >= 1e-4:
         out = f"{value:.{digits + 3}f}".rstrip("0")
+    mantissa, found, power = out.partition("e")
+    out = f"{mantissa} × 10{''.join(_RAISED[c] for c in str(int(power)))}" if found else out
     return out.replace("-", "−")
 
 

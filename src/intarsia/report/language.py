@@ -53,7 +53,7 @@ class Language:
     def told(self, C: float) -> str:
         """The number alone."""
         if self.scale is None:
-            return fixed(C, 3)
+            return _no_false_zero(C, 3)
         value = float(self.effect(C))
         if self.is_ratio:
             ratio = float(np.exp(value))
@@ -67,13 +67,20 @@ class Language:
         values = [float(self.effect(value)) for value in (C, lower, upper)]
         width = abs(values[2] - values[1])
         places = 1 - math.floor(math.log10(width)) if width > 0 else 3
-        return [number(value, 3) if places > 6 else fixed(value, max(places, 0)) for value in values]
+        return [number(value, 3) if places > 6 else _no_false_zero(value, max(places, 0)) for value in values]
+
+    def interval(self, C: float, lower: float, upper: float, between: str = " to ") -> str:
+        """The interval alone. An end of exactly zero says that the feature is out in so many draws: it is no bound."""
+        _effect, low, high = self.ends(C, lower, upper)
+        if lower == upper == 0:
+            return "out in nearly every draw"
+        return f"up to {high}" if lower == 0 else f"down to {low}" if upper == 0 else f"{low}{between}{high}"
 
     def words(self, C: float, lower: float, upper: float) -> str:
         """Effect and interval with what they are."""
         of = f" {self.name}" if self.name else ""
-        effect, low, high = self.ends(C, lower, upper)
-        return f"{effect}{of} [{low}, {high}]"
+        effect = self.ends(C, lower, upper)[0]
+        return f"{effect}{of} [{self.interval(C, lower, upper, ', ')}]"
 
     def caution(self, C: float) -> str:
         """Where the reading of one effect is rough."""
@@ -102,8 +109,8 @@ def in_units(m: Material, q: int, ends: Sequence[float]) -> tuple[str, str]:
     """A coefficient of response q and its interval (mean, lower, upper) as a person reads them: in the response's language where
     its scale is known.
     """
-    effect, low, high = m.languages[q].ends(*ends)
-    return f"{effect} {named(m, q)}".rstrip(), f"{low} to {high}"
+    language = m.languages[q]
+    return f"{language.ends(*ends)[0]} {named(m, q)}".rstrip(), language.interval(*ends)
 
 
 def named(m: Material, q: int) -> str:
@@ -121,3 +128,9 @@ def of_response(m: Material, shrunk: bool = True) -> str:
     return "the response's own language, named beside each" + (
         " (odds ratios are those of the sparse posterior, drawn towards 1)" if odds else ""
     )
+
+
+def _no_false_zero(value: float, places: int) -> str:
+    """So many places; what only rounds to zero keeps one figure."""
+    out = fixed(value, places)
+    return "0" if value == 0 else number(float(f"{value:.1g}"), 1) if not float(out.replace("−", "-")) else out

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import intarsia
+from intarsia.privacy.precision import CHANCE, FDR
 from intarsia.report.gather import Material
+from intarsia.report.power import reach
+from intarsia.report.session import PAPER
 from intarsia.server.assess.convergence import ESS, RHAT, RHAT_FOLDED, whole
+from intarsia.server.sampler.sparse.sample import EXPECTED
 from intarsia.wire.kinds import in_words
 from intarsia.wire.plain import plural
 
 REFERENCES = {
-    "Halverson et al.": "Halverson B, Guha S, Bernard J, Guhaniyogi R. A Bayesian vertical federated learning framework for "
-    "multivariate reduced-rank high-dimensional regression.",
+    "Halverson et al.": PAPER,
+    "Mitchell & Beauchamp, 1988": "Mitchell TJ, Beauchamp JJ. Bayesian variable selection in linear regression. J Am Stat Assoc "
+    "1988; 83: 1023–1032.",
+    "Zhou et al., 2013": "Zhou X, Carbonetto P, Stephens M. Polygenic modeling with Bayesian sparse linear mixed models. PLoS "
+    "Genet 2013; 9: e1003264.",
     "Carvalho et al., 2010": "Carvalho CM, Polson NG, Scott JG. The horseshoe estimator for sparse signals. Biometrika 2010; "
     "97: 465–480.",
     "Park & Casella, 2008": "Park T, Casella G. The Bayesian lasso. J Am Stat Assoc 2008; 103: 681–686.",
@@ -191,6 +198,9 @@ def _model(m: Material, t: _Text) -> None:
 
     rank = choice("rank", None) or m.Q
     covariates = m.posterior.covariates
+    if m.posterior.draws.sparse:
+        _sparse(m, t, choice("rank", None), choice("expected_features", None))
+        return _rest(m, t, choice)
     equation = "Y = X B Aᵀ + Z Γ + E" if covariates else "Y = X B Aᵀ + E"
     t.add(
         f"The model is the reduced-rank regression {equation} with {plural(int(str(rank)), 'component')}, fitted to the "
@@ -212,7 +222,42 @@ def _model(m: Material, t: _Text) -> None:
         number = f"{float(str(expected)):.3g}"
         why = "" if asked is not None else ", about as many as so many rows can tell from the others"
         t.add(f"The global scales are half-Cauchy, scaled so that {number} features are expected to matter{why} {cited}.")
-    t.add(_noise(str(choice("noise", "correlated")), m.Q, t))
+    _rest(m, t, choice)
+
+
+def _sparse(m: Material, t: _Text, rank: object, expected: object) -> None:
+    """The default prior: a feature is in or out, on a dense background where one was fitted."""
+    background = bool(m.attrs.get("background", False))
+    of = "correlations" if m.gram else "combinations" if m.study is not None else "rows"
+    B = "(B + D)" if background else "B"
+    adjusted = " + Z Γ" if m.posterior.covariates else ""
+    began = (
+        f", as proposed by {t.cite('Halverson et al.')[1:-1]} with another prior" if m.study is not None and not m.gram else ""
+    )
+    t.add(f"The model is the multivariate regression Y = X {B}{adjusted} + E, fitted to the {of}{began}.")
+    given = f"{float(str(expected)):.3g}" if expected is not None else f"{EXPECTED:.3g}"
+    t.add(
+        f"Its prior is a spike and slab {t.cite('Mitchell & Beauchamp, 1988')}: a row of B is exactly zero unless the feature is "
+        f"in; the probability of that has a beta prior under which {given} features are expected. A feature that is in acts on "
+        "each response with a probability of that response's own, on one at least."
+    )
+    shared = "" if rank is None else f" of rank {int(str(rank))} and a multiple of the identity"
+    t.add(
+        f"Where it acts, its effects are normal with mean zero and a common covariance{shared} that is learned." if m.Q > 1 else
+        "Its effect is then normal with mean zero and a variance that is learned."
+    )  # fmt: skip
+    if background:
+        t.add(
+            "D is a dense background of many effects too small to be named, normal with a variance proportional to the noise's; "
+            f"half of the prior mass is at no background {t.cite('Zhou et al., 2013')}. It was integrated out."
+        )
+
+
+def _rest(m: Material, t: _Text, choice: Callable[[str, object], object]) -> None:
+    """Noise, covariates, groups and power: the same under every prior."""
+    covariates = m.posterior.covariates
+    noise = str(choice("noise", "correlated"))
+    t.add(_noise_of_sparse(noise, m.Q) if m.posterior.draws.sparse else _noise(noise, m.Q, t))
     if covariates:
         t.add(
             f"{plural(len(covariates), 'covariate')} ({_list(covariates)}) were adjusted for: flat priors on Γ, no shrinkage and "
@@ -223,6 +268,18 @@ def _model(m: Material, t: _Text) -> None:
     power = float(str(choice("power", 1.0)))
     if power < 1:
         t.add(f"The likelihood was raised to the power {power:g} {t.cite('Bhattacharya et al., 2019')}.")
+
+
+def _noise_of_sparse(noise: str, Q: int) -> str:
+    if noise == "correlated" and Q > 1:
+        return (
+            "The noise E is normal with a full covariance Σ between the responses, under a weak inverse Wishart prior (two "
+            "degrees of freedom beyond their number)."
+        )
+    between = " and independent between responses" if Q > 1 else ""
+    return (
+        f"The noise is normal{between}, with a weak inverse gamma prior on its variance{' for each response' if Q > 1 else ''}."
+    )
 
 
 def _noise(noise: str, Q: int, t: _Text) -> str:
@@ -258,11 +315,24 @@ def _computation(m: Material, t: _Text) -> None:
         + (", in standard deviations of feature and response unless a unit is given." if m.study is not None else ".")
     )
     t.add(_selection(m, t))
+    t.add(_could_find(m))
     t.add(_unseen(m, t))
     t.add(_again(m))
     versions = m.attrs.get("versions")
     used = versions if isinstance(versions, dict) else {"intarsia": intarsia.__version__}
     t.add(f"Computations were done with {_list([f'{name} {version}' for name, version in used.items()])}.")
+
+
+def _could_find(m: Material) -> str:
+    """What would have been found, so that what was not is read for what it is."""
+    found = reach(m)
+    if found is None or not found.smallest < 1:
+        return ""
+    return (
+        f"By its size ({found.m:,} rows, {found.features:,} features) the analysis had a power of {CHANCE:.0%} to select an "
+        f"effect of {found.smallest:.2f} standard deviations of the response per standard deviation of the feature, at a false "
+        f"discovery rate of {FDR:.0%}; smaller effects may have been missed."
+    )
 
 
 def _unseen(m: Material, t: _Text) -> str:

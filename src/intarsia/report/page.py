@@ -11,8 +11,20 @@ from typing import Any
 import numpy as np
 
 import intarsia
-from intarsia.errors import InputError
-from intarsia.report import adjusted, close_up, contributions, doubts, earlier, evidence, outcomes, results, sections
+from intarsia.errors import InputError, UnknownNameError
+from intarsia.report import (
+    adjusted,
+    close_up,
+    contributions,
+    doubts,
+    earlier,
+    evidence,
+    outcomes,
+    participants,
+    power,
+    results,
+    sections,
+)
 from intarsia.report.assets import LOGO, SCRIPT, STYLE
 from intarsia.report.checks import check
 from intarsia.report.gather import Beside, Material, from_folder, gather, rows_of
@@ -41,6 +53,8 @@ def collect(source: Any, **options: Any) -> Material:
 
     if isinstance(source, str | os.PathLike):
         place = Path(source)
+        if not place.exists():
+            raise UnknownNameError(f"There is no posterior at {place}: nothing is there. Give a study folder, or a posterior.nc.")
         if place.is_dir() and place.suffix != ".zarr":
             return from_folder(place, **options)
         return gather(Posterior.load(place), Beside.out_of(options), **options)
@@ -62,9 +76,11 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
         checks = check(m.posterior, rows, m.probability, np.random.default_rng(m.seed))
     parts: list[tuple[str, str, Html | None]] = [
         ("asked", "What was asked", sections.asked(m)),
+        ("people", "Who is in it", participants.section(m)),
         ("converged", "Can the sampler be trusted?", evidence.convergence(m)),
         ("against", "What speaks against this fit", doubts.against(m)),
         ("selected", "Selected features" if m.diagnosis.converged else "Selected features (provisional)", results.selected(m)),
+        ("power", "What this study could have found", power.section(m)),
         ("changes", "Beside the earlier fit", earlier.changes(m)),
         ("groups", "Who contributes to what", contributions.groups(m)),
         ("outcomes", "Outcomes that are not measurements", outcomes.outcomes(m)),
@@ -89,8 +105,8 @@ def render(m: Material, *, command: str | None = None, made: str | None = None) 
 
 def _header(m: Material) -> Html:
     tiles: list[tuple[Any, str]] = [(f"{m.n:,}", "subjects")] if m.n else []
-    tiles += [(len(m.sites), "sites")] if m.study is not None else []
-    tiles += [(f"{m.P:,}", "features"), (m.Q, "responses" if m.Q > 1 else "response")]
+    tiles += [(len(m.sites), "sites" if len(m.sites) > 1 else "site")] if m.study is not None else []
+    tiles += [(f"{m.P:,}", "features" if m.P > 1 else "feature"), (m.Q, "responses" if m.Q > 1 else "response")]
     tiles += [(f"{m.m:,}", "sketch rows")] if m.m and not m.gram else []
     fine = m.diagnosis.converged
     tiles += [(f"{m.count:,}", "selected" if fine else "selected, provisional")]
@@ -101,12 +117,13 @@ def _header(m: Material) -> Html:
     sets = f" and {plural(len(m.findings.sets), 'set')} of interchangeable ones" if m.findings.sets else ""
     line = f"{m.count:,} of {m.P:,} features{sets} selected{wrong}."
     if not fine:
-        line = f"Nothing below is a result yet: the chains do not agree. Provisionally, {line}"
+        line = f"Provisionally, {line}"
     return el(
         "header",
         el("p", "Bayesian regression across sites", class_="kicker"),
         el("h1", el("bdi", m.title)),
         el("p", state, " ", line),
+        None if fine else el("p", evidence.verdict_words(m), class_=f"verdict {colour}"),
         el(
             "div",
             *(el("div", el("b", value), el("span", name), class_="tile") for value, name in tiles),

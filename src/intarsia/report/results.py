@@ -13,7 +13,7 @@ from intarsia.report import brain, charts
 from intarsia.report.charts import Interval
 from intarsia.report.close_up import sign_key
 from intarsia.report.gather import Material
-from intarsia.report.html import Html, about, el, fixed, join, short, small, table, text
+from intarsia.report.html import Html, about, el, fixed, join, scrolled, short, small, table, text
 from intarsia.report.language import in_units, named, of_response, several
 from intarsia.report.outcomes import kind_of
 from intarsia.server.assess.sets import FeatureSet
@@ -55,7 +55,7 @@ def selected(m: Material) -> Html:
         note += f"Below the selected ones: the {rest:,} with most evidence among those not selected."
     download = el("a", "Download this table (CSV)", href=_csv(records), download="features.csv", class_="button")
     return join([*_in_words(m, level), *sets(m), tools,
-                 el("div", listing, class_="scroll tall", tabindex="0", role="region", aria_label="Features"),
+                 scrolled(listing, "Features", "scroll tall"),
                  el("p", note, " ", download, class_="note")])  # fmt: skip
 
 
@@ -63,9 +63,6 @@ def _in_words(m: Material, level: str) -> list[Html]:
     """How many features are selected, by which rule, and what the table's numbers are."""
     s = m.findings
     words: list[Html] = []
-    if not m.diagnosis.converged:
-        words.append(el("p", el("strong", "Provisional."), " The fit has not converged: this selection can change with "
-                        "more draws and must not be reported as a result.", class_="verdict bad"))  # fmt: skip
     if m.count == 0:
         words.append(
             el("p", el("strong", "No feature is selected."), " At an expected false discovery rate of "
@@ -86,9 +83,16 @@ def _in_words(m: Material, level: str) -> list[Html]:
            + ("The bars are in standard deviations, so that they compare. " if m.scales else
               "Only the sites know the units; each reads its own coefficients in them. ")
            + "PIP is the posterior inclusion probability: that the feature matters, for some response. The sign rate (lfsr) is "
-           "the probability that the effect has not the sign it shows there." + _of_background(m), class_="note")
+           "the probability that the effect has not the sign it shows there." + _of_ends(m) + _of_background(m), class_="note")
     )  # fmt: skip
     return words
+
+
+def _of_ends(m: Material) -> str:
+    """Intervals of effects that are exactly zero in many draws have an end there, which is no bound."""
+    if not m.posterior.draws.sparse:
+        return ""
+    return " “Up to” and “down to”: the other end is zero, because the feature is out in more of the draws than an end allows."
 
 
 def _of_background(m: Material) -> str:
@@ -112,21 +116,21 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         pip, lfsr = float(s.pip[p]), float(s.lfsr[p, q])
         effect, ends = in_units(m, q, (iv.mean, iv.lower, iv.upper))
         cells: list[Any] = [
-            el("th", _tick(iv.strong), el("bdi", m.features[p]), scope="row", class_="name"),
-            el("td", _site_mark(m, m.feature_sites[p])),
-            el("td", el("bdi", m.responses[q])),
-            el("td", effect, data_v=f"{iv.mean:.6g}", class_="num"),
-            el("td", ends, data_v=f"{iv.lower:.6g}", class_="num"),
+            el("th", _tick(iv.strong), _named(m.features[p]), scope="row", class_="name"),
+            el("td", _site_mark(m, m.feature_sites[p]), data_label="site"),
+            el("td", _named(m.responses[q]), class_="long", data_label="response"),
+            el("td", effect, data_v=f"{iv.mean:.6g}", class_="num", data_label="effect"),
+            el("td", ends, data_v=f"{iv.lower:.6g}", class_="num", data_label=f"{level} interval"),
             el("td", charts.bar(iv, limits), class_="draw"),
         ]
         if m.truth is not None:
             cells.append(el("td", fixed(iv.truth or 0.0, 3), data_v=f"{iv.truth:.6g}", class_="num"))
         cells += [
             el("td", f"{hits} of {m.Q}", data_v=hits, class_="num count"),
-            el("td", small(pip, s.draws), data_v=f"{pip:.6g}", class_="num"),
-            el("td", small(lfsr, s.draws), data_v=f"{lfsr:.6g}", class_="num"),
+            el("td", small(pip, s.draws), data_v=f"{pip:.6g}", class_="num", data_label="PIP"),
+            el("td", small(lfsr, s.draws), data_v=f"{lfsr:.6g}", class_="num", data_label="sign rate"),
         ]
-        cells += [] if s.without is None else [el("td", s.stands(p))]
+        cells += [] if s.without is None else [el("td", s.stands(p), data_label="stands")]
         rows.append(el("tr", *cells, class_=None if iv.strong else "rest"))
         told = [text.replace("−", "-") for text in m.languages[q].ends(iv.mean, iv.lower, iv.upper)] + [named(m, q)]
         records.append(
@@ -147,7 +151,7 @@ def _features(m: Material, level: str) -> tuple[Html, list[list[Any]]]:
         el("th", h, scope="col", data_sort=k or None, class_=shown.get(h, "num" if k == "num" else None), title=titles.get(h))
         for h, k in zip(head, kinds)
     ))  # fmt: skip
-    return el("table", el("thead", header), el("tbody", *rows), class_="sortable", id="features"), records
+    return el("table", el("thead", header), el("tbody", *rows), class_="sortable cards", id="features"), records
 
 
 def sets(m: Material) -> list[Html]:
@@ -188,6 +192,13 @@ def set_interval(m: Material, one: FeatureSet, q: int, name: str) -> Interval:
     )
 
 
+def _named(label: str, most: int = 48) -> Html:
+    """A label, a long one cut in the middle; a pointer and a screen reader have all of it."""
+    if len(label) <= most:
+        return el("bdi", label)
+    return el("bdi", short(label, most), title=label, aria_label=label)
+
+
 def _tick(strong: bool) -> Html:
     """Selected or not, for eyes and for ears."""
     if strong:
@@ -202,7 +213,7 @@ def _shown_options(m: Material) -> list[tuple[str, str]]:
 
 def _site_mark(m: Material, site: str) -> Html:
     index = m.sites.index(site) if site in m.sites else 0
-    return join([el("span", "", class_=f"swatch s{index % 8}", aria_hidden="true"), el("bdi", site)])
+    return el("span", el("span", "", class_=f"swatch s{index % 8}", aria_hidden="true"), el("bdi", site))
 
 
 def _limits(m: Material) -> tuple[float, float]:
@@ -296,7 +307,7 @@ def connections(m: Material) -> Html | None:
         el("p", f"{len(edges)} selected connections between {len({e for x in edges for e in (x.a, x.b)})} of {len(nodes)} "
            "regions. Width is the mean absolute effect over the responses, colour the sign where it is strongest. ",
            sign_key(), f" Most connected: {hubs}."),
-        el("div", el("div", brain.connectogram(edges, nodes, m.regions), class_="circle"),
+        el("div", scrolled(brain.connectogram(edges, nodes, m.regions), "Connections between regions", "circle"),
            el("div", *views, class_="views") if views else None, class_="brain" if views else None),
         el("p", *key, class_="key") if key else None,
         None if placed else el("p", "Coordinates were not given; with a table of regions (code, network, x, y, z) the "

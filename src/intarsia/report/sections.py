@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from intarsia.privacy.card import level
+from intarsia.report import session
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, join, number, short, size, table
 from intarsia.report.svg import Scale, figure, label, rect, tip
@@ -208,9 +209,7 @@ def reproduce(m: Material, command: str | None) -> Html:
                 rows.append([key, str(m.attrs[key])])
     if m.joined is not None:
         rows.append(["Key fingerprint", el("code", m.joined.key_fingerprint)])
-    versions = m.attrs.get("versions")
-    if isinstance(versions, dict):
-        rows.append(["Software", ", ".join(f"{k} {v}" for k, v in versions.items())])
+    rows += session.rows(m)
     parts: list[Any] = [table([], rows, class_="plain facts")]
     if command:
         parts += [
@@ -218,7 +217,7 @@ def reproduce(m: Material, command: str | None) -> Html:
                 "p",
                 "The same sketches, study file and seed give the same draws, bit for bit, on the same processor and libraries:",
             ),
-            el("pre", el("code", command)),
+            el("pre", el("code", command), tabindex="0", role="region", aria_label="Commands"),
         ]
     if m.events:
         log = [
@@ -230,6 +229,7 @@ def reproduce(m: Material, command: str | None) -> Html:
             for e in m.events[-40:]
         ]
         parts.append(el("details", el("summary", "What happened, from the server's log"), table(["time", "event", ""], log)))
+    parts += [el("h3", "To cite"), el("ul", *(el("li", work) for work in session.citation()))]
     return join(parts)
 
 

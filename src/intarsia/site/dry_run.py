@@ -1,4 +1,4 @@
-"""What the person who answers for a site's data wants to know before anything leaves: `intarsia site check`.
+"""What the person who answers for a site's data wants to know before anything leaves: `intarsia site check`, `intarsia.check`.
 
 Opens the table, says which columns would leave and as what, and asks the gate for its verdict on every accepted study. It sends
 nothing, books nothing and keeps nothing. It names columns, levels and counts: for eyes at the site, not for a message.
@@ -8,22 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from intarsia.errors import InputError, IntarsiaError
 from intarsia.privacy.policy import Policy
 from intarsia.site.align import written
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.kept_rows import KeptRows
+from intarsia.site.data.ranges import Range, ranges
 from intarsia.site.data.scores import Scale, ScoredSource
 from intarsia.site.data.suspects import suspected_codes, suspected_counts
 from intarsia.site.data.table import Table
 from intarsia.site.dry_groups import judge_groups, profile_of_complete
 from intarsia.site.key import SketchKey
+from intarsia.site.largest_m import largest_m
 from intarsia.site.predict_rules import foreseen
 from intarsia.site.prepared_table import PreparedTable
 from intarsia.site.response_kinds import kinds_of, prepared
 from intarsia.site.site import Site
-from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.kinds import in_words
 from intarsia.wire.study import Study
 
@@ -44,6 +48,7 @@ class ColumnReport:
     when_missing: str = "error"  # or "mean", "regression"; "union": the subject lacks this response
     values: int | None = None  # different values, where they are few
     note: str = ""
+    range: Range | None = None  # of a column of numbers
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class StudyReport:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     screened: bool = False  # exact sums of all features, then the products of the few that are kept
+    largest_m: int | None = None  # of a refused study: so many rows would pass; 0: no m does; None: not looked for
     predictions: tuple[str, ...] = ()  # what joint predictions would tell, and whether this site will have to refuse them
 
 
@@ -83,9 +89,17 @@ class SiteReport:
         return {**asdict(self), "refused": self.refused}
 
 
-def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
-    """Look at the site's table and at the accepted studies; nothing is written anywhere."""
-    site = site_folder.site()
+@dataclass(frozen=True)
+class Around:
+    """What a study in one process knows beyond the site's own table: the rows of the people all sites have, and every site's
+    counts of subjects and columns, as they would be announced."""
+
+    order: NDArray[np.int64] | None = None
+    heard: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def check_site(site: Site, studies: Sequence[Study], around: Around | None = None) -> SiteReport:
+    """Look at the site's table and at these studies; nothing is written anywhere."""
     table = site.table()
     problems, form = [], ""
     try:
@@ -110,12 +124,12 @@ def check_site(site_folder: SiteFolder, studies: Sequence[Study]) -> SiteReport:
     roles = table.layout.roles
     id = table._id if isinstance(table._id, str) else None
     return SiteReport(
-        site=site_folder.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, graded, gaps)),
+        site=site.name, n=table.n, id=id, columns=tuple(_columns(table, found, kinds, graded, gaps)),
         kept_back=tuple(name for name in table.source.names if name not in roles.all and name != id),
-        unlisted=site_folder.settings.get("features") is None and bool(roles.features),
+        unlisted=site.roles["features"] is None and bool(roles.features),
         problems=tuple(problems), id_form=form,
         withdrawn=len(table.source.keep) - table.n if isinstance(table.source, KeptRows) else 0,
-        studies=tuple(_with_predictions(site, table, study, _study(site_folder, table, study)) for study in studies)
+        studies=tuple(_with_predictions(site, table, study, _study(site, table, study, around or Around())) for study in studies)
         if found is not None or gaps else (),
     )  # fmt: skip
 
@@ -149,7 +163,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
     few = {name: len(law.values) for name, law in laws.items() if law.slab == 0}
     whole = {name for name, law in laws.items() if law.slab == 0 and name not in table.levels and (law.values % 1 == 0).all()}
     flat = set() if found is None else _constant(table, found)
-    suspects, counts = suspected_codes(table), suspected_counts(table)
+    suspects, counts, within = suspected_codes(table), suspected_counts(table), ranges(table)
     roles = table.layout.roles
     out = []
     for role, names in (("response", roles.responses), ("covariate", roles.covariates), ("feature", roles.features)):
@@ -177,7 +191,7 @@ def _columns(table: Table, found: Profile | None, kinds: Mapping[str, str], grad
             if gaps and role == "response" and rule == "error":
                 rule = "union"
             reference = None if name in kinds else table.layout.reference.get(name)
-            out.append(ColumnReport(name, role, levels, reference, missing.get(name, 0), rule, values, note))
+            out.append(ColumnReport(name, role, levels, reference, missing.get(name, 0), rule, values, note, within.get(name)))
     return out
 
 
@@ -232,24 +246,26 @@ def _feature(values: int | None, coded: bool) -> str:
     return "two values" if coded and values == 2 else ""
 
 
-def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
+def _study(site: Site, table: Table, study: Study, around: Around) -> StudyReport:
     """A dry run of the gate, with a throw-away Φ of the study's size: the study's own is not touched."""
     from intarsia.site.preflight import SiteRules, preflight
     from intarsia.site.rank_normal import as_the_study_asks
     from intarsia.site.site_ledger import FOLDER, open_ledger
 
-    site = site_folder.site()
     # A ledger that is not there yet is not made by looking.
-    ledger = open_ledger(site_folder.folder) if (site_folder.folder / FOLDER / "ledger.jsonl").exists() else None
+    kept = site.folder is not None and (site.folder / FOLDER / "ledger.jsonl").exists()
+    ledger = open_ledger(site.folder) if kept and site.folder is not None else None
     try:
         site.claimed(study, table)
-        sent = as_the_study_asks(table, study.site(site.name).transform)
-        sent = prepared(sent, kinds_of(study, site.name, site.kinds))
-        own = SiteRules(site.policy, ledger, dry=True)
+        sent = as_the_study_asks(table, study.site(site.name).transform, around.order)
+        sent = prepared(sent, kinds_of(study, site.name, site.kinds), around.order)
+        announced = {name: counts["columns"] for name, counts in around.heard.items()}
+        own = SiteRules(site.policy, ledger, announced, around.heard, dry=True)
         if study.alignment.mode == "union":
             checks, more = judge_groups(site.name, sent, study, own)
         else:
-            checks, more = {"": preflight(sent, SketchKey.new(), study, site=site.name, own=own)}, []
+            one = preflight(sent, SketchKey.new(), study, site=site.name, order=around.order, own=own)
+            checks, more = {"": one}, []
     except IntarsiaError as error:
         return StudyReport(study.id, study.hash, study.sketch.m, refused=(str(error),))
     if not checks:
@@ -261,7 +277,10 @@ def _study(site_folder: SiteFolder, table: Table, study: Study) -> StudyReport:
         # The gate of a private study looks at no column, because a refusal would be an answer. This dry run tells nobody else.
         alone = columns_alone(table, checks[""].verdict.policy)
         notes += tuple(f"not looked at in a private study, for you alone: {text}" for text in (*alone.refused, *alone.warnings))
-    return StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)
+    report = StudyReport(study.id, study.hash, study.sketch.m, by["refuse"], by["warn"] + by["overridden"], notes)
+    if not report.refused or set(checks) != {""}:
+        return report
+    return replace(report, largest_m=largest_m(sent, study, checks[""], own, around.order))
 
 
 def _with_predictions(site: Site, table: Table, study: Study, found: StudyReport) -> StudyReport:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
+from intarsia.wire.plain import plural
 from intarsia.wire.study import Study
 
 Array = NDArray[np.float64]
@@ -95,12 +96,12 @@ def foreseen(study: Study, site: str, columns: int, rules: PredictRules) -> list
             end = f"this site allows {rules.max_bits:g} and will refuse: fewer digits or more max_bits in [predict] of site.toml"
         elif count < columns:
             end = f"this site allows {rules.max_bits:g} in all and counts them over all fits about the same person"
-        elif rules.one_column == "allow":
-            end = f'this site\'s {columns} columns can be worked out from so many, and site.toml allows it (one_column = "allow")'
         else:
-            end = (
-                f"this site's {columns} columns can be worked out from so many, so expect it to refuse. If it agrees to that: "
-                'one_column = "allow" in [predict] of site.toml'
-            )
+            known = f"this site's {plural(columns, 'column')} can be worked out from so many"
+            allow = 'one_column = "allow"'
+            if rules.one_column == "allow":
+                end = f"{known}, and site.toml allows it ({allow})"
+            else:
+                end = f"{known}, so expect it to refuse. If it agrees to that: {allow} in [predict] of site.toml"
         out.append(f"{told}; {end}.")
     return out

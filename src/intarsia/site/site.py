@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from intarsia.errors import FederationError, InputError, KeyFileError, MessageEr
 from intarsia.site import agreement, departed, joint_prediction, peers
 from intarsia.site.align import Tokens, check_ids, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
+from intarsia.site.data.roles import check_roles
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
 from intarsia.site.fingerprint import FILE as FINGERPRINT_FILE
@@ -41,9 +42,55 @@ from intarsia.wire.schema import check_name
 from intarsia.wire.signed import Confirmation, FileSignature, KeyOffer, Receipt, ShareBundle
 from intarsia.wire.study import Study
 
+Missing = Literal["error", "mean", "regression"]
+Constant = Literal["error", "drop"]
+FOR_PEOPLE = (
+    "name",
+    "data",
+    "roles",
+    "kinds",
+    "folder",
+    "policy",
+    "table",
+    "whole_table",
+    "model",
+    "earlier_model",
+    "predictions",
+)
+
 
 class Site:
-    """A party: its name, its table and the roles of the columns, its identity and its folder (None: in memory)."""
+    """An institution of a study: its name, its table, and which columns are what.
+
+    Parameters
+    ----------
+    name : what the study calls it, 1 to 63 letters, digits, '-' or '_'.
+    data : its table: a dict of columns, a frame of pandas, polars or Arrow, a NumPy or Dask array, a path of a CSV or Parquet
+        file or of several, or a database (docs/tables.md).
+    id : the column that identifies a person, the same ones at all sites; or the ids themselves, one for each row.
+    features : columns, by name or pattern (`snp_*`), that may explain; by default all without another role.
+    responses : columns to be explained.
+    covariates : columns to adjust for: never shrunk, never selected.
+    kinds : of responses that are no plain measurements, such as `{"asthma": "binary"}` (docs/outcomes.md).
+    ignore : columns that stay here.
+    missing : what is done about a missing value of a feature or covariate: "error", "mean" or "regression".
+    constant : a column of one value: "error", or "drop".
+    options : how the table is read, and rules of single columns, as `[table]` of site.toml has them (docs/tables.md).
+    key : a sketch key, or its file, where the sites exchanged one; by default they agree on one, or share one in this process.
+    identity : the keys with which this site signs and opens messages.
+    folder : where the site keeps its runs and the ledger of what has left; None: in memory, without a ledger.
+    policy : its own privacy limits where they are tighter than the study's, such as `{"max_ratio": 0.1}`, and its exceptions.
+    predict : its own rules of joint predictions, such as `{"min_subjects": 50}`.
+
+    Examples
+    --------
+    >>> clinic = intarsia.Site("clinic", visits, id="patient", responses=["fev1"], covariates=["age", "sex"])
+    >>> clinic.table()
+    Table(812 subjects, 14 features, 1 response, 2 covariates)
+
+    `intarsia.check` and `intarsia.fit` take sites. A person needs `table()`, `whole_table()` and, after a fit, `model(study)`.
+    All other methods are steps of the protocol, one message in and one out.
+    """
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A Site is not pickled: it has ids, rows and keys. Make another from the same table.")
@@ -53,6 +100,10 @@ class Site:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
+
+    def __dir__(self) -> list[str]:
+        """What a person types; the protocol's steps are found by their name."""
+        return [name for name in super().__dir__() if name.startswith("__") or name in FOR_PEOPLE]
 
     def __init__(
         self,
@@ -65,8 +116,8 @@ class Site:
         covariates: Sequence[str] | str = (),
         kinds: Mapping[str, Any] | None = None,
         ignore: Sequence[str] | str = (),
-        missing: str = "error",
-        constant: str = "error",
+        missing: Missing = "error",
+        constant: Constant = "error",
         options: Mapping[str, Any] | None = None,
         key: SketchKey | str | Path | None = None,
         identity: Identity | None = None,
@@ -82,8 +133,14 @@ class Site:
         self.roles["ignore"] = ignore
         self.kinds = read_kinds(kinds)  # by response: "binary", or {"kind": "time", "event": "died", "horizon": 24}
         self.rules = TableRules.of(missing, constant, options or {})
+        try:
+            check_roles(data, self.roles, self.rules.names)
+        except InputError as error:
+            error.args = (f"Site {name!r}: {error}",)
+            raise
         self.identity = identity
         self.folder = None if folder is None else Path(folder)
+        self._runs: Path | None = None
         self.policy = dict(policy or {})
         self.predict_rules = PredictRules.of(predict or {})
         self.predictions: dict[tuple[str, str], Prediction] = {}
@@ -96,6 +153,7 @@ class Site:
         return f"Site({self.name!r})"
 
     def table(self) -> Table:
+        """The table as the study would have it, without those who withdrew; opened when it is first asked for."""
         if self._table is None:
             if self.data is None:
                 raise InputError(f"Site {self.name!r} has no table; say where it is in its own site.toml.")
@@ -106,6 +164,10 @@ class Site:
         """The table with everybody in it, also those who withdrew: for counts and comparisons at this site, never to be sent."""
         return Table.open(self.data, **self.roles, rules=self.rules)
 
+    def keep_runs(self, folder: Path | None) -> None:
+        """Keep runs in this folder (None: in memory); of a site with a folder of its own they stay there."""
+        self._runs = folder
+
     def remember_columns(self, store: RunStore, ledger: Any, rows: np.ndarray) -> None:
         """Keep what will show, at this site, whether a column was changed after it was sketched."""
         if ledger is not None:
@@ -115,7 +177,8 @@ class Site:
         """Where this site keeps what belongs to this run of the study."""
         study.site(self.name)
         if study.hash not in self._stores:
-            where = None if self.folder is None else self.folder / "studies" / study.folder_name
+            runs = self._runs if self.folder is None else self.folder / "studies"
+            where = None if runs is None else runs / study.folder_name
             store = RunStore(where)
             if store.put("study.hash", study.hash.encode()) != study.hash.encode():
                 raise FederationError(
@@ -528,6 +591,7 @@ class Site:
         return open_ledger(self.folder).head
 
     def model(self, study: Study) -> SiteModel:
+        """What this site was told of a fitted study, in its own units; `.table()` has all of it."""
         store = self.run_store(study)
         name = departed.item(self, study, "coefficients")
         return self._model(store, Coefficients.from_bytes(store.need(name, "Coefficients come after the fit.")))

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 # A spreadsheet takes a cell that begins with one of these for a formula and runs it.
@@ -21,6 +22,13 @@ def some(names: Sequence[str], shown: int = 8, *, rest: str = "") -> str:
     return (", ".join(names[:shown]) or "none") + more
 
 
+def meant(name: str, names: Sequence[str]) -> str:
+    """The end of a sentence about a name that is not there: which was probably meant."""
+    like = get_close_matches(name.lower(), [other.lower() for other in names], 1)
+    found = [other for other in names if like and other.lower() == like[0]]
+    return f"; did you mean {found[0]!r}?" if found else "."
+
+
 def probability(value: float, draws: float = 1000) -> str:
     """A probability with three places, told from so many draws: never as nought or one, which no number of draws can show."""
     least = max(0.001, 1.0 / max(2.0, draws))
@@ -29,6 +37,11 @@ def probability(value: float, draws: float = 1000) -> str:
     if value < least:
         return f"< {least:g}"
     return f"> {1 - least:g}" if value > 1 - least else f"{value:.3f}"
+
+
+def two_places(value: float) -> str:
+    """A share with two places; what is small is not called nought."""
+    return f"{value:.2f}" if value == 0 or abs(value) >= 0.005 else "less than 0.01"
 
 
 def printable(text: str) -> str:

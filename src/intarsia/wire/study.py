@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import FederationError, StudyError
+from intarsia.errors import FederationError, StudyError, UnknownNameError
 from intarsia.wire import study_tables
+from intarsia.wire.plain import meant
 from intarsia.wire.schema import Checker
 from intarsia.wire.study_parts import (
     LOOK_BITS,
@@ -52,7 +53,27 @@ def read_study_text(path: str | Path) -> tuple[bytes, str]:
 
 @dataclass(frozen=True)
 class Study:
-    """One study, as every party reads it from its own study.toml."""
+    """One study, as every party reads it from its own study.toml.
+
+    `intarsia.study_for(sites, m)` makes one for sites in this process, `Study.load("study.toml")` reads one. Each attribute is a
+    table or entry of the file.
+
+    Attributes
+    ----------
+    id, run, title : the study's name, this run's nonce, and what the report is called.
+    sketch : `m`, the number of sketch rows, or the kind of exact products.
+    sites : the roster, with each site's columns by role and its public keys.
+    alignment : whether the sites must have the same people, go on with those they share, or group them by what they have.
+    fit : the sampler's length and the rate of false discoveries.
+    deliver, predict, privacy : what sites are told of each other's scales, rules of joint predictions, limits and budgets.
+    hash : what every message of the run carries: another text is another study.
+
+    Examples
+    --------
+    >>> study = Study.load("study.toml")
+    >>> study.names, study.sketch.m
+    (('clinic', 'laboratory'), 200)
+    """
 
     id: str
     run: str
@@ -162,7 +183,9 @@ class Study:
         for entry in self.sites:
             if entry.name == name:
                 return entry
-        raise StudyError(f"Site {name!r} is not on the roster of study {self.id!r}: it lists {', '.join(self.names)}.")
+        raise UnknownNameError(
+            f"Site {name!r} is not on the roster of study {self.id!r}{meant(name, self.names)} It lists {', '.join(self.names)}."
+        )
 
     def check_sender(self, name: str) -> None:
         """Refuse what comes from anybody who is not on the roster."""

@@ -16,18 +16,20 @@ from xml.sax.saxutils import escape
 
 from intarsia.errors import InputError
 from intarsia.wire.container import write
+from intarsia.wire.page_table import Page, for_page, is_of_results
 from intarsia.wire.plain import cells, one_line, probability
 
 Rows = Sequence[Mapping[str, Any]]
 _DIGITS = 4  # significant, in LaTeX and Markdown; the other kinds keep all
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "<": "$<$", ">": "$>$", "≤": r"$\le$", "≥": r"$\ge$",
+    "²": "$^2$", "³": "$^3$", "µ": r"$\mu$", "μ": r"$\mu$", "°": r"$^\circ$", "·": r"$\cdot$", "±": r"$\pm$",
 }  # fmt: skip
 # What is mark-up of Markdown within a cell; an underscore is at the edge of a word. What HTML has is escaped as such.
 _MARKS = re.compile(r"[\\`*\[\]~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ROWS_IN_EXCEL = 1_048_576
-_PROBABILITIES = frozenset(("pip", "lfsr", "local_fdr", "coverage"))
+_PROBABILITIES = frozenset(("pip", "lfsr", "local_fdr", "coverage", "PIP", "Sign rate", "Coverage"))
 _SAID_ONCE = frozenset(("role", "selected"))  # left out of a page where every row has the same
 # What a table for a page leaves out of the results, beside columns that are empty in every row; the other kinds have all.
 _NOT_PRINTED = frozenset((
@@ -36,8 +38,13 @@ _NOT_PRINTED = frozenset((
 ))  # fmt: skip
 
 
-def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str] = ("feature",)) -> None:
-    """Write the rows; `columns` are the headings of a table without rows. An unknown suffix is refused, never guessed."""
+def write_table(
+    path: str | os.PathLike[str], rows: Rows, columns: Sequence[str] = ("feature",), page: Page | None = None
+) -> None:
+    """Write the rows; `columns` are the headings of a table without rows. An unknown suffix is refused, never guessed.
+
+    `page` has what a table of results on a page adds (.tex, .md): caption, label, names of columns.
+    """
     path = Path(path)
     maker = _KINDS.get(path.suffix.lower())
     if maker is None:
@@ -47,7 +54,14 @@ def write_table(path: str | os.PathLike[str], rows: Rows, columns: Sequence[str]
     names = list(rows[0]) if rows else list(columns)
     if maker in (_tex, _markdown):
         names = [name for name in names if not rows or _worth_printing(name, [row.get(name) for row in rows])]
-    write(path, maker(names, rows))
+        if is_of_results(rows):
+            keep = set(names) | {"effect", "lower", "upper", "interval", "odds_ratio", "or_lower", "or_upper"}
+            rows = for_page([{name: value for name, value in row.items() if name in keep} for row in rows], page or Page())
+            names = [name for name in rows[0] if any(_short(row.get(name)) for row in rows)]
+    made = maker(names, rows)
+    if maker is _tex and page is not None and page.caption:
+        made = _floating(made, page)
+    write(path, made)
 
 
 def _worth_printing(name: str, values: Sequence[Any]) -> bool:
@@ -105,6 +119,14 @@ def _tex(names: Sequence[str], rows: Rows) -> bytes:
         "",
     ]
     return "\n".join(lines).encode()
+
+
+def _floating(tabular: bytes, page: Page) -> bytes:
+    """The table with its caption, and a label that the text refers to."""
+    words = "".join(_TEX.get(c, c) for c in one_line(page.caption))
+    label = re.sub(r"[^A-Za-z0-9:.-]", "-", page.label)
+    head = "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{words}}}", rf"\label{{{label}}}", ""])
+    return head.encode() + tabular + b"\\end{table}\n"
 
 
 def _is_number(value: Any) -> bool:

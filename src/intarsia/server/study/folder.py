@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError
+from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError, UnknownNameError
 from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, replace, sweep
 from intarsia.server.study import gram, kept, screened
 from intarsia.server.study.sent_columns import check_columns
@@ -61,8 +61,8 @@ class StudyFolder:
         path = Path(path)
         if not (path / "study.toml").is_file():
             why = "it is a site's folder" if (path / "site.toml").is_file() else "it has no study.toml"
-            why = why if path.exists() else "there is nothing"
-            raise StudyError(f"{path} is not a study folder: {why}. Give the folder at the server that `intarsia fit -o` made.")
+            why = f"{why if path.exists() else 'there is nothing'}. Give the folder at the server that `intarsia fit -o` made."
+            raise (StudyError if path.exists() else UnknownNameError)(f"{path} is not a study folder: {why}")
         return cls(path, Study.load(path / "study.toml"))
 
     @classmethod
@@ -78,7 +78,7 @@ class StudyFolder:
                     "Use another folder: what was collected for one text is never used for another."
                 )
             return folder
-        if path.exists() and not path.is_dir():
+        if path.is_file():
             raise StudyError(f"{path} is a file; what the server keeps of a study goes into a folder. Give another name.")
         path.mkdir(parents=True, exist_ok=True)
         text = dump(study).encode() if isinstance(source, Study) else read_study_text(source)[0]

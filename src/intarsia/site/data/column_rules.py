@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.site.data.roles import meant, those_there
+from intarsia.site.data.roles import those_there
+from intarsia.wire.plain import meant
 
 _WHOLE = re.compile(r"^(-?\d+)\.0*$")
 MISSING = ("error", "mean", "regression")

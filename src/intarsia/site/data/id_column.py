@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from intarsia.errors import InputError
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, to_text
+from intarsia.wire.plain import plural
 
 BLOCK_ROWS = 1 << 16
 
@@ -62,7 +63,7 @@ class IdColumn:
             short[at : at + len(array)] = np.frombuffer(raw, dtype="<u8")
             at += len(array)
         if missing:
-            raise InputError(f"{missing} subjects have no id. Give every subject one.")
+            raise InputError(f"{plural(missing, 'subject')} {'has' if missing == 1 else 'have'} no id. Give every subject one.")
         short.sort()
         if (short[1:] == short[:-1]).any():  # digests so short may agree by chance
             self._refuse_repeated()
@@ -71,7 +72,8 @@ class IdColumn:
     def _refuse_repeated(self) -> None:
         texts = [text for array in self.arrays() for text in array.to_pylist()]
         if extra := len(texts) - len(set(texts)):
-            raise InputError(f"{extra} rows repeat the id of another row. One row per subject: merge or remove them.")
+            rows = f"{plural(extra, 'row')} {'repeats' if extra == 1 else 'repeat'}"
+            raise InputError(f"{rows} the id of another row. One row per subject: merge or remove them.")
 
     def array(self) -> np.ndarray:
         """All of them at once."""

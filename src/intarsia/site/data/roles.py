@@ -1,13 +1,13 @@
 """Which column of a table plays which role: id, feature, response, covariate, ignored; by name or by pattern."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
 from intarsia.errors import InputError
-from intarsia.wire.plain import plural, some
+from intarsia.wire.plain import meant, plural, some
 
 Wanted = Sequence[str] | str | None
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # how pandas keeps an index without a name in a Parquet or Feather file
@@ -52,6 +52,33 @@ def assign(
     return roles
 
 
+def check_roles(data: Any, roles: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+    """Refuse roles of columns that a table in memory has not; a file or a database is looked at when it is opened."""
+    known = _names(data, names)
+    if known is None or not all(isinstance(name, str) for name in known):
+        return
+    id = roles["id"]
+    if any(_ROW_NUMBERS.fullmatch(word) for word in _words(roles)):
+        return  # an index of pandas without a name: it is a column once the table is opened
+    assign(known, **{**roles, "id": id if isinstance(id, str) else None})
+
+
+def _words(roles: Mapping[str, Any]) -> list[str]:
+    said = [[wanted] if isinstance(wanted, str) else wanted for wanted in roles.values()]
+    return [word for words in said if isinstance(words, list | tuple) for word in words if isinstance(word, str)]
+
+
+def _names(data: Any, names: Sequence[str] | None) -> list[str] | None:
+    if isinstance(data, Mapping):
+        return list(data)
+    if hasattr(data, "column_names"):  # Arrow
+        return list(data.column_names)
+    if hasattr(data, "columns"):  # pandas, which brings its index too, and polars
+        index = [name for name in getattr(getattr(data, "index", None), "names", ()) if name is not None]
+        return [*data.columns, *index]
+    return None if names is None or not hasattr(data, "shape") else list(names)
+
+
 def _one_role(wanted: Wanted, found: Sequence[str], taken: set[str]) -> None:
     """Refuse a column that is named outright (not by a pattern) for two roles."""
     named = {wanted} if isinstance(wanted, str) else set(wanted or ())
@@ -81,13 +108,6 @@ def match(wanted: Wanted, names: Sequence[str], role: str) -> list[str]:
 def _no_column(name: str, names: Sequence[str], role: str) -> InputError:
     """With the column that was probably meant, and those there are."""
     return InputError(f"No column {name!r} for the role {role}{meant(name, names)} The table has {those_there(names)}.")
-
-
-def meant(name: str, names: Sequence[str]) -> str:
-    """The end of a sentence about a column that is not there: which was probably meant."""
-    like = get_close_matches(name.lower(), [other.lower() for other in names], 1)
-    found = [other for other in names if like and other.lower() == like[0]]
-    return f"; did you mean {found[0]!r}?" if found else "."
 
 
 def those_there(names: Sequence[str]) -> str:

@@ -126,8 +126,9 @@ class Table:
         return cls(opened, layout, id=ids, missing=missing, constant=rules.constant)
 
     def __repr__(self) -> str:
-        counts = f"{len(self.features)} features, {len(self.responses)} responses, {len(self.covariates)} covariates"
-        return f"Table({self.n} subjects, {counts})"
+        counts = [(self.n, "subject"), (len(self.features), "feature"), (len(self.responses), "response")]
+        counts.append((len(self.covariates), "covariate"))
+        return f"Table({', '.join(plural(count, thing) for count, thing in counts)})"
 
     @property
     def labels(self) -> list[str]:
