@@ -92,6 +92,19 @@ def test_a_sweep_leaves_what_is_being_written_and_what_is_not_ours(tmp_path: Pat
     assert files.sweep(tmp_path / "nowhere") == 0
 
 
+def test_who_writes_a_file_again_deletes_what_was_left_of_it(tmp_path: Path) -> None:
+    """Half-files of other names stay, and so does one that is being written now."""
+    names = (".x.0123abcd.part", ".y.0123abcd.part", ".x.y.0123abcd.part", ".x.0123abcd.part.txt")
+    for name in names:
+        (tmp_path / name).touch()
+    with files.writing(tmp_path / "x") as first:
+        first.write(b"first")
+        files.replace(tmp_path / "x", b"second")
+        assert (tmp_path / "x").read_bytes() == b"second"
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted((*names[1:], "x"))
+    assert (tmp_path / "x").read_bytes() == b"first"
+
+
 def test_create_never_overwrites_and_modes_are_as_asked(tmp_path: Path) -> None:
     files.create(tmp_path / "x", b"first", mode=files.OWNER_ONLY)
     with pytest.raises(FileExistsError):

@@ -109,9 +109,9 @@ class Suite:
             if number == 0 or step.name == "fit":  # what is compiled or loaded here is there in all that is forked from here
                 scratch = shutil.copytree(where, where.with_name("scratch"))
                 with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(scratch):
-                    run(*step.argv)
+                    step.does() if callable(step.does) else run(*step.does)
                 shutil.rmtree(scratch)
-            ended = Command(step.argv, where).wait()
+            ended = Command(step.does, where).wait()
             assert ended is not None
             assert ended.code == 0, f"{plan.kind}, {step.name}: {ended.said}"
             state.seconds, state.leaves, state.grows = ended.seconds, left_by(step, where), max(size_of(where) - before, 4096)
@@ -135,7 +135,7 @@ class Suite:
 
     def ends_well(self, state: State, where: Path, name: str) -> None:
         """The same command again, and nothing tells that it was disturbed."""
-        ended = Command(state.step.argv, where).wait()
+        ended = Command(state.step.does, where).wait()
         assert ended is not None
         if ended.code is None:
             self.fault("hung", name, ended)
@@ -161,11 +161,11 @@ def _killed(suite: Suite, state: State, where: Path, chance: random.Random, name
     """kill -9 up to three times, each at a moment of its own."""
     shutil.copytree(state.folder, where)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        command = Command(state.step.argv, where)
+        command = Command(state.step.does, where)
         ended = command.wait(until=chance.uniform(0.0, 1.1 * state.seconds))
         if ended is None:
             whom = chance.choice(WHOM)
-            command.kill(whom)
+            command.kill(whom, chance.randrange(8))
             ended = command.wait()
             assert ended is not None
             if whom == "child" and ended.code != -signal.SIGKILL:
@@ -189,7 +189,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
             there = where.parent / "disk" / "study"
             shutil.copytree(state.folder, there)
             resize(shutil.disk_usage(there).used + room // 4096 * 4096)
-            ended = Command(state.step.argv, there).wait()
+            ended = Command(state.step.does, there).wait()
             assert ended is not None
             suite.judge(state, there, ended, name)
             resize(SPARE_BYTES)
@@ -197,7 +197,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
         return
     shutil.copytree(state.folder, where)
     largest = max((path.stat().st_size for path in where.rglob("*") if path.is_file()), default=0)
-    ended = Command(state.step.argv, where, before=small_disk(chance.randrange(1, largest + room))).wait()
+    ended = Command(state.step.does, where, before=small_disk(chance.randrange(1, largest + room))).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     suite.ends_well(state, where, name)
@@ -205,7 +205,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
 
 def _stopped(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     shutil.copytree(state.folder, where)
-    command = Command(state.step.argv, where)
+    command = Command(state.step.does, where)
     for _ in range(2):
         if (ended := command.wait(until=time.monotonic() - command.began + chance.uniform(0.0, 0.5 * state.seconds))) is not None:
             break
@@ -221,7 +221,7 @@ def _stopped(suite: Suite, state: State, where: Path, chance: random.Random, nam
 
 def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     shutil.copytree(state.folder, where)
-    ended = Command(state.step.argv, where, before=jumping_clock(chance.choice((3600.0, 86400.0 * 400)))).wait()
+    ended = Command(state.step.does, where, before=jumping_clock(chance.choice((3600.0, 86400.0 * 400)))).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     if ended.code:
@@ -246,13 +246,18 @@ def spoilt(raw: bytes, chance: random.Random) -> bytes:
 def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     """One file of the study is another: on a disk, or as it was sent. Mended, the study goes on as if nothing had been."""
     shutil.copytree(state.folder, where)
+    if callable(state.step.does):  # of a study that is one call there is something to spoil in its middle
+        command = Command(state.step.does, where)
+        if command.wait(until=chance.uniform(0.0, 1.1 * state.seconds)) is None:
+            command.kill("group")
+            command.wait()
     choice = sorted(str(path.relative_to(where)) for path in where.rglob("*") if path.is_file())
     file = chance.choice([path for path in choice if not is_input(path)])
     raw = (where / file).read_bytes()
     mode = (where / file).stat().st_mode
     (where / file).write_bytes(spoilt(raw, chance))
     name = f"{name}, {file}"
-    ended = Command(state.step.argv, where).wait()
+    ended = Command(state.step.does, where).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     if ended.code:

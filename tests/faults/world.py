@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from intarsia.cli import main
+from intarsia.errors import IntarsiaError, of_the_system
 
 TIMEOUT_SECONDS = 240.0  # of a step of the small studies, also on a busy machine: what is not over then hangs
 
@@ -35,9 +39,9 @@ class Ended:
 
 
 class Command:
-    """`intarsia ARGV` in a folder, in a process group of its own, forked from this process: its start takes no time."""
+    """`intarsia ARGV` or a call, in a folder, in a process group of its own; forked from this process, it starts at once."""
 
-    def __init__(self, argv: Sequence[str], where: Path, *, before: Callable[[], None] = lambda: None):
+    def __init__(self, does: Sequence[str] | Callable[[], int | None], where: Path, *, before: Callable[[], None] = lambda: None):
         self.began = time.monotonic()
         self._said = b""
         self._out, end = os.pipe()
@@ -53,10 +57,9 @@ class Command:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
                 os.chdir(where)
+                os.fsync = _nothing  # a killed process loses nothing that it wrote; what a power cut does is not tried here
                 before()
-                from intarsia.cli import main
-
-                code = main(list(argv))
+                code = _called(does) if callable(does) else main(list(does))
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -85,11 +88,11 @@ class Command:
     def _words(self) -> str:
         return self._said.decode(errors="replace")
 
-    def kill(self, whom: str) -> None:
+    def kill(self, whom: str, which: int = 0) -> None:
         """kill -9 of the command ("parent"), of it and all it started ("group"), or of one process that it started ("child")."""
         if whom == "child":
             children = psutil.Process(self.pid).children(recursive=True) if psutil.pid_exists(self.pid) else []
-            os.kill(children[0].pid if children else self.pid, signal.SIGKILL)
+            os.kill(children[which % len(children)].pid if children else self.pid, signal.SIGKILL)
         elif whom == "parent":
             os.kill(self.pid, signal.SIGKILL)
         else:
@@ -109,6 +112,25 @@ class Command:
     def orphans(self) -> list[int]:
         """Processes of the group that outlive the command."""
         return [p.pid for p in psutil.process_iter() if p.pid != self.pid and _group(p.pid) == self.pid and _alive(p)]
+
+
+def _nothing(_descriptor: int) -> None:
+    pass
+
+
+def _called(call: Callable[[], int | None]) -> int:
+    """A call's errors of ours, and the system's, said as a command says them; others are told as Python does."""
+    try:
+        return call() or 0
+    except IntarsiaError as error:
+        print(f"intarsia: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"intarsia: {of_the_system(error)}", file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
 
 
 def _group(pid: int) -> int:
