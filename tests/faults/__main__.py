@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 
 KEPT = Path(__file__).with_name("last_run.json")
-COUNTS = {"kill": 1000, "mutation": 2000, "full": 100, "stop": 50, "clock": 50}
+COUNTS = {"kill": 1000, "wire": 2000, "mutation": 1000, "full": 100, "stop": 50, "clock": 50}
 
 
 def main() -> int:

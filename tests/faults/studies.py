@@ -204,6 +204,15 @@ PLANS: dict[str, Callable[[int], Plan]] = {
 }  # fmt: skip
 
 
+# Studies whose messages are spoilt one by one, with all that comes before.
+WIRES: dict[str, Callable[[Path], None]] = {
+    "agreed": partial(_accepted, sketch=SKETCH),
+    "union": partial(_accepted, sketch=SKETCH, mode="union"),
+    "gram": partial(_accepted, sketch=EXACT),
+    "screened": partial(_accepted, sketch=SCREENED),
+}
+
+
 def is_input(path: str) -> bool:
     """What people wrote: tables, settings and a key they exchanged. Other values there are other studies, and no damage."""
     return bool(re.search(r"(^|/)(accepted/.*|site\.toml|study\.(toml|key)|fingerprints\.txt|[a-z]+\.csv)$", path))

@@ -27,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from tests.faults.studies import PLANS, Plan, Step, is_input, run
-from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk
+from tests.faults.studies import PLANS, WIRES, Plan, Step, is_input, run
+from tests.faults.wire import Message, recorded, spoil
+from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk, spoilt
 
 import intarsia
 
@@ -86,15 +87,18 @@ def size_of(where: Path) -> int:
 class Suite:
     """The undisturbed studies, and trials on copies of them."""
 
-    def __init__(self, root: Path, kinds: tuple[str, ...] = tuple(PLANS), *, workers: int = 2):
+    def __init__(
+        self, root: Path, kinds: tuple[str, ...] = tuple(PLANS), *, workers: int = 2, wires: tuple[str, ...] = tuple(WIRES)
+    ):
         # Commands, and chains that are processes of their own, start in the study's folder.
         sys.path[:] = [str(Path(place).resolve()) for place in sys.path]
         places = [Path(intarsia.__file__).parents[1], Path(__file__).parents[2]]
         os.environ["PYTHONPATH"] = os.pathsep.join(str(place.resolve()) for place in places)
-        self.root, self.report = root, Report()
+        self.root, self.report, self.wires = root, Report(), wires
         self.states: dict[str, list[State]] = {}
         for kind in kinds:
             self.states[kind] = self._undisturbed(PLANS[kind](workers))
+        self.messages: dict[str, list[Message]] = {}
         self.mounts = can_mount()
 
     def _undisturbed(self, plan: Plan) -> list[State]:
@@ -121,13 +125,31 @@ class Suite:
     def trial(self, what: str, seed: int) -> None:
         """One trial; the seed says everything but the moment at which the machine gets to it."""
         chance = random.Random(f"{what} {seed}")
-        kind = chance.choice(sorted(self.states))
+        if what == "wire":
+            self._on_the_wire(seed, chance)
+            return
+        # Kinds whose steps are long come less often, for as many trials in an hour.
+        kinds = sorted(self.states)
+        kind = chance.choices(kinds, [1 / max(state.seconds for state in self.states[kind]) for kind in kinds])[0]
         # Long steps are disturbed more often, as they are in life.
         state = chance.choices(self.states[kind], [0.2 + state.seconds for state in self.states[kind]])[0]
         name = f"{what} {seed}: {kind}, {state.step.name}"
         self.report.trials[f"{what}, {kind}"] += 1
         with tempfile.TemporaryDirectory(dir=self.root, prefix="trial-") as temporary:
             TRIALS[what](self, state, Path(temporary) / "study", chance, name)
+
+    def _on_the_wire(self, seed: int, chance: random.Random) -> None:
+        kind = chance.choice(self.wires)
+        if kind not in self.messages:
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                self.messages[kind] = recorded(WIRES[kind], self.root / f"{kind} on the wire")
+        message = chance.choice(self.messages[kind])
+        self.report.trials[f"wire, {kind}"] += 1
+        with tempfile.TemporaryDirectory(dir=self.root, prefix="trial-") as temporary:
+            found = spoil(message, Path(temporary) / "study", chance)
+        if found is not None:
+            what, tried, said = found
+            self.report.faults.append({"fault": what, "trial": f"wire {seed}: {kind}, {tried}", "said": said})
 
     def fault(self, what: str, name: str, ended: Ended | None = None, more: str = "") -> None:
         said = "" if ended is None else f"exit {ended.code}: {ended.said[-300:]}"
@@ -226,21 +248,6 @@ def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name:
     suite.judge(state, where, ended, name)
     if ended.code:
         suite.fault("lost", name, ended, "failed for the clock.")
-
-
-def spoilt(raw: bytes, chance: random.Random) -> bytes:
-    """What a disk or a line makes of a file."""
-    at = chance.randrange(len(raw)) if raw else 0
-    way = chance.randrange(6)
-    if way == 0 or not raw:
-        return raw[:at]
-    if way == 1:
-        return raw + chance.randbytes(chance.randrange(1, 100))
-    if way == 2:
-        return raw[:at] + bytes(min(4096, len(raw) - at)) + raw[at + 4096 :]
-    if way == 3:
-        return raw[:at] + raw[at + 1 + chance.randrange(64) :]
-    return raw[:at] + bytes([raw[at] ^ 1 << chance.randrange(8)]) + raw[at + 1 :]
 
 
 def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:

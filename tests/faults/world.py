@@ -1,6 +1,7 @@
 """What happens to a command, a real process that is forked here: a kill, a stop, a full disk, a clock that jumps."""
 
 import os
+import random
 import resource
 import select
 import shutil
@@ -57,9 +58,9 @@ class Command:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
                 os.chdir(where)
-                os.fsync = _nothing  # a killed process loses nothing that it wrote; what a power cut does is not tried here
                 before()
-                code = _called(does) if callable(does) else main(list(does))
+                with no_sync():
+                    code = _called(does) if callable(does) else main(list(does))
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -114,10 +115,6 @@ class Command:
         return [p.pid for p in psutil.process_iter() if p.pid != self.pid and _group(p.pid) == self.pid and _alive(p)]
 
 
-def _nothing(_descriptor: int) -> None:
-    pass
-
-
 def _called(call: Callable[[], int | None]) -> int:
     """A call's errors of ours, and the system's, said as a command says them; others are told as Python does."""
     try:
@@ -145,6 +142,35 @@ def _alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def spoilt(raw: bytes, chance: random.Random) -> bytes:
+    """What a disk or a line makes of a file."""
+    at = chance.randrange(len(raw)) if raw else 0
+    way = chance.randrange(6)
+    if way == 0 or not raw:
+        return raw[:at]
+    if way == 1:
+        return raw + chance.randbytes(chance.randrange(1, 100))
+    if way == 2:
+        return raw[:at] + bytes(min(4096, len(raw) - at)) + raw[at + 4096 :]
+    if way == 3:
+        return raw[:at] + raw[at + 1 + chance.randrange(64) :]
+    return raw[:at] + bytes([raw[at] ^ 1 << chance.randrange(8)]) + raw[at + 1 :]
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """A killed process loses nothing that it wrote, so nothing waits for the disk. What a power cut does is not tried here."""
+    sync, os.fsync = os.fsync, _nothing
+    try:
+        yield
+    finally:
+        os.fsync = sync
+
+
+def _nothing(_descriptor: int) -> None:
+    pass
 
 
 def small_disk(most: int) -> Callable[[], None]:
