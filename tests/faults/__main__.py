@@ -43,8 +43,13 @@ def main() -> int:
                 ((what, args.seed + k) for what in COUNTS for k in range(getattr(args, what))),
                 key=lambda one: (one[1] - args.seed + 1) / max(getattr(args, one[0]), 1),
             )
+        told = 0
         for done, (what, seed) in enumerate(plan, 1):
             suite.trial(what, seed)
+            while len(suite.report.faults) > told:
+                fault = suite.report.faults[told]
+                print(f"\n{fault['fault']:<7} {fault['trial']}\n        {fault['said']}", flush=True)
+                told += 1
             if sys.stderr.isatty() or done % 25 == 0:
                 print(
                     f"\r{done:,} of {len(plan):,} trials, {len(suite.report.faults)} faults", end="", file=sys.stderr, flush=True
@@ -52,8 +57,6 @@ def main() -> int:
             if time.monotonic() > end:
                 break
         print(file=sys.stderr)
-    for fault in suite.report.faults:
-        print(f"{fault['fault']:<7} {fault['trial']}\n        {fault['said']}")
     print(f"{sum(suite.report.trials.values()):,} trials, {len(suite.report.faults)} faults")
     if not args.again:
         save(suite.report, args.out)

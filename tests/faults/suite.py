@@ -279,4 +279,7 @@ TRIALS: dict[str, Callable[[Suite, State, Path, random.Random, str], None]] = {
 
 
 def save(report: Report, path: Path) -> None:
-    path.write_text(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """What `over_network` found stays beside it."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    kept = report.as_dict() | {name: before[name] for name in ("network",) if name in before}
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

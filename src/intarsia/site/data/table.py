@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site.data.column_rules import Rules
+from intarsia.site.data.given_back import give_back
 from intarsia.site.data.id_column import IdColumn
 from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.layout import Layout
@@ -294,7 +295,7 @@ class Table:
             yield
         finally:
             self._kept = None
-            pa.default_memory_pool().release_unused()  # what the looks at the table leave is as much as the sketch takes
+            give_back()  # what the looks at the table leave is as much as the sketch takes
 
     def _gathered(self, wanted: np.ndarray, *, keep: bool) -> np.ndarray:
         """These rows in this order, in memory."""
