@@ -67,7 +67,7 @@ def test_so_does_a_fit_under_the_sparse_prior():
     before = {name: list(f.signatures) for name, f in compiled.items()}
     assert before["intarsia.server.sampler.sparse.sweep.sweep"]
     rng, run = np.random.default_rng(1), Settings(draws=8, warmup=8, chains=2, thin=1, workers=1)
-    for m, P, Q in ((30, 50, 3), (9, 40, 1), (40, 10, 2)):
+    for m, P, Q in ((30, 50, 3), (9, 40, 1), (40, 10, 2), (20, 700, 3)):
         X, Y = rng.standard_normal((m, P)), rng.standard_normal((m, Q))
         for model_of in ((None, "correlated", 1.0, 3.0, True), (None, "independent", 1.0, 3.0, False), (1, "correlated")):
             sparse.sample(X, Y, sparse.SparseModel(*model_of), run)

@@ -71,7 +71,7 @@ def enumerated(made, st):
     return np.array(models), np.exp(logs - logsumexp(logs))
 
 
-def visited(made, st, sweeps, scanning=scan):
+def visited(made, st, sweeps, scanning=scan, near=None):
     """PIPs that sweeps with all parameters fixed tell, how often each response is acted on, and the error of these."""
     P, Q = made.X.shape[0], made.Y.shape[1]
     rng, trace, g = np.random.default_rng(1), traces(P, Q), int(st.scalars[state.RATIO])
@@ -82,7 +82,14 @@ def visited(made, st, sweeps, scanning=scan):
         R = sweep.residual(made, st) @ at.T
         scanning.scan(rng, made, st, at, R, weight, trace)
         pip += trace.pip
-        places.place(rng, made, st, at, R, weight, 2)
+        few = np.array(near or ())
+        if near == "those that are in":
+            few = st.feature[: st.count[0]].astype(int)
+        if near is None:
+            places.place(rng, made, st, at, R, weight, np.arange(P), made.X, 2)
+        elif few.size:
+            scan.scan_some(rng, made, st, at, R, weight, traces(len(few), Q), few, made.X[few])
+            places.place(rng, made, st, at, R, weight, few, made.X[few], 2)
         laws.draw_effects(rng, made, st, at, R, weight)
         assert t % 1000 or np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)  # kept current
         rows = np.zeros((P, Q), dtype=bool)
@@ -94,14 +101,36 @@ def visited(made, st, sweeps, scanning=scan):
     return pip / sweeps, acting / sweeps, float(error.max())
 
 
-@pytest.mark.parametrize(("P", "Q", "background", "power"), [(4, 2, True, 1.0), (6, 1, False, 1.0), (3, 3, True, 0.6)])
-def test_every_model_has_its_probability(P, Q, background, power):
-    """Scan, places and effects, with all parameters fixed, have each pattern as often as its posterior probability says."""
+@pytest.mark.parametrize(
+    ("P", "Q", "background", "power", "near"),
+    [
+        (4, 2, True, 1.0, None),
+        (6, 1, False, 1.0, None),
+        (3, 3, True, 0.6, None),
+        (4, 2, True, 1.0, (0, 1, 3)),
+        (6, 1, False, 1.0, (0, 1)),
+    ],
+)
+def test_every_model_has_its_probability(P, Q, background, power, near):
+    """Scan, places and effects, with all parameters fixed, have each pattern as often as its posterior probability says; so
+    they do where some features are scanned twice and effects move among these alone.
+    """
     made, st = case(P, 9, Q, background=background, power=power)
     models, true = enumerated(made, st)
-    pip, acting, error = visited(made, st, 20_000)
+    pip, acting, error = visited(made, st, 20_000, near=near)
     assert np.abs(pip - np.tensordot(true, models.any(axis=2), 1)).max() < 5 * error
     assert np.abs(acting - np.tensordot(true, models, 1)).max() < 6 * error
+
+
+SPIKE = ("scan", "                mean += given[q, r] * effect[r]", "                mean += 0.0")
+
+
+def test_rounds_among_features_chosen_by_the_state_would_be_wrong():
+    """Those near must stay the same. Where they are those that are in, models are visited with other frequencies."""
+    made, st = case(4, 9, 2)
+    models, true = enumerated(made, st)
+    _pip, acting, error = visited(made, st, 8_000, near="those that are in")
+    assert np.abs(acting - np.tensordot(true, models, 1)).max() > 8 * error
 
 
 def scanned(made, st, scanning, sweeps=4_000):
@@ -116,10 +145,16 @@ def scanned(made, st, scanning, sweeps=4_000):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("planted", [False, True])
-def test_near_copies_know_of_each_other_within_a_scan(planted):
-    """Three features nearly the same: one that came in or went out changes the scores of the next. The bug forgets that."""
-    change = ("scan", "scores[p + 1 - first + j, q] -= along[j] * step[q]", "scores[p + 1 - first + j, q] -= 0.0")
+@pytest.mark.parametrize("bug", [None, "scores are not updated", "the order depends on the state"])
+def test_near_copies_know_of_each_other_within_a_scan(bug):
+    """Three features nearly the same: one that came in or went out changes the scores of the next."""
+    planted = {
+        "scores are not updated": ("scores[i + 1 - first + j, q] -= along[j] * step[q]", "scores[i + 1 - first + j, q] -= 0.0"),
+        "the order depends on the state": (
+            "        for i in range(first, last):\n",
+            "        for i in sorted(range(first, last), key=lambda i: (state.slot[features[i]] < 0, i)):\n",
+        ),
+    }
     rng = np.random.default_rng(1)
     z = rng.standard_normal((9, 1))
     X, Y = z + 0.25 * rng.standard_normal((9, 3)), 0.45 * z + rng.standard_normal((9, 1))
@@ -127,8 +162,8 @@ def test_near_copies_know_of_each_other_within_a_scan(planted):
     st = problem.start(made, rng)
     st.Sigma[:], st.V[:], st.scalars[state.PI] = 0.8, 0.5, 0.4
     models, true = enumerated(made, st)
-    pip, error = scanned(made, st, copy_with(change).scan if planted else scan)
-    assert np.allclose(pip, np.tensordot(true, models.any(axis=2), 1), atol=5 * error) is not planted
+    pip, error = scanned(made, st, copy_with(("scan", *planted[bug])).scan if bug else scan)
+    assert np.allclose(pip, np.tensordot(true, models.any(axis=2), 1), atol=5 * error) is (bug is None)
 
 
 def test_chances_of_a_feature_are_those_of_the_models():
@@ -150,44 +185,33 @@ def test_chances_of_a_feature_are_those_of_the_models():
     assert inside == pytest.approx(1 - chances[0] / chances.sum())
 
 
-def test_a_spike_given_the_others():
-    """draw_entries: the probability that a response is acted on, from densities of the whole row."""
+@pytest.mark.parametrize("bug", [None, "a spike ignores the slab of the others"])
+def test_spikes_of_a_row_given_the_others(bug):
+    """draw_entries again and again has each pattern as often as its probability says, its effects integrated out."""
     made, st = case(3, 9, 3)
+    st.V[:], st.rho[:] = 0.5 * (0.1 * np.eye(3) + 0.9), [0.5, 0.3, 0.4]
     at = scan.coordinates(made, st)
-    x, u = 5.0, np.array([1.5, -0.7, 2.0])
-    effect, acts = np.array([0.3, 0.0, -0.2]), np.array([True, False, True])
-
-    def log_density(b, on):
-        like = b @ u - 0.5 * x * b @ at.Omega @ b
-        V = st.V[np.ix_(on, on)]
-        return (
-            like + stats.multivariate_normal(np.zeros(on.sum()), V).logpdf(b[on]) + np.log(np.where(on, st.rho, 1 - st.rho)).sum()
-        )
-
-    grid = np.linspace(-6, 6, 20_001)
-    on = np.array([True, True, True])
-    with_ = logsumexp([log_density(np.array([0.3, b, -0.2]), on) for b in grid]) + np.log(grid[1] - grid[0])
-    without = log_density(effect, acts)
-    expected = 1 / (1 + np.exp(without - with_))
-    rng, hits, surely = np.random.default_rng(2), 0, np.zeros(3)
-    st.rho[0] = st.rho[2] = 1 - 1e-9  # the others stay
-    at = scan.coordinates(made, st)
-    n = 20_000
-    for _ in range(n):
-        b, a = effect.copy(), acts.copy()
-        # only the second response: the first is drawn before it, so it is put back by a prior that does not move it
-        given = at.V.copy()
-        for q in (0, 2):
-            scan.condition(given, q)
-        pull = u[1] - x * (at.Omega[1, 0] * b[0] + at.Omega[1, 2] * b[2])
-        mean, variance, gain = given[1, 0] * b[0] + given[1, 2] * b[2], given[1, 1], x * at.Omega[1, 1]
-        far = (pull * variance + mean) ** 2 / (variance * (1 + gain * variance)) - mean**2 / variance
-        odds = at.log_odds[1] + 0.5 * (far - np.log1p(gain * variance))
-        hits += rng.random() < scan.logistic(odds)
-        del a
-    assert hits / n == pytest.approx(expected, abs=0.02)
-    scan.draw_entries(rng, u, x, at, effect, acts, surely)
-    assert ((surely >= 0) & (surely <= 1)).all()
+    x, u = 3.0, np.array([3.0, -0.7, 4.0])
+    patterns = [np.array(p) for p in itertools.product([False, True], repeat=3) if any(p)]
+    logs = []
+    for on in patterns:
+        precision = np.linalg.inv(st.V[np.ix_(on, on)])
+        after = precision + x * at.Omega[np.ix_(on, on)]
+        fit = 0.5 * u[on] @ np.linalg.solve(after, u[on])
+        volume = 0.5 * (np.linalg.slogdet(precision)[1] - np.linalg.slogdet(after)[1])
+        logs.append(fit + volume + np.log(np.where(on, st.rho, 1 - st.rho)).sum())
+    true = np.exp(logs - logsumexp(logs)) @ np.array(patterns)
+    how = copy_with(SPIKE).scan if bug else scan
+    rng, n, number = np.random.default_rng(2), 30, 500
+    effect, acts, surely = np.array([0.3, 0.0, -0.2]), np.array([True, False, True]), np.zeros(3)
+    acting, told = np.zeros((n, 3)), np.zeros((n, 3))
+    for t in range(n * number):
+        how.draw_entries(rng, u, x, at, effect, acts, surely)
+        acting[t // number] += acts / number
+        told[t // number] += surely / number
+    error = acting.std(axis=0, ddof=1).max() / np.sqrt(n)
+    assert bool(np.abs(acting.mean(axis=0) - true).max() < 5 * error) is (bug is None)
+    assert bug or np.abs(told.mean(axis=0) - true).max() < 5 * error
 
 
 def test_condition_is_a_regression_and_release_undoes_it():

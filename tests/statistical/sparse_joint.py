@@ -109,7 +109,7 @@ def looks(made: Any, st: Any) -> np.ndarray:
     return np.array(values, dtype=float)
 
 
-def differences(made: Any, sweep: Any, number: int, seed: int = 1, rank: int = 0) -> np.ndarray:
+def differences(made: Any, sweep: Any, number: int, seed: int = 1, rank: int = 0, near: Any = None) -> np.ndarray:
     """Standardised differences of the means of all looks, between the two ways."""
     rng = np.random.default_rng(seed)
     direct = np.empty((number, len(looks(made, prior_draw(made, rng, rank)))))
@@ -118,6 +118,8 @@ def differences(made: Any, sweep: Any, number: int, seed: int = 1, rank: int = 0
         new_data(made, st, rng)
         direct[t] = looks(made, st)
     st = prior_draw(made, rng, rank)
+    if near is not None:
+        st = st._replace(near=np.array(near))
     new_data(made, st, rng)
     P, Q = made.X.shape[0], made.Y.shape[1]
     wide = np.zeros((P, Q), np.float32)

@@ -19,7 +19,7 @@ Index = NDArray[np.int64]
 
 MOST_BYTES = 2**32  # of draws made dense
 CHUNK = 8_000_000  # numbers in memory at once
-LEAST_PIP = 1e-3  # of a feature in some chain, to have a trace
+LEAST_PIP = 0.01  # of a feature, to have a trace
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Inclusion:
 
     def traced(self) -> Index:
         """Features with more than a thousandth of it in some chain: the others have nothing to diagnose."""
-        return np.flatnonzero(self.pip.max(axis=0) > LEAST_PIP)
+        return np.flatnonzero(self.pip.mean(axis=0) > LEAST_PIP)
 
     def gap(self) -> float:
         """The largest difference of a probability between two chains."""

@@ -25,8 +25,9 @@ def precompile() -> float:
         Y += 9.0 * X[:, :1]
         run = sample(X, Y, Model(local=local), Settings(draws=8, warmup=8, chains=1, thin=1, workers=1))
     entries(run.effects.dense())
-    X, Y = rng.standard_normal((30, 40)), rng.standard_normal((30, 2))  # enough features for a background
-    sample(X, Y, SparseModel(compare=False), Settings(draws=8, warmup=8, chains=1, workers=1))
+    for P in (40, 600):  # enough features for a background, and for some to be near
+        X, Y = rng.standard_normal((30, P)), rng.standard_normal((30, 2))
+        sample(X, Y, SparseModel(compare=False), Settings(draws=8, warmup=8, chains=1, workers=1))
     return time.perf_counter() - begin
 
 

@@ -132,7 +132,7 @@ class Chain:
         k = len(self.ids)
         slots = np.arange(k, dtype=np.int32)
         parameters = self.Sigma, self.V, self.loadings, self.rho, self.scalars
-        return State(slots, slots.copy(), self.acts, self.effect, np.array([k]), *parameters)
+        return State(slots, slots.copy(), self.acts, self.effect, np.array([k]), *parameters, np.arange(0))
 
     def among(self) -> Problem:
         return self.problem._replace(X=self.rows)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from intarsia.errors import ConvergenceError
 from intarsia.server.sampler.sparse.problem import start
-from intarsia.server.sampler.sparse.state import PI, RATIO, Problem, State, Trace
-from intarsia.server.sampler.sparse.sweep import residual, sweep
+from intarsia.server.sampler.sparse.state import NEAR, PI, RATIO, Problem, State, Trace
+from intarsia.server.sampler.sparse.sweep import likely_places, residual, sweep
 
 Array = NDArray[Any]
 
 MOST_LISTED = 50_000  # features that one sweep may list
-SUMS = ("pip", "pip_without", "number_without", "pull")  # of what a chain adds up over its draws
+SUMS = ("pip", "pip_without", "number_without", "pull", "warm")  # of what a chain adds up over its draws
 WRONG = 50  # features that every other chain starts with, chosen at random: chains that agree have forgotten them
 
 
@@ -66,6 +66,7 @@ class SparseChain:
         self.draws: list[Draw] = []
         # Sums over kept draws, over those without a background, and how many those are.
         self.pip, self.pip_without, self.number_without = np.zeros(P), np.zeros(P), np.array(0)
+        self.warm = np.zeros(P)  # sum of P(in | rest) over the second half of the warm-up
         self.pull = np.zeros_like(problem.Y)  # sum of w (I + w K)⁻¹ (Y − XB): the background's mean is made of it
 
     @property
@@ -82,7 +83,16 @@ class SparseChain:
             past = self.sweeps + 1 - self.warmup
             if past > 0 and past % self.thin == 0:
                 self._keep(without)
+            if 2 * past > -self.warmup and past <= 0 and not len(self.state.near):
+                self.warm += self._trace.pip
+                if past == 0:
+                    self._find_near()
             self.sweeps += 1  # last: another thread may look at what is kept
+
+    def _find_near(self) -> None:
+        """Those likeliest to be in, or to be where one that is in could sit instead."""
+        likely = likely_places(self.rng, self.problem, self.state) + self.warm / max(1, self.warmup // 2)
+        self.state = self.state._replace(near=np.sort(np.argpartition(-likely, NEAR)[:NEAR]))
 
     def before(self) -> None:
         """What the data of the next sweep ask for: nothing, where they are complete and exact."""

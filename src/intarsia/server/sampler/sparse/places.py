@@ -1,8 +1,10 @@
-"""Where does this effect sit: a feature that is in is taken out, and its pattern is placed anew among all that are out.
+"""Where does this effect sit: a feature that is in is taken out, and its pattern is placed anew among some that are out.
 
 The pattern (on which responses it acts) stays, its effects are integrated out. A place has the log Bayes factor that `scan` has
 for that pattern. The place is drawn from these, normalised, and the effects given the place. Exact, and what makes copies and
 close neighbours take turns.
+
+The places are all features, which costs a pass over X, or the few of `State.near`, which costs next to nothing.
 """
 
 from typing import Any, NamedTuple
@@ -11,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
-from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, put, take_out
+from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, pick, put, take_out
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State
 
 Array = NDArray[np.float64]
-MOVES, MOVED_OVER = 3, 6_000  # effects placed anew per sweep: at least three, and 6,000 over the number of features
 
 
 class Axes(NamedTuple):
@@ -65,46 +66,54 @@ def log_factors(pulls: Any, x: Any, axes: Axes, out: Array) -> None:
 
 
 @compiled
-def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, moves: int) -> int:
-    """Place some of the effects anew, R kept current; returns how many went elsewhere."""
-    P, m = problem.X.shape
+def place(
+    rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, places: Any, columns: Any, moves: int
+) -> Array:
+    """Place some of the effects that sit at `places` (features, with these columns) anew among them.
+
+    Returns how likely each place was, summed over the effects.
+    """
+    K, m = columns.shape
     Q = problem.Y.shape[1]
-    count = state.count[0]
-    moves = min(moves, count)
-    if moves == 0 or count == P:
-        return 0
-    chosen = np.empty(moves, dtype=np.int64)
-    order = rng.permutation(count)
-    for i in range(moves):
-        chosen[i] = state.feature[order[i]]
-    # One product: the scores of all features, and what each chosen one shares with them.
+    taken = np.flatnonzero(state.slot[places] >= 0)
+    moves, likely = min(moves, taken.size), np.zeros(K)
+    if moves == 0 or taken.size == K:
+        return likely
+    chosen = rng.permutation(taken)[:moves]  # numbers among the places, as all below
+    # One product: the scores of all places, and what each chosen one shares with them.
     right = np.empty((m, Q + moves), dtype=np.float32)
     for i in range(m):
         for q in range(Q):
             right[i, q] = R[i, q] * weight[i]
         for j in range(moves):
-            right[i, Q + j] = problem.X[chosen[j], i] * weight[i]
-    shared = np.dot(problem.X, right)
+            right[i, Q + j] = columns[chosen[j], i] * weight[i]
+    shared = np.dot(columns, right)
     scores = shared[:, :Q].astype(np.float64)
-    logs = np.empty(P)
-    x = problem.squares[int(state.scalars[RATIO])]
-    moved = 0
+    logs = np.empty(K)
+    x = problem.squares[int(state.scalars[RATIO])][places]
+    light = weight.astype(np.float32)
     b, new, step = np.empty(Q), np.empty(Q), np.empty(Q)
     for j in range(moves):
-        p = chosen[j]
-        k = state.slot[p]
+        here = chosen[j]
+        k = state.slot[places[here]]
         acts, old = state.acts[k].copy(), state.effect[k].copy()
         into(at.T, old, b)
-        for i in range(P):
+        for i in range(K):
             for q in range(Q):
                 scores[i, q] += shared[i, Q + j] * b[q]
         axes = pattern_axes(acts, at)
         pulls = scores if axes.v.size == Q else np.dot(scores, axes.of_score)
         log_factors(pulls, x, axes, logs)
-        for i in range(state.count[0]):
-            if state.feature[i] != p:
-                logs[state.feature[i]] = -np.inf
-        to = draw_log(rng, logs)
+        for i in range(K):
+            if i != here and state.slot[places[i]] >= 0:
+                logs[i] = -np.inf
+        top, total = logs.max(), 0.0
+        for i in range(K):
+            logs[i] = np.exp(logs[i] - top)
+            total += logs[i]
+        for i in range(K):
+            likely[i] += logs[i] / total
+        to = pick(logs, rng.random())
         new[:] = 0.0
         for a in range(axes.v.size):
             wide = x[to] + axes.v[a]
@@ -112,31 +121,15 @@ def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, w
             for q in range(Q):
                 new[q] += along * axes.to_effect[a, q]
         into(at.T, new, step)
-        if to != p:
-            take_out(state, p)
-            moved += 1
-        put(state, to, acts, new)
+        if to != here:
+            take_out(state, places[here])
+        put(state, places[to], acts, new)
         for i in range(m):
             for q in range(Q):
-                R[i, q] += problem.X[p, i] * b[q] - problem.X[to, i] * step[q]
+                R[i, q] += columns[here, i] * b[q] - columns[to, i] * step[q]
         if j + 1 < moves:
-            along_all = shared[:, Q + j].copy() if to == p else np.dot(problem.X, problem.X[to] * weight.astype(np.float32))
-            for i in range(P):
+            along_all = shared[:, Q + j].copy() if to == here else np.dot(columns, columns[to] * light)
+            for i in range(K):
                 for q in range(Q):
                     scores[i, q] -= along_all[i] * step[q]
-    return moved
-
-
-@compiled
-def draw_log(rng: Any, logs: Array) -> int:
-    """Which feature, with log chances `logs`."""
-    top = logs.max()
-    total = 0.0
-    for value in logs:
-        total += np.exp(value - top)
-    left = rng.random() * total
-    for i in range(logs.size):
-        left -= np.exp(logs[i] - top)
-        if left < 0:
-            return i
-    return int(np.argmax(logs))
+    return likely

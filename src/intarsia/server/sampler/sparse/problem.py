@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from intarsia.server.sampler.sparse.state import PI, RATIO, SCALARS, SPREAD, Problem, State
+from intarsia.server.sampler.sparse.state import NEAR, PI, RATIO, SCALARS, SPREAD, Problem, State
 
 Array = NDArray[np.float64]
 
@@ -103,4 +103,5 @@ def start(problem: Problem, rng: np.random.Generator, wrong: int = 0, rank: int 
     if problem.independent:
         Sigma = np.diag(np.diagonal(Sigma))
     count, V, loadings, rho = np.array([len(chosen)]), 0.1 * np.eye(Q), np.zeros((Q, rank)), np.full(Q, 0.5)
-    return State(slot, feature, acts, effect, count, Sigma, V, loadings, rho, scalars)
+    near = np.arange(P if P <= NEAR else 0)
+    return State(slot, feature, acts, effect, count, Sigma, V, loadings, rho, scalars, near)

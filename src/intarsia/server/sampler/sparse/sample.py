@@ -208,7 +208,7 @@ def standing_of(made: Packed, chains: int, P: int) -> Standing:
     n, Q = len(made.Sigma) // chains, made.expected.shape[1]
     chain = np.repeat(np.arange(chains * n) // n, np.diff(made.listed_offsets))
     pip = np.bincount(chain * P + made.listed, weights=made.probability, minlength=chains * P).reshape(chains, P) / n
-    at = np.flatnonzero(pip.max(axis=0) > LEAST_PIP)
+    at = np.flatnonzero(pip.mean(axis=0) > LEAST_PIP)
     traces = SparseEffects((chains, n, P, Q), made.listed_offsets, made.listed.astype(np.int64), made.expected.astype(np.float64))
     values = np.column_stack([
         np.log(np.diagonal(made.Sigma, axis1=1, axis2=2)), made.scalars[:, [0, 2]], np.log(np.trace(made.V, axis1=1, axis2=2)),

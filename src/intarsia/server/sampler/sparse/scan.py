@@ -248,11 +248,19 @@ def into(M: Array, row: Array, out: Array) -> None:
 
 @compiled
 def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, trace: Trace) -> None:
-    """One systematic pass over all features. R (m, Q) is the residual in the coordinates `at` and is kept current; `weight` (m,)
-    are the rows' weights under the present background. `trace` is filled.
+    """`scan_some` of all features."""
+    scan_some(rng, problem, state, at, R, weight, trace, np.arange(problem.X.shape[0]), problem.X)
+
+
+@compiled
+def scan_some(
+    rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, trace: Trace, features: Any, columns: Any
+) -> None:
+    """One systematic pass over some features, which have these columns. R (m, Q) is the residual in the coordinates `at` and is
+    kept current; `weight` (m,) are the rows' weights under the present background. `trace` is filled, by number among `features`.
     """
-    g = int(state.scalars[RATIO])
-    P, m = problem.X.shape
+    squares = problem.squares[int(state.scalars[RATIO])]
+    P, m = columns.shape
     Q = problem.Y.shape[1]
     uniforms = rng.random(P)
     size = block_size(P, Q, state.count[0])
@@ -263,12 +271,13 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
     trace.number[0] = 0
     for first in range(0, P, size):
         last = min(P, first + size)
-        scores = np.dot(problem.X[first:last], (R * weight.reshape(m, 1)).astype(np.float32))
-        for p in range(first, last):
+        scores = np.dot(columns[first:last], (R * weight.reshape(m, 1)).astype(np.float32))
+        for i in range(first, last):
+            p = features[i]
             k = state.slot[p]
-            x = float(problem.squares[g, p])
+            x = float(squares[p])
             for q in range(Q):
-                h[q] = scores[p - first, q]
+                h[q] = scores[i - first, q]
             old[:] = 0.0
             if k >= 0:
                 old[:] = state.effect[k]
@@ -281,8 +290,8 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
             if k >= 0:
                 number = state.acts[k].sum()
                 other = 1 < number < Q
-            trace.pip[p] = 1.0 if other else inside
-            if inside > WORTH_LISTING or k >= 0 or uniforms[p] < inside:
+            trace.pip[i] = 1.0 if other else inside
+            if inside > WORTH_LISTING or k >= 0 or uniforms[i] < inside:
                 expect(expected, Score(h, u, x), at, chances, old, other)
             acts[:] = False
             new[:] = 0.0
@@ -290,8 +299,8 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
             if other:
                 acts[:] = state.acts[k]
                 new[:] = old
-            elif uniforms[p] < inside and (k >= 0 or state.count[0] < state.feature.size):  # else no room: the prior ends here
-                draw_effect(rng, pick(chances[1:], uniforms[p] / inside), Score(h, u, x), at, new, acts)
+            elif uniforms[i] < inside and (k >= 0 or state.count[0] < state.feature.size):  # else no room: the prior ends here
+                draw_effect(rng, pick(chances[1:], uniforms[i] / inside), Score(h, u, x), at, new, acts)
             comes = acts.any()
             if comes:
                 surely[:] = 1.0
@@ -301,19 +310,19 @@ def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, we
             elif k >= 0:
                 take_out(state, p)
             if inside > WORTH_LISTING or k >= 0 or comes:
-                list_feature(trace, p, expected, surely)
+                list_feature(trace, i, expected, surely)
             if k < 0 and not comes:
                 continue
             into(at.T, new - old, step)
-            column = problem.X[p]
-            for i in range(m):
+            column = columns[i]
+            for r in range(m):
                 for q in range(Q):
-                    R[i, q] -= column[i] * step[q]
-            if p + 1 < last:
-                along = np.dot(problem.X[p + 1 : last], column * light)
+                    R[r, q] -= column[r] * step[q]
+            if i + 1 < last:
+                along = np.dot(columns[i + 1 : last], column * light)
                 for j in range(along.size):
                     for q in range(Q):
-                        scores[p + 1 - first + j, q] -= along[j] * step[q]
+                        scores[i + 1 - first + j, q] -= along[j] * step[q]
 
 
 @compiled

@@ -47,8 +47,10 @@ class State(NamedTuple):
     loadings: Array  # (Q, R): Λ of V = ΛΛᵀ + ψI where its rank is limited; R = 0: it is not
     rho: Array  # (Q,)
     scalars: Array  # (SCALARS,)
+    near: NDArray[np.int64]  # the NEAR features that came nearest to being in during the warm-up; none before its end
 
 
+NEAR = 512  # all features where there are no more
 PI, SPREAD, RATIO, SCALARS = 0, 1, 2, 3  # places in State.scalars: π, the scale of V, and which ratio of the grid
 
 

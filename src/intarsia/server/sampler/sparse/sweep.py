@@ -2,17 +2,29 @@
 
 1. scan      every feature in or out, with its pattern and effects (`scan`)
 2. place     where do some of the effects sit (`places`)
+   near      both again, among the features that came nearest to being in during the warm-up (`State.near`): they stay the same
+             from then on, are nearly all that matter, and a pass over them costs next to nothing
 3. effects   of all features that are in, together
 4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
-from intarsia.server.sampler.sparse.places import MOVED_OVER, MOVES, place
-from intarsia.server.sampler.sparse.scan import coordinates, scan
+from intarsia.server.sampler.sparse.places import place
+from intarsia.server.sampler.sparse.scan import Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
+
+Array = NDArray[np.float64]
+
+MOVES, NEAR_MOVES = 3, 12  # effects placed anew: among all features while those near are not known; among those near
+FAR = 0.25  # how often one is placed anew among all features once those near are known
+MOST_MOVES = 64  # effects placed anew at the end of the warm-up, to find those near
+MOST_ROUNDS, EACH_ROUND = 4, 2_500  # rounds among those near: one for so many features
 
 
 @compiled
@@ -30,15 +42,46 @@ def residual(problem: Problem, state: State) -> Any:
 @compiled
 def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     """Everything once; `trace` tells of the scan."""
+    P = problem.X.shape[0]
     weight = 1.0 / (1.0 + problem.ratios[int(state.scalars[RATIO])] * problem.d)
     at = coordinates(problem, state)
     R = residual(problem, state) @ at.T
     scan(rng, problem, state, at, R, weight, trace)
-    place(rng, problem, state, at, R, weight, max(MOVES, MOVED_OVER // problem.X.shape[0]))
+    if state.near.size == 0:
+        place(rng, problem, state, at, R, weight, np.arange(P), problem.X, MOVES)
+    else:
+        if state.near.size < P and rng.random() < FAR:
+            place(rng, problem, state, at, R, weight, np.arange(P), problem.X, 1)
+        near(rng, problem, state, at, R, weight)
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
     draw_shares(rng, problem, state)
+
+
+@compiled
+def likely_places(rng: Any, problem: Problem, state: State) -> Any:
+    """Place many of the effects anew, and tell how likely each feature was as a place."""
+    weight = 1.0 / (1.0 + problem.ratios[int(state.scalars[RATIO])] * problem.d)
+    at = coordinates(problem, state)
+    R = residual(problem, state) @ at.T
+    return place(rng, problem, state, at, R, weight, np.arange(problem.X.shape[0]), problem.X, MOST_MOVES)
+
+
+@compiled
+def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
+    """Scan, place and draw effects among the features of `State.near` some times over: more often where a pass over all features
+    costs more.
+    """
+    P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
+    columns = problem.X[state.near]
+    wide = np.zeros((K, Q), dtype=np.float32)
+    trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
+    place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
+    for _ in range(min(MOST_ROUNDS, P // EACH_ROUND)):
+        draw_effects(rng, problem, state, at, R, weight)
+        scan_some(rng, problem, state, at, R, weight, trace, state.near, columns)
+        place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
 
 
 @compiled
