@@ -61,7 +61,8 @@ class Rows:
 
     @property
     def labels(self) -> list[str]:
-        return [self.table.labels[j] for j in self.at]
+        every = self.table.labels  # made anew each time it is asked for
+        return [every[j] for j in self.at]
 
     @property
     def n(self) -> int:
