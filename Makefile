@@ -45,7 +45,7 @@ $(VENV)/.installed: pyproject.toml requirements/run.txt $(VENV)/.created
 $(VENV)/.tested: pyproject.toml requirements/test.txt $(VENV)/.installed
 	@echo "installing the packages the tests need (some minutes)"
 	$(call packages,requirements/test.txt)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dask,federation,gpu,lab,docs,test]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dask,federation,lab,docs,test]'
 	@touch $@
 
 install: $(VENV)/.installed  ## make .venv and install intarsia in it
@@ -124,8 +124,11 @@ docs: $(VENV)/.tested  ## build the documents, strict links
 lock: $(VENV)/.tested  ## lock the newest packages that fit pyproject.toml, for Python 3.11 and later
 	$(BIN)/python -m pip install -q uv
 	$(COMPILE) pyproject.toml -o requirements/run.txt
-	$(COMPILE) pyproject.toml --extra dask --extra federation --extra gpu --extra lab --extra docs --extra test -c requirements/run.txt \
+	$(COMPILE) pyproject.toml --extra dask --extra federation --extra lab --extra docs --extra test -c requirements/run.txt \
 	  -o requirements/test.txt
+	$(COMPILE) pyproject.toml $(addprefix --extra ,$(DEPLOYED)) -c requirements/run.txt -c requirements/test.txt -o requirements/deploy.txt
+# What the image of deploy/ holds beside the package's own needs.
+DEPLOYED := federation postgresql sqlite duckdb zarr pgen bgen
 COMPILE = $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-emit-find-links --no-annotate
 
@@ -133,7 +136,7 @@ COMPILE = $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 -
 oldest:  ## the exact and contract tests with the oldest packages that pyproject.toml allows
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install -q uv
-	$(VENV)-oldest/bin/uv pip install -q -p $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[dask,gpu,lab,test]'
+	$(VENV)-oldest/bin/uv pip install -q -p $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[dask,lab,test]'
 	$(VENV)-oldest/bin/python -m pytest tests/exact tests/contract
 
 clean:  ## remove the virtual environment and what the runs left

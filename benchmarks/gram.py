@@ -17,6 +17,7 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from intarsia.server.study.protocol import Payload, Reply
 from intarsia.site.answer import answer
 from intarsia.site.identity import Identity
 from intarsia.site.site import Site
+from intarsia.wire.study import Study
 
 RESULT = Path(__file__).parent / "results" / "gram.json"
 NAMES = ("clinic", "mri", "lab")
@@ -66,46 +68,66 @@ def pooled(paths: dict[str, Path]) -> np.ndarray:
     return np.asarray(D.T @ D)
 
 
+def parties(where: Path, paths: dict[str, Path], Q: int, **how: Any) -> list[Site]:
+    """The three sites, each with a folder; the first has the responses."""
+    found = []
+    for name in NAMES:
+        responses = [f"y{q}" for q in range(Q)] if name == NAMES[0] else []
+        (where / name).mkdir()
+        how = {**how, "identity": Identity.new(name), "folder": where / name}
+        found.append(Site(name, paths[name], id="id", responses=responses, **how))
+    return found
+
+
+class Counting:
+    """A carrier to sites in this process that counts, by site, seconds of one core by step and bytes sent and received."""
+
+    def __init__(self, sites: list[Site], study: Study):
+        self.sites, self.study = {site.name: site for site in sites}, study
+        self.took: dict[str, dict[str, float]] = {name: {} for name in NAMES}
+        self.sent, self.received = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
+
+    def __call__(self, step: str, payloads: Mapping[str, Payload]) -> dict[str, Reply]:
+        replies = {}
+        for name, payload in payloads.items():
+            raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
+            self.received[name] += sum(map(len, raw.values()))
+            began = time.process_time()
+            message = answer(self.sites[name], self.study, step, raw)
+            self.took[name][step] = self.took[name].get(step, 0.0) + time.process_time() - began
+            self.sent[name] += len(message)
+            replies[name] = Reply(message)
+        return replies
+
+    @property
+    def most_seconds(self) -> float:
+        """Of the busiest site."""
+        return max(sum(steps.values()) for steps in self.took.values())
+
+    def seconds(self, digits: int) -> dict[str, dict[str, float]]:
+        return {name: {step: round(s, digits) for step, s in steps.items()} for name, steps in self.took.items()}
+
+
 def measure(n: int, columns: int, Q: int) -> dict[str, Any]:
     """One study; seconds, bytes and error."""
     with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
         where = Path(temporary)
         paths = tables(where, n, columns, Q)
-        sites = []
-        for name in NAMES:
-            responses = [f"y{q}" for q in range(Q)] if name == NAMES[0] else []
-            (where / name).mkdir()
-            site = Site(name, paths[name], id="id", responses=responses, identity=Identity.new(name), folder=where / name)
-            sites.append(site)
+        sites = parties(where, paths, Q)
         study = study_for(sites, 0, id="bench", sketch={"kind": "gram"})
-        by_name = {site.name: site for site in sites}
-        took: dict[str, dict[str, float]] = {name: {} for name in NAMES}
-        sent, received = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
-
-        def ask(step: str, payloads: dict[str, Payload]) -> dict[str, Reply]:
-            replies = {}
-            for name, payload in payloads.items():
-                raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
-                received[name] += sum(map(len, raw.values()))
-                began = time.process_time()
-                replies[name] = Reply(answer(by_name[name], study, step, raw))
-                took[name][step] = took[name].get(step, 0.0) + time.process_time() - began
-                sent[name] += len(replies[name].message or b"")  # type: ignore[arg-type]
-            return replies
-
+        ask = Counting(sites, study)
         folder = StudyFolder.create(where / "server", study)
-        protocol.collect(folder, ask)  # type: ignore[arg-type]
+        protocol.collect(folder, ask)
         began = time.process_time()
         joined = folder.joined()
         server = time.process_time() - began
         found, exact = gram.joint(folder), pooled(paths)
-        most = max(sum(steps.values()) for steps in took.values())
         return {
             "n": n, "P": 3 * columns, "Q": Q, "m": joined.m, "device": "cpu: 1 core per site", "ms_per_sweep": None,
-            "site_seconds": {name: {step: round(s, 3) for step, s in steps.items()} for name, steps in took.items()},
-            "most_site_seconds": round(most, 2), "server_seconds": round(server, 2),
-            "sent_bytes_per_subject": max(sent.values()) / n, "received_bytes_per_subject": max(received.values()) / n,
-            "bytes_per_subject_and_site": max(sent[name] + received[name] for name in NAMES) / n,
+            "site_seconds": ask.seconds(3), "most_site_seconds": round(ask.most_seconds, 2), "server_seconds": round(server, 2),
+            "sent_bytes_per_subject": max(ask.sent.values()) / n,
+            "received_bytes_per_subject": max(ask.received.values()) / n,
+            "bytes_per_subject_and_site": max(ask.sent[name] + ask.received[name] for name in NAMES) / n,
             "error": float(np.abs(found - exact).max() / (n - 1)),
             "mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         }  # fmt: skip

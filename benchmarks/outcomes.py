@@ -34,10 +34,12 @@ import numpy as np  # noqa: E402
 from scipy.special import expit  # noqa: E402
 from scipy.stats import skew  # noqa: E402
 
+from intarsia.server.assess.effects import unshrunk  # noqa: E402
 from intarsia.server.assess.findings import select  # noqa: E402
-from intarsia.server.assess.stacking import Refit, from_all_rows, interval_of_explained, stack  # noqa: E402
-from intarsia.server.assess.unshrunk import unshrunk  # noqa: E402
+from intarsia.server.assess.stacking import from_all_rows, interval_of_explained, stack  # noqa: E402
+from intarsia.server.posterior.draws import Draws  # noqa: E402
 from intarsia.server.prediction_weights import refit_settings  # noqa: E402
+from intarsia.server.sampler.horseshoe.model import Model  # noqa: E402
 from intarsia.server.sampler.horseshoe.sample import sample  # noqa: E402
 from intarsia.server.sampler.settings import Settings  # noqa: E402
 from intarsia.site.data.kinds import Prepared, prepare  # noqa: E402
@@ -186,25 +188,24 @@ def predicted(task: Task) -> dict[str, Any]:
     rows = sketched(rng, np.column_stack([X[:N], (y[:N] - mean) / s_y]), M)
     run = replace(RUN, seed=int(rng.integers(2**31)))
     draws = sample(rows[:, :P], rows[:, P:], settings=run)
-    short, C, noise = refit_settings(run), draws.C.mean(axis=(0, 1)), draws.Sigma.mean(axis=(0, 1))[0]
+    short, C, noise = refit_settings(run, Model.REFIT), draws.C.mean(axis=(0, 1)), draws.Sigma.mean(axis=(0, 1))[0]
 
-    def again(some: np.ndarray, of: np.ndarray) -> Refit:
-        found = sample(some, of, settings=short)
-        return Refit(found)
+    def again(some: np.ndarray, of: np.ndarray) -> Draws:
+        return sample(some, of, settings=short)
 
     stacked = stack(rows[:, :P], rows[:, P:], C, again, stretched=np.array([True]))
     assert stacked is not None
     found = from_all_rows(stacked.alike, noise)
     explained, low, high = (float(values[0]) for values in (found, *interval_of_explained(found, stacked.rows, 0.95)))
     owner = Response(mean, s_y, Back("binary"), float(noise[0]), expected=(explained, low, high))
-    line = (X[N:] @ (C + stacked.change))[:, 0]
+    line = (X[N:] @ (C + stacked.coefficients))[:, 0]
     p = owner.probabilities(1.96, line, None)["mean"]
     intercept, slope = calibration(y[N:], p)
     came = {"auc": auc(y[N:], p), "brier": brier(y[N:], p), "explained": float(np.corrcoef(line, y[N:])[0, 1] ** 2)}
     return {
         "intercept": intercept, "slope": slope, "came": came, "expected": expected_scores(s_y, (explained, low, high), N, 0.95),
         # What it rests on.
-        "noise": float(noise[0]), "s_y": s_y, "weight": stacked.weight, "factor": float(stacked.factor[0]),
+        "noise": float(noise[0]), "s_y": s_y, "weight": stacked.weight,
         "alike": float(stacked.alike[0]), "explained": [explained, low, high],
         "slope_of_line": calibration(y[N:], expit(line))[1],
     }  # fmt: skip

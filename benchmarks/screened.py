@@ -19,14 +19,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.gram import NAMES, tables
+from benchmarks.gram import Counting, parties, tables
 from intarsia.carriers.in_process import study_for
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.folder import StudyFolder
-from intarsia.server.study.protocol import Payload, Reply
-from intarsia.site.answer import answer
-from intarsia.site.identity import Identity
-from intarsia.site.site import Site
 
 EXCUSED = {"overrides": [{"rule": "membership", "reason": "a benchmark of simulated people"}]}
 
@@ -46,45 +42,26 @@ def errors(paths: dict[str, Path], folder: StudyFolder) -> dict[str, float]:
     return {"look": float(np.abs(found - pooled).max()), "kept": float(np.abs(W.T @ W - X.T @ X).max() / (n - 1))}
 
 
-def measure(n: int, columns: int, Q: int, again: int, pooled: bool) -> dict[str, Any]:
+def measure(n: int, columns: int, Q: int, again: int, pooled: bool, m: int = 0) -> dict[str, Any]:
     """One study; seconds, bytes and errors."""
     with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
         where = Path(temporary)
         paths = tables(where, n, columns, Q)
-        sites = []
-        for name in NAMES:
-            responses = [f"y{q}" for q in range(Q)] if name == NAMES[0] else []
-            (where / name).mkdir()
-            sites.append(Site(name, paths[name], id="id", responses=responses, identity=Identity.new(name), folder=where / name,
-                              policy=EXCUSED))  # fmt: skip
-        study = study_for(sites, id="bench", kind="screened", sketch={"again": again})
-        by_name = {site.name: site for site in sites}
-        took: dict[str, dict[str, float]] = {name: {} for name in NAMES}
-        sent, received = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
-
-        def ask(step: str, payloads: dict[str, Payload]) -> dict[str, Reply]:
-            replies = {}
-            for name, payload in payloads.items():
-                raw = {key: v.read_bytes() if isinstance(v, Path) else v for key, v in payload.items()}
-                received[name] += sum(map(len, raw.values()))
-                began = time.process_time()
-                replies[name] = Reply(answer(by_name[name], study, step, raw))
-                took[name][step] = took[name].get(step, 0.0) + time.process_time() - began
-                sent[name] += len(replies[name].message or b"")  # type: ignore[arg-type]
-            return replies
-
+        sites = parties(where, paths, Q, policy=EXCUSED)
+        plan = {} if m else {"again": again}
+        study = study_for(sites, m or None, id="bench", kind="screened", sketch=plan)
+        ask = Counting(sites, study)
         folder = StudyFolder.create(where / "server", study)
         began = time.process_time()
-        protocol.collect(folder, ask)  # type: ignore[arg-type]
-        server = time.process_time() - began - sum(sum(steps.values()) for steps in took.values())
+        protocol.collect(folder, ask)
+        server = time.process_time() - began - sum(sum(steps.values()) for steps in ask.took.values())
         kept = len(folder.joined().features)
         memory = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return {
-            "n": n, "P": 3 * columns, "Q": Q, "looks": 1 + again, "kept": kept,
-            "site_seconds": {name: {step: round(s, 2) for step, s in steps.items()} for name, steps in took.items()},
-            "most_site_seconds": round(max(sum(steps.values()) for steps in took.values()), 1),
-            "server_seconds": round(server, 1), "sent_mb": round(max(sent.values()) / 1e6),
-            "received_mb": round(max(received.values()) / 1e6), "mb": memory,
+            "n": n, "P": 3 * columns, "Q": Q, "m": m, "looks": study.sketch.looks, "kept": kept,
+            "site_seconds": ask.seconds(2), "most_site_seconds": round(ask.most_seconds, 1),
+            "server_seconds": round(server, 1), "sent_mb": round(max(ask.sent.values()) / 1e6),
+            "received_mb": round(max(ask.received.values()) / 1e6), "mb": memory,
             "errors": errors(paths, folder) if pooled else None,
         }  # fmt: skip
 
@@ -95,9 +72,10 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=500, help="features of each site")
     parser.add_argument("--responses", type=int, default=3)
     parser.add_argument("--look-again", type=int, default=1)
+    parser.add_argument("--m", type=int, default=0, help="a sketch of so many rows screens")
     parser.add_argument("--without-pooled", action="store_true", help="do not compare with pooled columns, which takes memory")
     args = parser.parse_args()
-    print(json.dumps(measure(args.subjects, args.columns, args.responses, args.look_again, not args.without_pooled)))
+    print(json.dumps(measure(args.subjects, args.columns, args.responses, args.look_again, not args.without_pooled, args.m)))
 
 
 if __name__ == "__main__":

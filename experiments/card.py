@@ -3,7 +3,8 @@
 A size is P:m:Q:s:design:sweeps, design one of independent, blocks (of ten, correlated at .9) and ar (AR(1) at .9). Four chains,
 two started at s wrong features; the first WARM sweeps are left out. A line of experiments/results/card.jsonl (or --out) per fit:
 time per sweep, how long until the four chains agree on PIPs and R̂ of E[effect | rest] is low, and what is found at a Bayesian
-false discovery rate of 5 %. Every fit is made twice, the first one compiles; `--once` makes one. `--beside` names a program with functions `run`
+false discovery rate of 5 %. Every fit is made twice, the first one compiles; `--once` makes one. `--beside` names a program with
+functions `run`
 and `sweep` of the prototype, which is timed on the same data.
 """
 

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import HealthCheck, settings
 
 # `test` brings what the readers of tables and databases need, too.
-TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", "postgresql", "sqlite", "duckdb", "hdf5", "zarr"}
+READERS = {"postgresql", "sqlite", "duckdb", "zarr", "pgen", "bgen"}
+TESTED_EXTRAS = {"dask", "federation", "gpu", "lab", "docs", "test", *READERS}
 # Programs of the system, data sets that are not ours to ship, another operating system, an experiment of scikit-learn's.
 ALLOWED = re.compile(r"make system-packages|INTARSIA_DATA|sys\.platform|reads the process's highest memory|SCIPY_ARRAY_API")
 

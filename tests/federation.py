@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from intarsia.carriers.files import fit_files
 from intarsia.cli import main
 from intarsia.server.assess.assessment import kept
-from intarsia.server.assess.release_rounding import rounded
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.study.folder import StudyFolder
+from intarsia.server.study.release import rounded
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
@@ -121,8 +121,8 @@ def gram_study(parties: list[Site], **tables: Any) -> Study:
     return study(parties, sketch={"kind": "gram", "rows": 128}, **tables)
 
 
-def screened_study(parties: list[Site], *, again: int = 0, keep: int = 5, **tables: Any) -> Study:
-    plan = {"kind": "screened", "rows": 128, "keep": keep} | ({"again": again} if again else {})
+def screened_study(parties: list[Site], *, again: int = 0, keep: int = 5, m: int = 0, **tables: Any) -> Study:
+    plan = {"kind": "screened", "rows": 128, "keep": keep} | ({"again": again} if again else {}) | ({"m": m} if m else {})
     return study(parties, sketch=plan, **tables)
 
 

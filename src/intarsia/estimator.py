@@ -15,11 +15,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import InputError
 from intarsia.prepared import Prepared, covariate_places
-from intarsia.server.assess.assessment import Seen, finish
-from intarsia.server.assess.convergence import Diagnosis
+from intarsia.server.assess.assessment import assess, keep
+from intarsia.server.assess.convergence import Diagnosis, warn_unless
+from intarsia.server.assess.convergence import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.assess.effects import effects_of
-from intarsia.server.assess.not_converged import NotConvergedWarning as NotConvergedWarning
-from intarsia.server.assess.not_converged import warn_unless
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.assess.stacking import Weighed
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws, diagonal
@@ -105,7 +105,7 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._scales = (data.x.or_one(), data.y.or_one(), data.z.or_one())
         X_seen, Y_seen = data.x.put_back(fitted.X) * data.x.scale, data.y.put_back(fitted.Y) * data.y.scale
         means = (data.x.mean, data.z.mean)
-        self._finish(Seen(X_seen, Y_seen, data.rows()), weighed, flat=y.ndim == 1, means=means)
+        self._finish(data.rows(), X_seen, Y_seen, weighed, flat=y.ndim == 1, means=means)
         return self
 
     def fit_sketch(self, joined: Joined) -> "Regression":
@@ -141,7 +141,7 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
             effects=None if fitted.Gamma is None else CovariateEffects(fitted.Gamma, covariates.names, covariates.sites),
         )
         self._scales = None
-        self._finish(Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined)), weighed, flat=False)
+        self._finish(check_rows(joined), fitted.X, None if noisy else fitted.Y, weighed, flat=False)
         return self
 
     @classmethod
@@ -270,10 +270,19 @@ class Regression(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         return shown(self.progress)
 
-    def _finish(self, seen: Seen, weighed: Weighed | None, flat: bool, means: tuple[Array, Array] | None = None) -> None:
+    def _finish(
+        self,
+        rows: Rows | None,
+        X: Array,
+        Y: Array | None,
+        weighed: Weighed | None,
+        flat: bool,
+        means: tuple[Array, Array] | None = None,
+    ) -> None:
         """Assess the posterior; say what was found under scikit-learn's names. `means` are those of features and covariates."""
         posterior = self.posterior_
-        made = finish(posterior, seen, (self._selection(), self.fdr), weighed)
+        made = assess(posterior, rows, X=X, Y=Y, method=self._selection(), fdr=self.fdr, weighed=weighed)
+        keep(posterior, made)
         self._assessment = made
         self.diagnosis_: Diagnosis = made.diagnosis
         self.selection_ = made.findings

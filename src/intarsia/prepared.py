@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.assess.stacking import Weighed
 from intarsia.server.posterior.draws import Draws, square_root
 

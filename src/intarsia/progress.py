@@ -1,9 +1,12 @@
 """The sampler's progress on a terminal: a live bar, or plain lines when the output goes into a pipe.
 
+The lines go to the log named "intarsia" where the program has one (levels above INFO switch bar and lines off), else to stderr.
+
 with Bar() as bar:
     sample(X, Y, settings=Settings(progress=bar))
 """
 
+import logging
 import math
 import sys
 import time
@@ -15,6 +18,7 @@ from typing import Any, TextIO
 from intarsia.server.sampler.settings import Progress
 
 EVERY_SECONDS = 5.0  # seconds between plain lines
+LOG = logging.getLogger("intarsia")
 
 
 class Bar:
@@ -22,6 +26,7 @@ class Bar:
 
     def __init__(self, stream: TextIO | None = None, *, live: bool | None = None, label: str = "sampling"):
         self.stream = stream or sys.stderr
+        self.log = LOG if stream is None and LOG.hasHandlers() else None  # plain lines go where the program's log goes
         self.live = self.stream.isatty() if live is None else live
         self.label = label
         self._said = 0.0
@@ -39,6 +44,8 @@ class Bar:
             self._bar = None
 
     def __call__(self, progress: Progress) -> None:
+        if LOG.level > logging.INFO:
+            return
         if self.live:
             self._draw(progress)
         else:
@@ -72,7 +79,11 @@ class Bar:
             return  # a fit that is over before the first line is due needs none
         self._said, self._done = now, finished
         share = sum(progress.sweeps) / (progress.total * len(progress.sweeps))
-        print(f"  {self.label} {share:4.0%}  {words(progress)}", file=self.stream, flush=True)
+        line = f"{self.label} {share:4.0%}  {words(progress)}"
+        if self.log is not None:
+            self.log.info(line)
+        else:
+            print(f"  {line}", file=self.stream, flush=True)
 
 
 def shown(progress: Callable[..., Any] | bool | None) -> AbstractContextManager[Any]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from intarsia.errors import InputError
 from intarsia.estimator import Regression
+from intarsia.server.assess.convergence import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.assess.findings import METHODS
-from intarsia.server.assess.not_converged import NotConvergedWarning as NotConvergedWarning
 from intarsia.server.assess.stacking import FOLDS
 from intarsia.server.sampler.settings import Settings
 from intarsia.wire.defaults import CHAINS, MEMORY

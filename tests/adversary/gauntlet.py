@@ -88,7 +88,8 @@ class Gauntlet(RogueServer):
         for entry, raw in sorted(payload.items(), reverse=True):
             if entry == "request":
                 continue
-            first = step == "deal" and payload.get(ROUND) == b"0"  # of a screened study: what every site states of its columns
+            # Of a screened study: what every site states of its columns.
+            first = (step == "deal" and payload.get(ROUND) == b"0") or (step == "keep" and entry != "kept")
             what = "block" if entry in PLAIN else "screen" if first else self._kind(step, entry)
             yield what, "left out", {k: v for k, v in payload.items() if k != entry}
             for trick, bad in damaged(raw):

@@ -25,7 +25,7 @@ import pandas as pd
 from tests.federation import NAMES, RESPONSES, frames, sites, study
 
 from intarsia.carriers import in_process
-from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.server.assess.stacking import FEWEST_ROWS
 from intarsia.server.study import protocol
 from intarsia.server.study.fit import fit

@@ -18,7 +18,7 @@ from intarsia.carriers.in_process import fit, study_for
 from intarsia.errors import PrivacyError
 from intarsia.privacy.decode import Levels, decode_amp
 from intarsia.privacy.ledger import Ledger
-from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.site.key import SketchKey
 from intarsia.site.preflight import SiteRules, preflight
 from intarsia.site.site import Site

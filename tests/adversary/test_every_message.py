@@ -25,24 +25,27 @@ OF_A_KIND = {
     "intersect": AGREED | {"cohort", "sketch"}, "union": AGREED | {"union", "groups"},
     "gram": AGREED | {"cohort", "gram", "deal", "product"},
     "screened": AGREED | {"cohort", "screen", "kept", "gram", "deal", "product", "look", "sums"},
+    "screened by a sketch": AGREED | {"cohort", "screen", "kept", "gram", "deal"},  # products: as of "screened"
 }  # fmt: skip
 STAY = ("clinic", "lab")
 REPLAYED = {"another run", "another study"}
 
 
 def parties(where: Path, mode: str) -> tuple[list[Site], Study]:
-    tables = frames(240 if mode in ("gram", "screened") else 400)
+    screened, shares = mode.startswith("screened"), mode == "gram" or mode.startswith("screened")
+    tables = frames(240 if shares else 400)
     if mode == "union":
         tables["lab"].loc[:149, "hdl"] = np.nan
     quick: dict[str, Any] = {"policy": {"attack_seconds": 0.2}}
-    if mode == "screened":
-        quick["policy"] = {"overrides": [{"rule": "membership", "reason": "a test of the protocol, with few people"}]}
-    found = gram_sites(tables, **quick) if mode in ("gram", "screened") else sites(tables, identities=True, **quick)
+    if screened:
+        quick["policy"] |= {"overrides": [{"rule": "membership", "reason": "a test of the protocol, with few people"}]}
+    found = gram_sites(tables, **quick) if shares else sites(tables, identities=True, **quick)
     for site in found:
         site.folder = where / site.name
         site.folder.mkdir(parents=True)
-    if mode == "screened":
-        return found, screened_study(found, again=1, alignment={"mode": "intersect"})
+    if screened:
+        how = {"again": 1} if mode == "screened" else {"m": 16}
+        return found, screened_study(found, **how, alignment={"mode": "intersect"})
     if mode == "gram":
         return found, gram_study(found, alignment={"mode": "intersect"})
     return found, study(found, m=20 if mode == "union" else 24, alignment={"mode": mode})

@@ -12,7 +12,7 @@ from tests.federation import fixed_identity
 from intarsia.carriers import in_process
 from intarsia.carriers.in_process import study_for
 from intarsia.errors import FederationError, InputError
-from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.site import peers
 from intarsia.site.site import Site
 

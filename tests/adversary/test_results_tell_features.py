@@ -19,7 +19,7 @@ from intarsia.carriers.in_process import study_for
 from intarsia.privacy.decode import Levels, decode_amp
 from intarsia.privacy.facts import TOLD_MORE
 from intarsia.privacy.told import most_sums, told_more
-from intarsia.server.assess.not_converged import NotConvergedWarning
+from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.server.study import fit as fitting
 from intarsia.site.key import SketchKey
 from intarsia.site.self_attack import real_phi

@@ -12,9 +12,9 @@ from tests.adversary.kit import told_by_results
 from tests.federation import RESPONSES, frames
 
 from intarsia.carriers.in_process import fit, study_for
-from intarsia.server.assess.not_converged import NotConvergedWarning
-from intarsia.server.assess.release_rounding import rounded
+from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.server.study import fit as fitting
+from intarsia.server.study.release import rounded
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
 

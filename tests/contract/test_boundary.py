@@ -15,7 +15,7 @@ import intarsia
 
 PACKAGE = Path(intarsia.__file__).parent
 
-PLAIN = {"errors", "files", "inverse_normal"}  # hold nothing of anybody's; import nothing but each other
+PLAIN = {"errors", "files", "inverse_normal", "compilation"}  # hold nothing of anybody's; import nothing but each other
 SERVER_END = PLAIN | {"wire", "privacy", "server", "progress"}
 SITE_END = PLAIN | {"wire", "privacy", "site"}
 EVERYTHING = SERVER_END | SITE_END | {"carriers", "report", "regression", "estimator", "prepared"}

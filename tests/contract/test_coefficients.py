@@ -10,10 +10,10 @@ from tests.sparse_draws import ragged
 from intarsia.errors import MessageError
 from intarsia.server.assess.assessment import assess, keep
 from intarsia.server.assess.leave_one_out import Rows
-from intarsia.server.assess.release_rounding import rounded
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
 from intarsia.server.study.fit import coefficients
+from intarsia.server.study.release import rounded
 from intarsia.site.prediction import SiteModel
 from intarsia.site.units import Units
 from intarsia.wire.coefficients import Coefficients

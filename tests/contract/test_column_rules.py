@@ -196,3 +196,65 @@ def test_limits_and_merges_that_cannot_be_meant_are_refused(columns: dict[str, A
     df = cohort().assign(pets=np.resize(["none", "dog", "bird"], N))
     with pytest.raises(InputError, match=words):
         Table.open(df, id="id", responses="asthma", rules=TableRules(columns=columns))
+
+
+def answers() -> pd.DataFrame:
+    rng = np.random.default_rng(6)
+    words = np.array(["never", "sometimes", "often", "refused"], dtype=object)
+    return pd.DataFrame(
+        {"id": range(N), "pain": words[rng.integers(0, 4, N)], "sleep": rng.integers(1, 4, N), "y": rng.normal(size=N)}
+    )
+
+
+RULE: dict[str, Any] = {"order": ["never", "sometimes", "often"], "missing_codes": ["refused"]}
+
+
+@pytest.mark.parametrize("scores", [None, [0, 1, 4], [0, 1, 1]])
+def test_categories_in_order_are_read_as_scores(scores: list[int] | None, tmp_path: Any) -> None:
+    df = answers()
+    place = dict(zip(RULE["order"], scores or [1, 2, 3]))
+    by_hand = df.assign(pain=df["pain"].map(place), sleep=df["sleep"].map({2: 1.0, 3: 2.0, 1: 3.0}))
+    rules = {"pain": RULE if scores is None else RULE | {"scores": scores}, "sleep": {"order": [2, 3, 1]}}
+    df.to_csv(tmp_path / "t.csv", index=False)
+    for source in (df, tmp_path / "t.csv"):
+        for without in ((), {"3", "77"}):
+            some: dict[str, Any] = {"id": "id", "features": ["pain", "sleep"], "responses": "y"}
+            table = Table.open(source, **some, rules=TableRules(columns=rules, missing="mean", without=without))
+            stay = by_hand[~by_hand["id"].isin([int(one) for one in without])]
+            assert table.features == ["pain", "sleep"]
+            assert table.imputed == {"pain": int(stay["pain"].isna().sum())}
+            plain = Table.open(stay, **some, rules=TableRules(missing="mean"))
+            np.testing.assert_allclose(values(table), values(plain), atol=1e-12)
+
+
+def test_a_category_that_the_order_does_not_name_is_refused_by_count() -> None:
+    rule = {"pain": {"order": ["never", "sometimes", "often"]}}
+    table = Table.open(answers(), id="id", responses="y", rules=TableRules(columns=rule))
+    count = int((answers()["pain"] == "refused").sum())
+    with pytest.raises(InputError, match=rf"Column 'pain' has {count} cells that its order of 3 categories") as caught:
+        values(table)
+    assert "refused" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"order": ["never"]}, "two or more categories"),
+        ({"order": ["a", "b", "a"]}, "each once"),
+        ({"order": ["a", "b"], "scores": [1]}, "2 categories in order need as many scores"),
+        ({"order": ["a", "b", "c"], "scores": [1, 3, 2]}, "none below the one before"),
+        ({"order": ["a", "b"], "scores": [1, 1]}, "none below the one before"),
+        ({"order": ["a", "b"], "scores": ["x", "y"]}, "scores are numbers"),
+        ({"scores": [1, 2]}, "0 categories in order"),
+        ({"order": ["a", "b"], "reference": "a"}, "without indicators or limits"),
+        ({"order": ["a", "b"], "at_most": 1}, "without indicators or limits"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(rule: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Table.open(answers(), id="id", rules=TableRules(columns={"pain": rule}))
+
+
+def test_an_outcome_has_its_order_with_its_kind() -> None:
+    with pytest.raises(InputError, match=r"'pain' is a response: its order is said with its kind"):
+        Table.open(answers(), id="id", responses="pain", rules=TableRules(columns={"pain": RULE}))

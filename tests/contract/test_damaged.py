@@ -39,7 +39,7 @@ def result(folder: Path) -> dict[str, bytes]:
     return found
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.assess.not_converged.NotConvergedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.assess.convergence.NotConvergedWarning")
 
 
 @pytest.fixture(scope="module")

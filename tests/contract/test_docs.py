@@ -297,7 +297,7 @@ def test_import_is_light():
 
 
 def test_site_builds_strictly(tmp_path):
-    for module in ("mkdocs", "material", "mkdocstrings"):
+    for module in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
         pytest.importorskip(module, reason=f"{module} is not installed (pip install 'intarsia[docs]')")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
     # Not quiet: a quiet build does not count its warnings.

@@ -114,7 +114,8 @@ def write_zarr(path: Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def write_hdf5(path: Path, arrays: dict[str, np.ndarray]) -> Path:
-    h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'intarsia[hdf5]'")
+    import h5py
+
     with h5py.File(path, "w") as file:
         for name, values in arrays.items():
             file.create_dataset(name, data=[str(v) for v in values] if values.dtype.kind == "U" else values)

@@ -74,6 +74,10 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
         "clinic", HASH, ("a", "b"), ("y",), (), 400, fraction_bits(400), HASH, "cd" * 16, HASH, HASH, (HASH,), 9,
         np.zeros((3, 32), np.uint8),
     )  # fmt: skip
+    mixed = screening.ScreenBlock(
+        "clinic", HASH, ("a", "b"), ("y",), (), 400, fraction_bits(400), HASH, "cd" * 16, HASH, HASH, (HASH,), 9,
+        np.zeros((0, 32), np.uint8), mixed=hashlib.sha256(sketch.to_bytes()).hexdigest(), sketch=sketch.to_bytes(),
+    )  # fmt: skip
     asked = (letters.Request("keep", {"kept": b"x" * 80, "round.number": b"2"}), letters.Request("offer", {}))
     coins, opened = {"clinic": bytes(32), "mri": bytes(32)}, {"1": np.zeros((5, 16), np.uint64)}
     shares, tails = {"0-1": np.zeros((2, 2, 2), np.uint64)}, {"1": np.zeros((2, 16, 16), np.uint64)}
@@ -102,6 +106,7 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
         "product": (by_key(gram_messages.GramProduct("clinic", HASH, HASH, 1, bytes(32), coins, opened, shares, tails)),
                     gram_messages.GramProduct.from_bytes),
         "screen": (by_key(screen), screening.ScreenBlock.from_bytes),
+        "screen with a sketch": (by_key(mixed), screening.ScreenBlock.from_bytes),
         "kept": (screening.KeptList(HASH, 2, ("a", "b")).to_bytes(), screening.KeptList.from_bytes),
         "look": (screening.Look(HASH, 1, np.ones((4, 2), np.int64)).to_bytes(), screening.Look.from_bytes),
         "sums": (by_key(screening.LookShares("clinic", HASH, HASH, 1, bytes(32), {"0": np.zeros((18, 2), np.uint64)})),

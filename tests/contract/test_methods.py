@@ -195,7 +195,7 @@ def test_the_text_says_by_which_refits_rows_were_predicted_and_findings_looked_f
     assert "leave-one-out" in methods(found)
     zeros = np.zeros(found.Q)
     weighed = Weighed(np.zeros((found.P, found.Q)), np.zeros((0, found.Q)), zeros, zeros, zeros, zeros, zeros + 40, 0.7)
-    found.assessment = found.assessment.with_weights(weighed)
+    found.assessment = replace(found.assessment, weighed=weighed)
     found.refits = {
         "k_fold": {"folds": 4, "r2": [0.5] * found.Q},
         "replication": [{"features": ["f1"], "probability": [1.0, 1.0], "replicates": True},

@@ -1,5 +1,6 @@
 """What a release and an installation rest on: one version, a lock that fits pyproject.toml, the same checks everywhere."""
 
+import ast
 import hashlib
 import os
 import re
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-TESTED_EXTRAS = ("dask", "federation", "gpu", "lab", "docs", "test")
+TESTED_EXTRAS = ("dask", "federation", "lab", "docs", "test")
+DEPLOYED_EXTRAS = tuple(re.findall(r"^DEPLOYED := (.*)$", MAKEFILE, re.M)[0].split())
 
 
 def text(name: str) -> str:
@@ -43,12 +45,13 @@ def locked(name: str) -> dict[str, list[tuple[str, Requirement]]]:
 def direct(name: str) -> list[Requirement]:
     """What pyproject.toml asks for: the product's own packages; for the tested set the extras' too."""
     lines = list(PROJECT["dependencies"])
-    if name == "test":
-        lines += [line for extra in TESTED_EXTRAS for line in PROJECT["optional-dependencies"][extra]]
+    extras = {"test": TESTED_EXTRAS, "deploy": DEPLOYED_EXTRAS}.get(name, ())
+    if extras:
+        lines += [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
     return [Requirement(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
+@pytest.mark.parametrize("name", ["run", "test", "deploy"])
 def test_the_lock_holds_every_package_within_its_range(name: str) -> None:
     """A package added to pyproject.toml, or a range that left the lock behind, shows here: `make lock`."""
     kept = locked(name)
@@ -68,12 +71,13 @@ def test_the_lock_has_one_version_for_each_python(python: str) -> None:
         assert len(taken) <= 1, f"{name}: {taken} on Python {python}"
 
 
-def test_both_locks_agree() -> None:
-    everything = locked("test")
-    assert all([found for found, _ in everything[name]] == [found for found, _ in lines] for name, lines in locked("run").items())
+def test_the_locks_agree() -> None:
+    everything, deployed = locked("test"), locked("deploy")
+    for name, lines in locked("run").items():
+        assert [found for found, _ in everything[name]] == [found for found, _ in lines] == [f for f, _ in deployed[name]], name
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
+@pytest.mark.parametrize("name", ["run", "test", "deploy"])
 def test_every_locked_package_has_hashes_and_no_address(name: str) -> None:
     content = text(f"requirements/{name}.txt")
     assert not re.search(r"https?://|file:|--(?:extra-)?index-url|--find-links", content)
@@ -82,7 +86,7 @@ def test_every_locked_package_has_hashes_and_no_address(name: str) -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    assert PROJECT["dynamic"] == ["version"]
+    assert PROJECT["dynamic"] == ["version", "readme"]
     assert "version" not in PROJECT
     assert re.findall(r'__version__ = "', text("src/intarsia/__init__.py")) == ['__version__ = "']
     Version(intarsia.__version__)
@@ -189,3 +193,56 @@ def test_a_skipped_test_of_the_default_path_fails_the_run(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "skipped although everything they need should be installed" in done.stdout
     assert "INTARSIA_ALL_EXTRAS=1 $(BIN)/python -m pytest -n $(JOBS)" in MAKEFILE
+
+
+def test_every_extra_installs_something_that_the_package_alone_does_not() -> None:
+    """An extra that repeats a package everybody gets promises what it does not do; JAX without its plugin runs on no card."""
+    own = {Requirement(line).name for line in PROJECT["dependencies"]}
+    extras = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+    assert {name for name, lines in extras.items() if not {line.name for line in lines} - own} == set()
+    assert [line.extras for line in extras["gpu"]] == [{"cuda12"}]
+
+
+def test_what_is_imported_is_declared() -> None:
+    """h5py came with ArviZ for a while: what the package imports itself, or needs for its files, it asks for itself."""
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    declared |= {
+        canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values() for line in lines
+    }
+    nodes = (node for path in (ROOT / "src").rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).split(".")[0])
+    other = {canonicalize_name(name) for name in found - set(sys.stdlib_module_names) - {"intarsia"}}
+    assert len(other) > 15
+    called = {"sklearn": "scikit-learn"}
+    assert {called.get(name, name) for name in other} - declared == set()
+    assert {"h5py", "h5netcdf"} <= {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+
+
+def test_the_project_has_one_address() -> None:
+    """Links of the package index, the documents' theme and its edit links name the same repository."""
+    home, repository = PROJECT["urls"]["Homepage"], PROJECT["urls"]["Repository"]
+    assert all(url.startswith((home, repository)) for url in PROJECT["urls"].values())
+    settings = text("mkdocs.yml")
+    assert f"\nsite_url: {home}\n" in settings
+    assert f"\nrepo_url: {repository}\n" in settings
+
+
+def test_the_page_of_the_package_index_has_no_dead_link() -> None:
+    """What hatchling puts into a distribution: links of README.md made absolute, each to a file that is there."""
+    assert 'path = "hatch_readme.py"' in text("pyproject.toml")
+    repository = PROJECT["urls"]["Repository"]
+    page = runpy.run_path(str(ROOT / "hatch_readme.py"))["absolute"](text("README.md"), repository)
+    links = re.findall(r"\]\(([^)\s]+)\)", page) + re.findall(r'src="([^"]+)"', page)
+    assert len(links) > 20
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+        where = re.sub(rf"^{repository}/(?:blob|raw)/main/", "", link.split("#")[0])
+        assert where.startswith("https://") or (ROOT / where).exists(), link
+    planted = "[a](docs/x.md#y) [b](https://c) [d](#e) [m](mailto:f)"
+    made = runpy.run_path(str(ROOT / "hatch_readme.py"))["absolute"](planted, "https://r")
+    assert made == "[a](https://r/blob/main/docs/x.md#y) [b](https://c) [d](#e) [m](mailto:f)"

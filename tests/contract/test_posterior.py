@@ -10,7 +10,7 @@ import pytest
 from intarsia.errors import InputError, MessageError
 from intarsia.server.assess.convergence import diagnose
 from intarsia.server.assess.findings import select
-from intarsia.server.posterior import dense
+from intarsia.server.posterior import draws as kept
 from intarsia.server.posterior import posterior as module
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import Names, Posterior, effective_rank
@@ -49,7 +49,7 @@ def test_labels_and_no_copy(draws, posterior):
 @pytest.mark.parametrize("chunk", [8_000_000, 3 * 41 * 2 * 2])
 def test_summaries_are_exact_whatever_the_chunk_and_from_disk(draws, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(module, "CHUNK", chunk)
-    monkeypatch.setattr(dense, "CHUNK", chunk)
+    monkeypatch.setattr(kept, "CHUNK", chunk)
     np.save(tmp_path / "C.npy", draws.C)
     posterior = Posterior.from_draws(replace(draws, C=np.load(tmp_path / "C.npy", mmap_mode="r")))
     flat = draws.C.reshape(-1, 7, 2)

@@ -9,13 +9,15 @@ from tests.federation import fixed_identity, frames, gram_parties, gram_study_of
 
 from intarsia.carriers.in_process import carrier
 from intarsia.cli import main
-from intarsia.errors import IntarsiaError, PrivacyError
+from intarsia.errors import IntarsiaError, PrivacyError, StudyError
 from intarsia.privacy.card import verify
 from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Carried, ColumnFacts, Facts, Looked, Screen
 from intarsia.privacy.gate import judge
 from intarsia.privacy.ledger import Ledger
+from intarsia.privacy.membership import membership_auc as sketch_auc
 from intarsia.privacy.plan import Problem, plan
 from intarsia.privacy.policy import Override, Policy
+from intarsia.privacy.screened_leakage import auc_of, distance, membership_auc, most, most_kept
 from intarsia.privacy.three_ways import compare, verdict
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.folder import StudyFolder
@@ -88,6 +90,68 @@ def test_what_left_before_is_added_to_the_membership_figure():
     for more in (with_sums, with_sketch):
         assert more[1].number > alone[0].number
         assert "cannot be called back" in more[1].text
+
+
+def mixed(n=20_000, m=500, P=1000, Q=3, **more) -> Facts:  # type: ignore[no-untyped-def]
+    """Of a study that a sketch screens."""
+    of_screen = {k: more.pop(k) for k in ("keep", "largest", "earlier_sums") if k in more}
+    given = {"own_columns": FINE, "responses": frozenset({"y"}), "other_sites": True} | more
+    return Facts(n, m, "screened", P + Q, screen=Screen(P, Q, 0, 0, **of_screen), **given)
+
+
+def test_where_a_sketch_screens_membership_is_that_of_both_together():
+    both = said(mixed(), "membership")[0]
+    sketch, kept = sketch_auc(20_000, 500, 1003), membership_auc(20_000, 0, 3, 71 + 3)
+    assert max(sketch, kept) < both.number < sketch + kept - 0.5
+    assert both.number == pytest.approx(auc_of(distance(sketch) ** 2 + distance(kept) ** 2), abs=1e-9)
+    for number in (both.number, sketch, kept):
+        assert f"{number:.3f}" in both.text
+    assert both.level == WARN  # as of any sketch: the figure is named
+    assert said(mixed(n=100_000, m=100, P=200), "membership")[0].level == OK
+    exposed = Looked(farthest=4.0)
+    assert judge(mixed(looked=exposed), Policy()).most_exposed > both.number + 0.1
+
+
+def test_where_a_sketch_screens_the_exact_products_by_themselves_stay_below_the_limit():
+    """However much the sketch tells: what is asked for beyond that is cut, and the gate says so."""
+    found = said(mixed(n=1000, m=200, P=2000, Q=5, keep=300), "membership")[0]
+    fits = most_kept(1000, 0, 5, 0, 0.65)
+    assert most(mixed(n=1000, m=200, P=2000, Q=5, keep=300), Policy()) == fits < 140
+    assert membership_auc(1000, 0, 5, fits + 5) <= 0.65
+    assert "The study asks for 300, whose exact products would tell more" in found.text
+    lax = Policy(overrides=(Override("membership", "the sketch tells it anyway"),))
+    assert most(mixed(n=1000, m=200, P=2000, Q=5, keep=300), lax) == 300
+    many = said(mixed(n=300, m=30, P=50, Q=60, keep=10), "membership")[0]
+    assert many.level == REFUSE
+    assert "What would pass: fewer responses" in many.text
+
+
+def test_where_a_sketch_screens_it_is_judged_as_a_sketch_too():
+    assert [f.level for f in said(mixed(n=1000, m=300), "ratio")] == [REFUSE]
+    assert [f.level for f in said(mixed(n=1000, m=100, history_m=200), "ratio")] == [REFUSE]
+    assert said(mixed(n=1000, m=100, history_m=100), "membership")[1].text.endswith("which cannot be called back.")
+    assert said(mixed(attack_ran=False), "self-attack")[0].level == WARN
+    decoded = ColumnFacts("gene", 2, 40, 40, 0.2, attacked="exact")
+    assert "decodable" in {f.rule for f in judge(mixed(own_columns=(*FINE, decoded)), Policy()).findings}
+    carried = Carried("principal", ("x", "y"), 1, 0.9, True)
+    assert "column of Φ" in said(mixed(looked=Looked((carried,))), "leverage")[0].text
+    assert not said(mixed(n=6000, P=2500, largest=2400), "sums")  # a site that works with the server knows Φ: on the card
+
+
+def test_where_a_sketch_screens_earlier_exact_products_of_nearly_the_same_people_count():
+    for apart, level in ((None, OK), (0, REFUSE), (50, REFUSE), (230, OK)):
+        assert said(mixed(singled_out=apart), "differencing")[0].level == level, apart
+
+
+def test_study_files_that_ask_for_both_screens_are_refused(tmp_path):
+    parties, _ = gram_parties(3)
+    with pytest.raises(StudyError, match="with m a sketch screens: leave one of the two out"):
+        screened_study_of(parties, HOLDERS, m=50, again=1)
+    with pytest.raises(StudyError, match=r"leave precision out, or give m"):
+        screened_study_of(parties, HOLDERS, precision="float32")
+    study = screened_study_of(parties, HOLDERS, m=50, precision="float32")
+    assert (study.sketch.looks, study.sketch.by_sketch, study.spare_bits) == (0, True, 0)
+    assert Study.from_dict(study.to_dict()).hash == study.hash != screened_study_of(parties, HOLDERS, m=51).hash
 
 
 def test_columns_are_judged_as_of_a_gram_matrix():
@@ -163,6 +227,53 @@ def test_every_step_is_a_row_in_the_ledger_and_a_line_on_the_signed_card(done):
         assert card["attacks"]["membership_auc"] <= card["attacks"]["membership_auc_most_exposed"]
         assert card["screen"]["sums"] == 40
         assert "names those in which this subject is extreme" in " ".join(card["not_claimed"])
+
+
+@pytest.fixture(scope="module")
+def mixed_done(tmp_path_factory):
+    """A study that a sketch screens, at sites that keep a ledger and a card."""
+    where = tmp_path_factory.mktemp("mixed")
+    parties, tables = gram_parties(3, n=2500)
+    for site in parties:
+        site.folder = where / site.name
+        site.folder.mkdir()
+    folder = StudyFolder.create(where / "server", screened_study_of(parties, HOLDERS, m=100, rows=2500))
+    protocol.collect(folder, carrier(parties, folder.study))
+    return where, parties, tables, folder
+
+
+def test_where_a_sketch_screens_ledger_and_card_say_it(mixed_done):
+    where, parties, _, folder = mixed_done
+    for site in parties:
+        ledger = Ledger(where / site.name / "ledger")
+        tokens = ledger.tokens([f"S{i:04d}" for i in range(9)])
+        assert (ledger.history(tokens), ledger.exact_sums(tokens)) == (100, 0)
+        rows = [entry.note for entry in ledger.entries() if entry.state == "step"]
+        assert len(rows) == 1
+        assert rows[0].startswith("round 1: 4 features kept, ")
+        run = where / site.name / "studies" / folder.study.folder_name
+        card = verify((run / "card.json").read_bytes(), fixed_identity(site.name).signing_key)
+        assert card["steps"] == rows
+        assert card["parties"]["know_phi"] == "every site; the server does not"
+        assert (card["sketch"]["m"], card["screen"]["looks"], card["screen"]["sums"]) == (100, 0, 0)
+        assert card["history"]["sum_m"] == 100
+        assert card["attacks"]["membership_auc"] < card["membership_auc_most_exposed"]
+        assert "100 secret mixtures over 2,500 people of each of 10 features" in card["in_one_sentence"]
+        page = (run / "card.html").read_text()
+        for words in ("Sites (know Φ)", "If Φ is known", "Columns per subject", "of kept columns exactly, the others to ± 0.100"):
+            assert words in page, words
+
+
+def test_where_a_sketch_screens_the_next_run_counts_it(mixed_done):
+    _, parties, _, _ = mixed_done
+
+    def other_value(tables) -> None:  # type: ignore[no-untyped-def]
+        tables["site2"].loc[3, "site2_1"] += 0.5
+
+    assert "with other values or other columns, have left before" in again_with(mixed_done, "values", other_value)
+    assert again_with(mixed_done, "same", lambda tables: None) == ""
+    many = screened_study_of(parties, HOLDERS, m=500, rows=2500).again()
+    assert "rows from earlier runs) is above the limit 0.25" in again_with(mixed_done, "many", lambda tables: None, many)
 
 
 def again_with(done, name: str, change, study: Study | None = None) -> str:  # type: ignore[no-untyped-def]

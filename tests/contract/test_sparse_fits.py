@@ -78,5 +78,5 @@ def test_everything_that_shows_results_has_them(fitted: Any) -> None:
 def test_draws_must_fit_together() -> None:
     draws = sparse_sample(np.eye(4), np.ones((4, 1)) + np.arange(4)[:, None])
     assert draws.inclusion is not None
-    with pytest.raises(InputError, match="inclusion probabilities have shape"):
+    with pytest.raises(InputError, match="inclusion has shape"):
         Draws(draws.C, draws.Sigma, inclusion=replace(draws.inclusion, pip=np.zeros((1, 4))))

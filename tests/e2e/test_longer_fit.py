@@ -18,7 +18,7 @@ from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.longer import with_own
 from intarsia.wire.study import Study
 
-pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.assess.not_converged.NotConvergedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::intarsia.server.assess.convergence.NotConvergedWarning")
 
 
 @pytest.fixture(scope="module")

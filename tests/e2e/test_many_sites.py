@@ -56,7 +56,7 @@ def test_twice_the_sites_are_about_twice_the_work(tmp_path: Path) -> None:
     assert many < 2.5 * few
 
 
-@pytest.mark.filterwarnings("ignore::intarsia.server.assess.not_converged.NotConvergedWarning")
+@pytest.mark.filterwarnings("ignore::intarsia.server.assess.convergence.NotConvergedWarning")
 def test_twenty_sites_by_files_are_what_they_are_in_one_process(tmp_path: Path) -> None:
     parties = sites(20)
     study = study_for(parties, m=30, fit=FIT, run="0123456789abcdef0123456789abcdef")

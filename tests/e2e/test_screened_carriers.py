@@ -16,6 +16,7 @@ from intarsia.errors import FederationError, IntarsiaError
 from intarsia.server.study import gram, protocol, screened
 from intarsia.server.study.folder import StudyFolder
 from intarsia.server.study.round_folder import RoundFolder
+from intarsia.site.site import Site
 from intarsia.site.site_folder import SiteFolder
 from intarsia.wire.study import Study
 
@@ -110,10 +111,11 @@ class PowerCutError(RuntimeError):
     """In place of a power cut."""
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_killed_anywhere_a_study_goes_on_and_sends_the_same_bytes(number, tmp_path):
-    """Between any two steps, sites and server start again from their folders; asked again, a site sends what it sent."""
-    study = planned(number)
+def killed_again_and_again(number: int, study: Study, tmp_path: Path) -> tuple[StudyFolder, list[Site], list[str]]:
+    """Between any two steps, sites and server start again from their folders; asked again, a site sends what it sent.
+
+    The folder at the server, the sites, and all steps that were asked.
+    """
     folders = in_folders(number, tmp_path, study, n=N)
     sent: dict[tuple[str, str, bytes], bytes] = {}
     steps = []
@@ -142,8 +144,15 @@ def test_killed_anywhere_a_study_goes_on_and_sends_the_same_bytes(number, tmp_pa
         except PowerCutError:
             continue
     assert StudyFolder.open(folder.path).collected
+    return StudyFolder.open(folder.path), [SiteFolder.load(path).site() for path in folders], steps
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_anywhere_a_study_goes_on_and_sends_the_same_bytes(number, tmp_path):
+    study = planned(number)
+    folder, _, steps = killed_again_and_again(number, study, tmp_path)
     assert steps.count("look") >= 2
     parties, _ = gram_parties(number, n=N)
     whole = StudyFolder.create(tmp_path / "whole", study)
     protocol.collect(whole, carrier(parties, study))
-    same(StudyFolder.open(folder.path), whole)
+    same(folder, whole)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from tests.sparse_draws import CHAINS, DRAWS, P, Q, at_random, made
 
-from intarsia.server.assess.assessment import Assessment, Flat, Seen, assess, finish, keep, kept
+from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import diagnose
 from intarsia.server.assess.effects import effects_of, sets_of
 from intarsia.server.assess.findings import select
-from intarsia.server.assess.leave_one_out import with_background
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows, with_background
 from intarsia.server.assess.sets import COVERAGE
 from intarsia.server.posterior.posterior import Posterior
+from intarsia.server.posterior.sparse import LEAST_PIP
 from intarsia.wire.plain import probability
 from intarsia.wire.result_table import table_columns, table_rows
 
@@ -165,10 +165,10 @@ def test_convergence_is_that_of_what_comes_into_play() -> None:
     found = diagnose(draws)
     assert draws.inclusion is not None
     assert found.places is not None
-    assert found.places.tolist() == np.flatnonzero(draws.inclusion.pip.max(axis=0) > 0.001).tolist()
+    assert found.places.tolist() == np.flatnonzero(draws.inclusion.mean() > LEAST_PIP).tolist()
     assert found.converged
     assert f"of features that come into play ({len(found.places)})" in found.verdict
-    assert np.isnan(found.full("rhat", P)[np.setdiff1d(np.arange(P), found.places)]).all()
+    assert found.rhat.shape == (len(found.places), Q)
     assert {row["parameter"] for row in found.parameters.worst(9)} == {"included", "slab", "background_ratio"}  # type: ignore[union-attr]
 
 
@@ -187,11 +187,11 @@ def test_an_assessment_of_sparse_draws_is_kept_by_its_fields(tmp_path: Path) -> 
     X = rows()
     Y = draws.fitted(X, np.array([0]))[0] + np.random.default_rng(0).standard_normal((m, Q))
     posterior = Posterior.from_draws(draws)
-    made_here = finish(posterior, Seen(X, Y, Rows.of(X, Y)), ("bfdr", 0.05))
+    made_here = keep(posterior, assess(posterior, Rows.of(X, Y), X=X, Y=Y))
     back = kept(Posterior.load(posterior.save(tmp_path / "fit.nc")))
     assert isinstance(back, Assessment)
     assert isinstance(back.flat, Flat)
-    assert back.findings.to_dict() == made_here.findings.to_dict()
+    assert [one.to_dict() for one in back.findings.sets] == [one.to_dict() for one in made_here.findings.sets]
     for one, other in ((back.findings, made_here.findings), (back.diagnosis, made_here.diagnosis), (back.loo, made_here.loo)):
         for name, value in vars(other).items():
             if isinstance(value, np.ndarray):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from intarsia.server.posterior import dense as module
-from intarsia.server.posterior.dense import DenseEffects
+from intarsia.server.posterior import draws as module
+from intarsia.server.posterior.draws import DenseEffects
 
 
 @pytest.fixture(params=[1, 200, 2**24])

@@ -14,7 +14,7 @@ from intarsia.lab.baselines.dridge import consensus_ridge, gcv_penalty
 from intarsia.lab.baselines.locus import spike_slab_interval
 from intarsia.lab.baselines.srrr import Moments, alternate, first_rotation, group_lasso, objective
 from intarsia.lab.simulate import Scenario, simulate
-from intarsia.server.assess.mixture import algorithm3, fit_mixture
+from intarsia.server.assess.local_fdr import algorithm3, fit_mixture
 
 SMALL = Scenario(n=150, P=60, Q=3, s=6, rho=0.3)
 

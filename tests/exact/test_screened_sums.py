@@ -202,7 +202,12 @@ def test_scores_are_p_values_finite_and_ordered_however_strong():
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"folds": 3}, "no folds yet"), ({"m": 60}, "leave m out"), ({"again": 6}, "again"), ({"holders": ["clinic"]}, "holders")],
+    [
+        ({"folds": 3}, "no folds yet"),
+        ({"m": 60, "again": 1}, "leave one of the two out"),
+        ({"again": 6}, "again"),
+        ({"holders": ["clinic"]}, "holders"),
+    ],
 )
 def test_what_a_screened_study_cannot_do_is_refused_with_its_line(change, said):
     parties = gram_sites(frames())

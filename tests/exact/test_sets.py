@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from intarsia.server.assess import sets as module
-from intarsia.server.assess.distance_from_zero import calibrate
 from intarsia.server.assess.findings import select
+from intarsia.server.assess.local_fdr import calibrate
 from intarsia.server.assess.sets import FeatureSet
 
 m, P, Q = 200, 12, 2
@@ -39,7 +39,7 @@ def test_undecided_twins_are_found_as_a_set():
     assert 0.95 < pair.purity < 1
     assert pair.strongest == 0
     assert found.expected_fdr <= 0.05
-    (told,) = found.to_dict()["sets"]
+    told = pair.to_dict()
     assert told["members"] == [0, 1]
     assert told["coverage"] > 0.99
     assert told["log_bayes_factor"] is None  # the horseshoe gives no set prior odds

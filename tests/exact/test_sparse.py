@@ -9,7 +9,7 @@ import pytest
 from tests.sparse_draws import CHAINS, DRAWS, P, Q, at_random, made
 
 from intarsia.errors import InputError, MessageError
-from intarsia.server.assess.unshrunk import unshrunk
+from intarsia.server.assess.effects import unshrunk
 from intarsia.server.posterior import sparse as module
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
@@ -32,12 +32,12 @@ def test_every_number_is_that_of_the_dense_draws(both: tuple[Draws, Draws], monk
     for chunk in (module.CHUNK, CHAINS * DRAWS * Q * 2):
         monkeypatch.setattr(module, "CHUNK", chunk)
         for name, given in (
-            ("mean", ()), ("sd", ()), ("prediction_mean", ()), ("times", (X,)), ("fitted", (X, at)), ("of", (places,)),
+            ("mean", ()), ("sd", ()), ("prediction_mean", ()), ("times", (X,)), ("fitted", (X, at)),
             ("quantile", ([0.0, 0.025, 0.25, 0.5, 0.975, 1.0],)), ("quantile", ([0.025, 0.975],)),
             ("quantile", ([0.05, 0.9], places)), *(("quantile", ([q],)) for q in (0.84, 0.88, 0.9, 0.92, 0.94)),
         ):  # fmt: skip
             np.testing.assert_allclose(getattr(sparse, name)(*given), getattr(dense, name)(*given), atol=1e-12, err_msg=name)
-    for name, given in (("signs", ()), ("singular_values", ()), ("some", (places, at))):
+    for name, given in (("signs", ()), ("singular_values", ()), ("some", (places, at)), ("dense", (places,))):
         np.testing.assert_allclose(getattr(sparse.effects, name)(*given), getattr(dense.effects, name)(*given), atol=1e-12)
     np.testing.assert_allclose(unshrunk(X, Y, sparse), unshrunk(X, Y, dense), atol=1e-12)
 
@@ -90,7 +90,7 @@ def test_the_file_keeps_draws_sparse_and_arviz_opens_it(both: tuple[Draws, Draws
     theirs = arviz.from_netcdf(str(tmp_path / "fit.nc"))
     assert {"posterior", "sparse_effects", "inclusion"} <= set(theirs.groups())
     np.testing.assert_array_equal(theirs.posterior["included"], draws.parameters["included"])
-    np.testing.assert_array_equal(back.dense(["rs3", "rs0"]), both[1].of([3, 0]))
+    np.testing.assert_array_equal(back.dense(["rs3", "rs0"]), both[1].effects.dense([3, 0]))
     assert back.dense(["rs3"]).coords["site"].values.tolist() == ["chip"]
 
 

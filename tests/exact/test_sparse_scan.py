@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from tests.statistical.sparse_joint import copy_with
 
-from intarsia.server.sampler.sparse import laws, places, problem, scan, state, sweep
+from intarsia.server.sampler.sparse import laws, pairs, places, problem, scan, state, sweep
 
 RNG = np.random.default_rng(7)
 
@@ -71,7 +71,7 @@ def enumerated(made, st):
     return np.array(models), np.exp(logs - logsumexp(logs))
 
 
-def visited(made, st, sweeps, scanning=scan, near=None):
+def visited(made, st, sweeps, scanning=scan, near=None, pairing=pairs):
     """PIPs that sweeps with all parameters fixed tell, how often each response is acted on, and the error of these."""
     P, Q = made.X.shape[0], made.Y.shape[1]
     rng, trace, g = np.random.default_rng(1), traces(P, Q), int(st.scalars[state.RATIO])
@@ -86,10 +86,12 @@ def visited(made, st, sweeps, scanning=scan, near=None):
         if near == "those that are in":
             few = st.feature[: st.count[0]].astype(int)
         if near is None:
-            places.place(rng, made, st, at, R, weight, np.arange(P), made.X, 2)
+            places.place(rng, made, st, at, R, scan.Among(np.arange(P), made.X, weight), 2)
         elif few.size:
-            scan.scan_some(rng, made, st, at, R, weight, traces(len(few), Q), few, made.X[few])
-            places.place(rng, made, st, at, R, weight, few, made.X[few], 2)
+            among = scan.Among(few, made.X[few], weight)
+            pairing.pair_up(rng, made, st, at, R, among)
+            scan.scan_some(rng, made, st, at, R, among, traces(len(few), Q))
+            places.place(rng, made, st, at, R, among, 2)
         laws.draw_effects(rng, made, st, at, R, weight)
         assert t % 1000 or np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)  # kept current
         rows = np.zeros((P, Q), dtype=bool)
@@ -123,6 +125,34 @@ def test_every_model_has_its_probability(P, Q, background, power, near):
 
 
 SPIKE = ("scan", "                mean += given[q, r] * effect[r]", "                mean += 0.0")
+
+
+@pytest.mark.parametrize("bug", [None, "the partner keeps its score", "the partner keeps its square", "prior odds are forgotten"])
+def test_pairs_have_their_probability(bug):
+    """Two neighbours correlated at .9. Pairs alone visit the models in which one of them acts everywhere as they should."""
+    planted = {
+        "the partner keeps its score": ("h[q] = scores[1, q] - share * scores[0, q]", "h[q] = scores[1, q]"),
+        "the partner keeps its square": ("x[q] = max(x_p - share * g, 0.0)", "x[q] = x_p"),
+        "prior odds are forgotten": ("    out[1] = at.log_all\n", "    out[1] = at.log_out\n"),
+    }
+    made, st = case(2, 30, 2, background=False)
+    st.V[:] *= 4
+    models, chances = enumerated(made, st)
+    reached = models.all(axis=2).any(axis=1)
+    true = np.tensordot(chances[reached] / chances[reached].sum(), models[reached], 1)
+    pairing = copy_with(("pairs", *planted[bug])).pairs if bug else pairs
+    rng, at, few = np.random.default_rng(1), scan.coordinates(made, st), np.arange(2)
+    weight = 1 / (1 + made.ratios[int(st.scalars[state.RATIO])] * made.d)
+    scan.put(st, 0, np.ones(2, dtype=bool), np.array([0.1, 0.1]))
+    R, n, number = sweep.residual(made, st) @ at.T, 30, 2_000
+    acting = np.zeros((n, 2, 2))
+    for t in range(n * number):
+        pairing.pair_up(rng, made, st, at, R, scan.Among(few, made.X, weight))
+        k = int(st.count[0])
+        acting[t // number, st.feature[:k]] += st.acts[:k] / number
+    assert np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)  # kept current
+    error = acting.std(axis=0, ddof=1).max() / np.sqrt(n)
+    assert bool(np.abs(acting.mean(axis=0) - true).max() < 5 * error) is (bug is None)
 
 
 def test_rounds_among_features_chosen_by_the_state_would_be_wrong():

@@ -5,21 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intarsia.server.assess import ridge as ridges
+from intarsia.server.assess import stacking as ridges
 from intarsia.server.assess.assessment import assess, keep, kept
 from intarsia.server.assess.leave_one_out import Rows
-from intarsia.server.assess.ridge import ridge
-from intarsia.server.assess.rows import standard_errors_better
 from intarsia.server.assess.stacking import (
     SHRINK,
-    Refit,
     Weighed,
     best_factor,
     best_weights,
     fold_of_rows,
+    foretold,
     from_all_rows,
     interval_of_explained,
+    ridge,
     stack,
+    standard_errors_better,
 )
 from intarsia.server.covariates import Covariates, sample_adjusted
 from intarsia.server.posterior.draws import Draws
@@ -30,9 +30,9 @@ from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings
 
 
-def refit(C: np.ndarray, Sigma: np.ndarray) -> Refit:
+def refit(C: np.ndarray, Sigma: np.ndarray) -> Draws:
     """Of draws of C (draw, P, Q) with the same Sigma in each."""
-    return Refit(Draws(C[None], np.broadcast_to(Sigma, (1, len(C), *Sigma.shape))))
+    return Draws(C[None], np.broadcast_to(Sigma, (1, len(C), *Sigma.shape)))
 
 
 def evidence(X: np.ndarray, y: np.ndarray, k: float) -> float:
@@ -179,7 +179,7 @@ def test_rows_left_out_are_not_seen() -> None:
     X, Y = rng.standard_normal((50, 8)), rng.standard_normal((50, 2))
     seen = []
 
-    def fit(x: np.ndarray, y: np.ndarray) -> Refit:
+    def fit(x: np.ndarray, y: np.ndarray) -> Draws:
         seen.append({tuple(row) for row in x})
         return refit(np.linalg.lstsq(x, y, rcond=None)[0][None], np.diag([1.0, 4.0]))
 
@@ -200,7 +200,7 @@ def test_rows_left_out_are_not_seen() -> None:
     assert np.allclose(found.r2, 1 - error)
     assert (found.r2 < 0.1).all()  # pure noise is not predicted
     assert np.allclose(found.spread, error * np.square(Y).mean(axis=0) / [1.0, 4.0])
-    assert np.allclose(sparse + found.change, weight * sparse + (1 - weight) * ridge(X, Y))
+    assert np.allclose(sparse + found.coefficients, weight * sparse + (1 - weight) * ridge(X, Y))
 
 
 def test_rows_that_come_in_turns_are_not_left_out_in_turns() -> None:
@@ -227,18 +227,18 @@ def test_another_fit_is_used_where_it_is_clearly_better_and_not_made_again_where
     found = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing, other)
     assert found is not None
     assert asked == [64] * 5 + [80]
-    assert found.weight_other > 0.5
-    assert np.allclose(found.change[0], C[0], atol=0.2)
+    assert found.weight_independent > 0.5
+    assert np.allclose(found.coefficients[0], C[0], atol=0.2)
 
     asked.clear()
     C = -C
     found = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing, other)
     assert found is not None
     assert asked == [64] * 5
-    assert found.weight_other == 0.0
+    assert found.weight_independent == 0.0
     without = stack(X, Y, np.zeros((30, 3)), lambda x, y: nothing)
     assert without is not None
-    np.testing.assert_array_equal(found.change, without.change)
+    np.testing.assert_array_equal(found.coefficients, without.coefficients)
 
 
 def test_how_clearly_one_prediction_is_better_is_counted_in_rows() -> None:
@@ -327,7 +327,7 @@ def test_foretold_variances_include_noise_and_doubt() -> None:
     C = rng.normal(1.0, 0.5, (4000, 3, 2))
     Sigma = np.array([[1.0, 0.5], [0.5, 2.0]])
     x = np.array([[1.0, -2.0, 0.5]])
-    mean, variance = refit(C, Sigma).predict(x)
+    mean, variance = foretold(refit(C, Sigma), x)
     simulated = (x @ C)[:, 0] + rng.multivariate_normal([0, 0], Sigma, 4000)
     assert np.allclose(mean[0], simulated.mean(axis=0), atol=0.1)
     assert np.allclose(variance[0], simulated.var(axis=0), rtol=0.08)
@@ -344,7 +344,7 @@ def test_what_is_weighed_is_kept_with_the_draws(tmp_path: Path) -> None:
     assert weighed is not None
     assert weighed.weight < 0.7
     posterior = Posterior.from_draws(fitted.draws)
-    found = keep(posterior, assess(posterior, Rows.of(X, Y), X=X).with_weights(weighed))
+    found = keep(posterior, assess(posterior, Rows.of(X, Y), X=X, weighed=weighed))
     assert found.loo is not None
     np.testing.assert_array_equal(found.loo.r2, weighed.r2)
     posterior.save(tmp_path / "p.nc")
@@ -361,7 +361,7 @@ def test_where_predictions_do_worse_than_the_mean_nothing_is_expected_of_them() 
     weighed = Weighed(np.zeros((3, 2)), np.zeros((1, 2)), np.ones(2), some, some, some, np.full(2, 100.0), 0.5)
     C = np.random.default_rng(0).standard_normal((2, 40, 3, 2))
     posterior = Posterior.from_draws(Draws(C, np.tile(np.eye(2), (2, 40, 1, 1))))
-    found = assess(posterior).with_weights(weighed).expected_r2(np.array([1.02, 0.6]), 0.95)
+    found = assess(posterior, weighed=weighed).expected_r2(np.array([1.02, 0.6]), 0.95)
     assert found is not None
     mean, lower, upper = found
     assert mean[0] == lower[0] == 0
@@ -383,13 +383,13 @@ def test_only_the_responses_that_ask_for_it_are_stretched() -> None:
     half = np.zeros((6, 2))
     half[0] = 0.4
 
-    def timid(X: np.ndarray, Y: np.ndarray) -> Refit:
+    def timid(X: np.ndarray, Y: np.ndarray) -> Draws:
         return refit(half[None], np.eye(2))
 
     plain, found = stack(X, Y, half, timid), stack(X, Y, half, timid, stretched=np.array([True, False]))
     assert plain is not None
     assert found is not None
-    factor = (half + found.change)[0] / (half + plain.change)[0]
+    factor = (half + found.coefficients)[0] / (half + plain.coefficients)[0]
     assert factor[0] > 1.01
     assert factor[1] == pytest.approx(1.0, abs=1e-12)
     assert found.r2[0] > plain.r2[0]
@@ -406,7 +406,7 @@ def test_what_new_rows_show_lies_where_rows_left_out_say(explained: float, signa
     """Three kinds of data, 40 times each, with a stand-in for the sparse fit: the four largest of all correlations."""
     P, m, held, off = 60, 120, 0, []
 
-    def fit(X: np.ndarray, Y: np.ndarray) -> Refit:
+    def fit(X: np.ndarray, Y: np.ndarray) -> Draws:
         C = X.T @ Y / len(X)
         C[np.abs(C) < np.sort(np.abs(C), axis=0)[-4]] = 0.0
         return refit(C[None], np.eye(1))
@@ -417,10 +417,10 @@ def test_what_new_rows_show_lies_where_rows_left_out_say(explained: float, signa
         true[:signals] = np.sqrt(explained / max(signals, 1))
         X = rng.standard_normal((m, P))
         Y = X @ true + np.sqrt(1 - explained) * rng.standard_normal((m, 1))
-        sparse = fit(X, Y).draws.mean()
+        sparse = fit(X, Y).mean()
         found = stack(X, Y, sparse, fit, stretched=np.array([True]))
         assert found is not None
-        C = sparse + found.change
+        C = sparse + found.coefficients
         came = float((C.T @ true).item() ** 2 / max((C.T @ C).item(), 1e-300))
         told = from_all_rows(found.alike, np.array([1 - explained]))
         low, high = interval_of_explained(told, found.rows, 0.95)
@@ -438,7 +438,7 @@ def test_each_response_is_judged_by_the_rows_that_have_it() -> None:
     half = np.zeros((5, 2))
     half[0] = 0.6
 
-    def same(X: np.ndarray, Y: np.ndarray) -> Refit:
+    def same(X: np.ndarray, Y: np.ndarray) -> Draws:
         return refit(half[None], np.eye(2))
 
     lacking = Y.copy()
@@ -447,13 +447,13 @@ def test_each_response_is_judged_by_the_rows_that_have_it() -> None:
     assert whole is not None
     assert found is not None
     assert found.rows.tolist() == [120, 60]
-    assert np.isfinite(found.change).all()
+    assert np.isfinite(found.coefficients).all()
     # The rows that lack it may say whatever they like of it.
     Y[::2, 1] += 100.0
     Y[::2, 1] = np.nan
     again = stack(X, Y, half, same, stretched=np.array([True, True]))
     assert again is not None
-    np.testing.assert_array_equal(again.change, found.change)
-    predicted = X[1::2] @ (half + found.change)[:, 1]
+    np.testing.assert_array_equal(again.coefficients, found.coefficients)
+    predicted = X[1::2] @ (half + found.coefficients)[:, 1]
     assert found.r2[1] == pytest.approx(1 - np.square(Y[1::2, 1] - predicted).sum() / np.square(Y[1::2, 1]).sum(), abs=0.05)
     assert found.spread[1] == pytest.approx(whole.spread[1], rel=0.3)

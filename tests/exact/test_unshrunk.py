@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from intarsia.server.assess.unshrunk import unshrunk
+from intarsia.server.assess.effects import unshrunk
 from intarsia.server.posterior.draws import Draws
 
 
@@ -23,8 +23,8 @@ def test_given_the_true_others_it_is_least_squares() -> None:
 @pytest.mark.parametrize(("operations", "used"), [(1e12, 200), (4 * 50 * 3 * 70, 70), (1.0, 32)])
 @pytest.mark.parametrize("numbers", [1, 2**24])
 def test_draws_that_differ_add_their_spread(monkeypatch: pytest.MonkeyPatch, operations: float, used: int, numbers: int) -> None:
-    monkeypatch.setattr("intarsia.server.assess.unshrunk.MOST_OPERATIONS", operations)
-    monkeypatch.setattr("intarsia.server.assess.unshrunk.NUMBERS", numbers)
+    monkeypatch.setattr("intarsia.server.assess.effects.MOST_OPERATIONS", operations)
+    monkeypatch.setattr("intarsia.server.assess.effects.NUMBERS", numbers)
     rng = np.random.default_rng(2)
     X, Y = rng.standard_normal((50, 3)), rng.standard_normal((50, 1))
     C, Sigma = rng.standard_normal((400, 3, 1)), np.ones((400, 1, 1))

@@ -9,8 +9,17 @@ from scipy import stats
 from intarsia.errors import InputError
 from intarsia.privacy.facts import Facts, Screen
 from intarsia.privacy.membership import auc
+from intarsia.privacy.membership import membership_auc as sketch_auc
 from intarsia.privacy.policy import Policy
-from intarsia.privacy.screened_leakage import least_people, membership_auc, most, most_kept, most_sums, person_auc
+from intarsia.privacy.screened_leakage import (
+    auc_beside_sketch,
+    least_people,
+    membership_auc,
+    most,
+    most_kept,
+    most_sums,
+    person_auc,
+)
 from intarsia.site.screened.screen_facts import exposure
 
 
@@ -62,6 +71,45 @@ def test_at_the_default_limit_the_best_attack_is_at_most_65():
     kept = most(Facts(n, 0, "screened", P + Q, screen=Screen(P, Q, 0, 1)), Policy())
     assert kept == min(most_kept(n, P * Q, Q, 0, 0.65), round(np.sqrt(n) / 2))
     assert attacked(n, P, Q, kept, 4, seed=3) < 0.65 + 0.012  # four chances of its standard error of .003
+
+
+def attacked_beside_sketch(n: int, m: int, P: int, kept: int, repeats: int, seed: int) -> tuple[float, float]:
+    """By the likelihood ratios of the sketch and of what it has not seen of the kept columns' products, added; and of the sketch
+    alone. The rows are normal with a known law, the sketch's Φ is orthonormal and unknown.
+    """
+    rng = np.random.default_rng(seed)
+    both: list[list[np.ndarray]] = [[], []]
+    alone: list[list[np.ndarray]] = [[], []]
+    for _ in range(repeats):
+        X = rng.standard_normal((2 * n, P))
+        X = (X - X[:n].mean(axis=0)) / X[:n].std(axis=0, ddof=1)
+        G = rng.standard_normal((n, m))
+        Phi = np.linalg.qr(G - G.mean(axis=0))[0].T
+        Z, few = Phi @ X[:n], slice(0, kept)
+        length = np.square(X).sum(axis=1)
+        T = np.square(X @ Z.T).sum(axis=1) / length
+        told = stats.chi2.logpdf(T / (1 + P / n), m) - stats.chi2.logpdf(T, m)  # membership.py: (1 + c/n)·χ²_m against χ²_m
+        unseen = X[:n, few].T @ X[:n, few] - Z[:, few].T @ Z[:, few]
+        V, rows = X[:, few], n - m
+        h = np.einsum("ij,ij->i", V @ np.linalg.inv(unseen), V)
+        # A member's row is in what is unseen but for the share m/n of its length that the sketch has seen.
+        ratio = np.square(V).sum(axis=1) / h
+        shift = (1 - m / n) * kept
+        found = stats.norm.logpdf(ratio, rows - kept + shift, np.sqrt(2 * rows)) - stats.norm.logpdf(
+            ratio, rows - kept, np.sqrt(2 * rows)
+        )
+        for k, at in enumerate((slice(0, n), slice(n, None))):
+            both[k].append((told + found)[at])
+            alone[k].append(told[at])
+    return auc(*map(np.concatenate, both)), auc(*map(np.concatenate, alone))
+
+
+@pytest.mark.parametrize(("n", "m", "P", "kept"), [(2000, 50, 100, 30), (2000, 100, 200, 40), (1000, 20, 100, 25)])
+def test_where_a_sketch_screens_the_best_attack_on_both_has_the_auc_that_the_gate_states(n, m, P, kept):
+    both, alone = attacked_beside_sketch(n, m, P, kept, 3, seed=n + m)
+    assert abs(both - auc_beside_sketch(n, m, P, kept)) < 0.02
+    assert abs(alone - sketch_auc(n, m, P)) < 0.02
+    assert both > alone + 0.03  # the kept products do tell more
 
 
 def test_the_person_with_the_longest_rows_is_told_as_the_card_says():

@@ -14,7 +14,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError, StudyError
 from intarsia.progress import shown
-from intarsia.server.assess.not_converged import warn_unless
+from intarsia.server.assess.convergence import warn_unless
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.departure import leave
 from intarsia.server.study.fit import fit as run_fit
@@ -62,6 +62,12 @@ class StudyResult:
         return [] if self.screened is None else list(self.screened.loc[~self.screened["kept"], "feature"])
 
     @property
+    def confirmation(self) -> list[dict[str, Any]]:
+        """Where a sketch screened, every finding in the rows that it has not seen: `features`, the `probability` of the effect's
+        sign there, and whether that `confirmed` it (0.9)."""
+        return [dict(row) for row in self.summary.get("confirmation", [])]
+
+    @property
     def sets(self) -> list[dict[str, Any]]:
         """Sets of interchangeable features, one of each of which matters: members, coverage, purity and log Bayes factor;
         provisional unless `converged`.
@@ -82,6 +88,7 @@ class StudyResult:
         """What a person wants to know first, on one screen."""
         features, responses = self.summary["features"], len(self.summary["responses"])
         how = f"sketch of {self.study.sketch.m:,} rows" if self.study.sketch.m else "exact products"
+        how += " that screens, then exact products" if self.study.sketch.by_sketch else ""
         of = f"{features:,} features" if self.screened is None else f"{features:,} of {len(self.screened):,} features kept"
         lines = [
             f"Study {self.study.id}: {self.n:,} subjects, {how}, {len(self.sites)} sites, "
@@ -167,7 +174,8 @@ def study_for(
 ) -> Study:
     """A study between these sites; options are tables of study.toml, such as fit={"draws": 500}.
 
-    `kind` is "gram" or "screened" for exact products in place of a sketch of m rows. Sites without an identity are given one, and
+    `kind` is "gram" or "screened" for exact products in place of a sketch of m rows; "screened" with m for those of the features
+    that a sketch says to keep. Sites without an identity are given one, and
     the first three hold the shares (of two sites, the server is the third).
     """
     exact = kind in (GRAM, SCREENED)
@@ -192,7 +200,7 @@ def study_for(
     sketch |= {} if kind is None else {"kind": kind}
     if exact and len(sites) != 3:
         sketch["holders"] = [*[site.name for site in sites[:3]], *([SERVER] if len(sites) == 2 else [])]
-    if kind == SCREENED:
+    if kind == SCREENED and m is None:  # a sketch of m rows screens otherwise
         sketch["again"] = 1  # a second look shows what neighbours of strong effects hide
     sketch |= options.pop("sketch", {})
     return Study.from_dict({"id": id, "run": new_run(), "sketch": sketch, "site": roster, **options})
@@ -211,9 +219,10 @@ def fit(
 ) -> StudyResult:
     """Run a study between sites in this process: align, sketch, sample, deliver.
 
-    Give a study (or the path of its study.toml), or only m, the number of sketch rows, or kind="gram" or kind="screened". With
-    `folder` everything the server keeps is left there, and an interrupted fit goes on. `backend="jax"` fits on an
-    accelerator. A bar shows the progress (`progress=False` hides it), and a fit that has not converged warns.
+    Give a study (or the path of its study.toml), or only m, the number of sketch rows, or kind="gram" or kind="screened" (with
+    m, a sketch screens). With `folder` everything the server keeps is left there, and an interrupted fit goes on.
+    `backend="jax"` fits on an accelerator. A bar shows the progress (`progress=False` hides it), and a fit that has not converged
+    warns.
     """
     if study is None:
         if m is None and kind not in (GRAM, SCREENED):

@@ -5,11 +5,13 @@ as a default; the function takes the parsed arguments and returns an exit code (
 """
 
 import argparse
+import logging
 import os
 import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import intarsia
 from intarsia.cli.show import fitted
@@ -33,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }
 
+_ANYWHERE = ("--debug", "-q", "--quiet", "-v", "--verbose")  # before or after the command, as people write them
+
 EPILOG = """examples:
   intarsia demo --out demo-study        # a whole study on this machine, in about a minute
   intarsia site --help                  # each command's help ends with examples
@@ -52,6 +56,8 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"intarsia {intarsia.__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress; results and errors stay")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr what is being done, with the time")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -73,12 +79,13 @@ def _add_examples(group: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args_in = list(sys.argv[1:] if argv is None else argv)
-    # At any place: whoever reads "run again with --debug" puts it at the end of a command, or of a command's command.
-    debug = "--debug" in args_in
-    args_in = [a for a in args_in if a != "--debug"]
+    # Whoever reads "run again with --debug" puts it at the end of a command, or of a command's command.
+    said = {a for a in args_in if a in _ANYWHERE}
+    args_in = [a for a in args_in if a not in _ANYWHERE]
     wanted = next((a for a in args_in if not a.startswith("-")), None)
     args = build_parser(wanted).parse_args(args_in)
-    args.debug = debug
+    args.debug = "--debug" in said
+    _log(quiet=bool(said & {"-q", "--quiet"}), verbose=bool(said & {"-v", "--verbose"}))
     try:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
@@ -101,6 +108,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"intarsia: unexpected {type(error).__name__} (run again with --debug to see where)", file=sys.stderr)
         return 1
+
+
+def _log(quiet: bool, verbose: bool) -> None:
+    """What the package says of its work goes to stderr: progress; with -v the steps too; with -q nothing below a warning."""
+    log = logging.getLogger("intarsia")
+    for old in [handler for handler in log.handlers if isinstance(handler, _Stderr)]:
+        log.removeHandler(old)
+    handler = _Stderr()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "  %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Standard error as it is when something is said; a test or a program may have put another in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def _reader_is_gone() -> bool:

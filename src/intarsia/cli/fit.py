@@ -67,6 +67,10 @@ def found(summary: dict[str, Any]) -> list[str]:
             for one in sets[:6]
         )
         lines.append(f"{plural(len(sets), 'set')} of interchangeable features, of each of which one matters (coverage): {each}")
+    if rows := summary.get("confirmation"):
+        doubted = ["/".join(row["features"][:4]) for row in rows if not row["confirmed"]]
+        said = f"{len(rows) - len(doubted)} of {len(rows)} findings stand by what the sketch that screened did not see"
+        lines.append(said + (f"; not {some(doubted, 12)}" if doubted else ""))
     if summary.get("left"):
         lines.append(f"without {', '.join(summary['left'])}, which left after having sent")
     if summary.get("left_out"):

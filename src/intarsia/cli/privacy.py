@@ -1,4 +1,4 @@
-"""`intarsia privacy plan | attack | card | ledger`: what a sketch tells, before and after it leaves."""
+"""`intarsia privacy plan | attack | card | ledger | dpia`: what a sketch tells, before and after it leaves."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from intarsia import files
 from intarsia.cli import privacy_attack
 from intarsia.cli.show import grid, print_json
-from intarsia.errors import InputError
+from intarsia.errors import InputError, MessageError
 from intarsia.wire.bounded import read_file
 from intarsia.wire.plain import one_line, some
 from intarsia.wire.study_parts import SKETCH_KINDS
@@ -41,6 +41,12 @@ _LEDGER = """example:
   intarsia privacy ledger site/ledger --card clinic.card.json   # also: is everything the card saw still there?"""
 
 
+_DPIA = """example:
+  intarsia privacy dpia study.toml --card clinic.card.json -o dpia.md
+
+A draft of a data-protection impact assessment: what study file and cards know is filled in; places for people are marked."""
+
+
 EFFECT = "the effect that must not be missed: sd of the response for one sd of the feature (default 0.2, 4 %% of the variance)"
 LEGEND = (
     "buys   width: intervals beside those of pooled data; finds: chance to select the effect that must not be missed",
@@ -51,7 +57,9 @@ LEGEND = (
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "\n".join(["examples:", *(text.splitlines()[1] for text in (_PLAN, privacy_attack.EPILOG, _CARD, _LEDGER))])
+    parser.epilog = "\n".join(
+        ["examples:", *(text.splitlines()[1] for text in (_PLAN, privacy_attack.EPILOG, _CARD, _LEDGER, _DPIA))]
+    )
     commands = parser.add_subparsers(dest="privacy_command", metavar="WHAT", required=True)
 
     def add(name: str, text: str, epilog: str, run: Any) -> argparse.ArgumentParser:
@@ -95,6 +103,11 @@ def register(parser: argparse.ArgumentParser) -> None:
     g = add("ledger", "check a site's ledger and list what left", _LEDGER, _ledger)
     g.add_argument("folder", help="the ledger's folder")
     g.add_argument("--card", nargs="+", default=(), help="signed cards whose ledger state must still be there")
+
+    d = add("dpia", "begin a data-protection impact assessment from a study file and its cards", _DPIA, _dpia)
+    d.add_argument("study", help="study.toml")
+    d.add_argument("--card", nargs="+", default=(), help="the sites' signed cards, or the server's card")
+    d.add_argument("-o", "--out", metavar="FILE", help="write it there (Markdown; default: print it)")
 
 
 # --- plan -------------------------------------------------------------------------------------------------------
@@ -207,6 +220,25 @@ def _plot(found: Any, path: str) -> None:
 
 
 # --- card and ledger --------------------------------------------------------------------------------------------
+
+
+def _dpia(args: argparse.Namespace) -> int:
+    from intarsia.privacy.card import card_of
+    from intarsia.privacy.dpia import OPEN, assessment
+    from intarsia.wire.study import Study
+
+    study = Study.load(args.study)
+    cards = [card_of(_read(path), study) for path in args.card]
+    try:
+        text = assessment(study, cards)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise MessageError("A card lacks what every card of ours says. Ask the site for its card.json again.") from None
+    if args.out:
+        files.replace(Path(args.out), text.encode())
+    if args.json:
+        return print_json({"text": text, "open": text.count(OPEN), "out": args.out})
+    print(f"wrote {args.out}; {text.count(OPEN)} places are left for people" if args.out else text)
+    return 0
 
 
 def _read(path: str) -> bytes:

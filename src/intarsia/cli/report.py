@@ -16,9 +16,12 @@ EPILOG = """examples:
   intarsia report liver --table results.xlsx                  # every coefficient: effect, interval, unit, local fdr, set
   intarsia report liver --table table-2.tex --selected        # those of selected features and sets alone
   intarsia report liver --methods methods.md                  # the paragraph on methods for a paper, with references
+  intarsia report liver --tripod tripod.md                    # the reporting checklist TRIPOD+AI, filled in where it can be
 
 The page needs no network and no script; open it in any browser, send it, print it."""
 METHODS = "write the paragraph on methods for a paper, true for this study (without FILE: print it)"
+
+TRIPOD = "write the TRIPOD+AI checklist, answered where the study's files know (without FILE: print it)"
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", type=Path, help="write all coefficients: .csv, .tsv, .xlsx, .tex, .md or .jsonl")
     parser.add_argument("--selected", action="store_true", help="the table of selected features and sets alone, as for a paper")
     parser.add_argument("--methods", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=METHODS)
+    parser.add_argument("--tripod", type=Path, nargs="?", const=Path("-"), metavar="FILE", help=TRIPOD)
     parser.add_argument("--interval", type=float, help="probability of the table's intervals (default: the study's, else 0.95)")
     parser.add_argument("--cards", type=Path, nargs="+", default=(), help="the sites' own cards: what they filled in and expose")
     parser.add_argument("--title", help="the page's title (default: the study's)")
@@ -45,10 +49,10 @@ def run(args: argparse.Namespace) -> None:
     lines: list[str] = []
     if args.table is not None:
         told["table"], lines = str(args.table), [_table(args)]
-    if args.methods is not None:
-        text = _methods(args)
-        told["methods"] = text
-        lines += [text] if args.methods == Path("-") else [f"wrote {args.methods}; read it against what you did"]
+    for name, place in (("methods", args.methods), ("tripod", args.tripod)):
+        if place is not None:
+            told[name] = text = _text(args, name, place)
+            lines += [text] if place == Path("-") else [f"wrote {place}; read it against what you did"]
     if args.out is not None or not told:
         args.out = args.out or Path("report.html")
         data, line = _page(args)
@@ -77,14 +81,16 @@ def _table(args: argparse.Namespace) -> str:
     return line
 
 
-def _methods(args: argparse.Namespace) -> str:
+def _text(args: argparse.Namespace, name: str, place: Path) -> str:
     from intarsia.report.methods_paragraph import methods
     from intarsia.report.page import collect
+    from intarsia.report.tripod import checklist
     from intarsia.wire.container import write
 
-    text = methods(collect(args.source, **({"cards": args.cards} if args.cards else {})))
-    if args.methods != Path("-"):
-        write(args.methods, text.encode())
+    material = collect(args.source, **({"cards": args.cards} if args.cards else {}))
+    text = methods(material) if name == "methods" else checklist(material)
+    if place != Path("-"):
+        write(place, text.encode())
     return text
 
 

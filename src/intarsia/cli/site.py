@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intarsia.cli import living_site, site_check, site_gram, site_letters
 from intarsia.cli.accepted import HELP, accepted, the_one
@@ -14,10 +14,14 @@ from intarsia.errors import InputError
 from intarsia.files import replace
 from intarsia.wire.plain import one_line, plural, probability, some
 
+if TYPE_CHECKING:
+    from intarsia.site.redcap import Described
+
 _MEMBERS_SHOWN = 8  # of a set of interchangeable features
 EPILOG = """examples (a study by files; DIR is the site's own folder):
   intarsia site init clinic --name clinic --table visits.parquet --id patient --responses alt,ast
   intarsia site init clinic --name clinic --table records.sqlite --query visits --id patient --ignore note
+  intarsia site init clinic --name clinic --table export.csv --redcap dictionary.csv --responses phq9_total
   intarsia site show clinic                             # its fingerprint again, to read out
   intarsia site accept clinic study.toml
   intarsia site check clinic                            # what would leave, and as what; sends nothing
@@ -51,10 +55,13 @@ def register(parser: argparse.ArgumentParser) -> None:
     init = _add(sub, "init", "make a site: identity keys and site.toml", run_init)
     init.add_argument("--name", required=True, help="the site's name on the roster")
     init.add_argument("--table", default="data.csv", help="the table, relative to the site's folder or absolute")
-    init.add_argument("--id", default="id", help="the column that identifies a subject")
+    init.add_argument("--id", help="the column that identifies a subject (id, or the first of a REDCap dictionary)")
     init.add_argument("--responses", default="", help="columns this site brings as responses, separated by commas")
     init.add_argument("--covariates", default="", help="columns that are adjusted for (age, sex), separated by commas")
     init.add_argument("--ignore", default="", help="columns that stay here, separated by commas")
+    init.add_argument(
+        "--redcap", type=Path, help="the data dictionary (CSV) of the REDCap project that the table was exported from"
+    )
     init.add_argument("--query", help="where the table is a database: one SELECT, or the name of a table")
     add_json(init)
     site_check.register(_add(sub, "check", "what would leave this site and as what; a dry run, nothing is sent", site_check.run))
@@ -118,7 +125,9 @@ def run_init(args: argparse.Namespace) -> None:
         for role in ("responses", "covariates", "ignore")
     }
     table = args.table if Path(args.table).is_absolute() or not Path(args.table).exists() else str(Path(args.table).resolve())
-    site_folder = SiteFolder.create(args.dir, args.name, table, args.id, query=args.query, **roles)
+    described = None if args.redcap is None else _described(args, table, roles)
+    id = args.id or ("id" if described is None else described.id)
+    site_folder = SiteFolder.create(args.dir, args.name, table, id, query=args.query, described=described, **roles)
     identity = site_folder.identity()
     public = args.dir / f"{args.name}.toml"
     replace(public, identity.toml().encode())
@@ -128,10 +137,28 @@ def run_init(args: argparse.Namespace) -> None:
         f"fingerprint  {args.name} {identity.words}",
         "             (read these words out to the other sites; their `site accept` shows the same)",
         f"public file  {public}   (send it to whoever writes study.toml)",
+        *([] if described is None else described.summary()),
         *_opened(site_folder),
         f"next: look into {args.dir / 'site.toml'}, then: intarsia site check {args.dir}",
     ]
     emit(args, data, lines)
+
+
+def _described(args: argparse.Namespace, table: str, roles: Mapping[str, list[str]]) -> "Described":
+    """What the REDCap dictionary says of the export, column by column."""
+    from intarsia.site.data.open import open_source
+    from intarsia.site.data.reading import Reading
+    from intarsia.site.redcap import describe, read_dictionary
+    from intarsia.site.table_settings import resolve
+
+    columns = open_source(resolve(args.dir, table), reading=Reading.of({"query": args.query})).names
+    out = describe(read_dictionary(args.redcap), columns, roles["responses"], roles["covariates"])
+    if args.id is not None and args.id != out.id:
+        out.ignore[out.id] = "the record id"
+        out.ignore.pop(args.id, None)
+        out.id = args.id
+    out.ignore |= dict.fromkeys(roles["ignore"], "")
+    return out
 
 
 def _opened(site_folder: Any) -> list[str]:

@@ -132,6 +132,8 @@ def _leaving(site_folder: Any, study: Any) -> list[str]:
     except IntarsiaError as error:
         return [f"This site's table cannot be read yet, so what would leave is not known: {one_line(str(error))}"]
     how = "Multiplied with the other sites' columns, and not as values," if study.sketch.shares else "Mixed into the sketch,"
+    if study.sketch.by_sketch:
+        how = "Mixed into the sketch, and those that the server names multiplied with the other sites' columns,"
     lines = [f"This site's table has {table.n:,} subjects. {how} these columns would leave:"]
     for what in ("features", "responses", "covariates"):
         labels = responses if what == "responses" else list(getattr(table, what))

@@ -127,7 +127,8 @@ def lines(report: "SiteReport", alone: "StudyReport | None", show_all: bool = Fa
         ]
     out += [f"REFUSED: {problem}" for problem in report.problems]
     for study in report.studies:
-        what = f"m = {study.m}" if study.m else "screened" if study.screened else "a Gram matrix"
+        how = f"m = {study.m}" if study.m else ""
+        what = f"screened{' by a sketch, ' if how else ''}{how}" if study.screened else how or "a Gram matrix"
         out.append(f"study {study.study} ({study.hash[:12]}…), {what}: the gate would {_verdict(study)}")
         out += _findings(study)
     if alone is not None:

@@ -217,6 +217,7 @@ def explain(study: Study, *, hash_words: bool = True) -> list[str]:
         if s.folds:
             lines.append(f"Folds: the subjects are split into {s.folds} parts; the server gets the correlations within each.")
         limit = "where membership can be told too well from the sums" if s.screened else "above one column per three subjects"
+        limit = f"above m/n = {Policy.of_study(p).max_ratio:g}" if s.by_sketch else limit
         lines.append(f"Privacy: refused {limit}; {in_brief(study)}.")
     elif p.epsilon is None:
         limits = Policy.of_study(p)  # a looser one in the study file counts for nothing
@@ -332,6 +333,11 @@ def site_block(site: dict[str, str], roles: dict[str, list[str]], kinds: dict[st
 
 def _screened_words(study: Study) -> str:
     kept = f"at most {study.sketch.keep}" if study.sketch.keep else "as many as the sites' gates allow"
+    if study.sketch.by_sketch:
+        return (
+            f"Screened by a sketch: {study.sketch.m} rows, values leave as {study.sketch.precision}. The server names the "
+            f"features to keep ({kept}); the sites multiply these in shares, and it gets their exact correlations."
+        )
     again = study.sketch.again or 0
     more = f" It looks again {again} time{'' if again == 1 else 's'} at what these leave unexplained." if again else ""
     return (
@@ -359,6 +365,8 @@ SCREENED_SKETCH = """# No sketch: exact sums of all features with the responses,
 kind = "screened"
 # Features kept at most, of all sites together (the sites' gates may allow fewer).
 # keep = 70
+# A sketch of so many rows may screen in place of the exact sums: then only the kept features are shared. Leave again out with it.
+# m = 200
 # How often to look again at what the kept ones leave unexplained: 1 finds what they hide. Each tells as many sums once more.
 again = 1
 # Who holds shares: three sites, or two sites and "server". Any two of the three that work together have everybody's columns.

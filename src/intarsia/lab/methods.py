@@ -12,7 +12,7 @@ from intarsia.lab.baselines import SRRR, Baseline, DRidge, ElasticNet, Locus, Ri
 from intarsia.lab.baselines.mbsp import MBSP
 from intarsia.lab.baselines.paper import Ours, PaperVFL, Posterior
 from intarsia.lab.simulate import Dataset
-from intarsia.server.assess.mixture import algorithm3
+from intarsia.server.assess.local_fdr import algorithm3
 
 Row = dict[str, Any]
 

@@ -136,7 +136,9 @@ def study_card(
     kind, m = study.sketch.kind, study.sketch.m
     if study.sketch.screened:
         told: float | str = UNKNOWN
-        if screen is not None:
+        if screen is not None and m:
+            told = screened_leakage.auc_beside_sketch(n, m, screen.features + screen.responses + screen.covariates, columns)
+        elif screen is not None:
             told = screened_leakage.membership_auc(n, screen.sums, screen.responses, columns)
         kept = None if screen is None else columns - screen.responses - screen.covariates
         card = _head(study) | screened_card.common(study, n, told, screen, kept)
@@ -189,7 +191,7 @@ def in_one_sentence(card: Mapping[str, Any]) -> str:
     sketch, columns = card["sketch"], card["columns"]["at_server"]
     of = "columns of all sites, as many as they bring" if columns == UNKNOWN else f"{columns} columns"
     if sketch["kind"] == "screened":
-        return screened_card.in_one_sentence(card, UNKNOWN)
+        return screened_card.in_one_sentence(card)
     if sketch["kind"] == "gram":
         return gram_card.in_one_sentence(card, of, UNKNOWN)
     text = (

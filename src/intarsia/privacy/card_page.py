@@ -21,9 +21,10 @@ small,.sub{color:#555}code{font-size:.85em;word-break:break-all}@media print{bod
 def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
     """The card as one HTML page without scripts or outside resources."""
     study, sketch, info, attacks = card["study"], card["sketch"], card["information"], card["attacks"]
-    private, gram = card.get("differential_privacy"), sketch["kind"] in ("gram", "screened")
+    private, exact, mixed = card.get("differential_privacy"), sketch["kind"] in ("gram", "screened"), bool(sketch["m"])
     within = f"to ± {attacks['correlations_known_to']:.3f}"
-    rows_m = "" if gram else f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})"
+    sure = within if not exact else f"of kept columns exactly, the others {within}" if mixed else "exactly"
+    rows_m = f", {sketch['m']} (m/n = {sketch['m'] / sketch['n']:.3f})" if mixed else ""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Privacy card: {escape(str(study['id']))}</title><style>{_STYLE}</style>",
@@ -33,18 +34,18 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
         "<h2>Who sees what</h2>",
         _table(
             [
-                ("Sites" if gram else "Sites (know Φ)", ", ".join(card["parties"]["sites"])),
+                ("Sites (know Φ)" if mixed else "Sites", ", ".join(card["parties"]["sites"])),
                 ("The server receives", card["parties"]["server_receives"]),
                 ("The server never receives", card["parties"]["server_never_receives"]),
-                *([("Parties that work together", card["parties"]["together"])] if gram else []),
+                *([("Parties that work together", card["parties"]["together"])] if exact else []),
             ]
         ),
-        f"<h2>The {'screened study' if 'screen' in card else 'Gram matrix' if gram else 'sketch'}</h2>",
+        f"<h2>The {'screened study' if 'screen' in card else 'Gram matrix' if exact else 'sketch'}</h2>",
         _table(
             [
-                ("Subjects n" if gram else "Subjects n, rows m", f"{sketch['n']}{rows_m}"),
+                ("Subjects n, rows m" if mixed else "Subjects n", f"{sketch['n']}{rows_m}"),
                 ("Columns", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in card["columns"].items())),
-                *([] if gram else _history(card)),
+                *(_history(card) if mixed else []),
                 *[("Subjects listed", ", ".join(f"{k} {v:,}" for k, v in card[key].items()))
                   for key in ("subjects_listed",) if card.get(key)],
                 ("Kind, precision", f"{sketch['kind']}, {sketch['precision']}"),
@@ -56,13 +57,13 @@ def page(card: Mapping[str, Any], signed_by: str | None = None) -> str:
             [
                 ("Membership AUC", f"{_number(attacks['membership_auc'])} (0.5 is a guess, 1 is certain), for somebody who "
                  f"has the person's complete record{_most_exposed(card)}"),
-                ("Columns per subject", _number(attacks["columns_per_subject"])) if gram
-                else ("If Φ is known", info["phi_known"]),
+                *([("Columns per subject", _number(attacks["columns_per_subject"]))] if exact else []),
+                *([("If Φ is known", info["phi_known"])] if mixed else []),
                 *_blind(card),
-                ("Correlations", f"the server gets each {'exactly' if gram else within}: that is the aim"),
+                ("Correlations", f"the server gets each {sure}: that is the aim"),
             ]
         ),
-        "" if gram else _in_bits(card),
+        "" if exact else _in_bits(card),
         "<h2>Differential privacy</h2>",
         "<p>None: no noise was added.</p>" if private is None else _private_table(private),
     ]  # fmt: skip

@@ -47,7 +47,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class Screen:
-    """Of a screened study: whose products leave and how often, and what is kept.
+    """Of a screened study: whose products leave and how often (no `looks` where a sketch screens), and what is kept.
 
     `features` and `covariates` are those of all sites, `largest` the columns of the other site that brings most; `exposure` is
     the squared length of the longest row beside an average one, features times responses (None: nobody
@@ -138,7 +138,7 @@ class Facts:
     @property
     def exact(self) -> bool:
         """Exact sums of products leave, and no sketch."""
-        return self.kind in ("gram", "screened")
+        return self.kind == "gram" or (self.kind == "screened" and not self.m)
 
     @property
     def people(self) -> int:

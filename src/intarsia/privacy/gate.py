@@ -104,12 +104,20 @@ def _farthest(facts: Facts) -> float | None:
 
 
 def _judge_screened(facts: Facts, policy: Policy) -> Verdict:
-    """As of a Gram matrix, and the sums of all features with the responses."""
+    """As of a Gram matrix, and the sums of all features with the responses; or the sketch that screens in their place."""
     found, auc = screened_leakage.judge(facts, policy)
     found += [*rules.columns(facts, policy), *leverage_rules.leverage(facts), *rules.scales(facts, policy)]
-    found += [*rules.readable(facts), *rules.told(facts), *rules.strangers(facts)]
+    found += [*rules.told(facts), *rules.strangers(facts)]
+    bits, ratio, risk = None, 0.0, None
+    if facts.m:
+        ratio, risk = (facts.history_m + facts.m) / facts.n, danger(facts.shape, facts.n, facts.m)
+        bits = leakage(facts.n, facts.m, facts.columns, "orthonormal") if facts.columns_known else None
+        found += [*rules.ratio(facts, ratio, policy), *rules.blind(facts, risk, policy), *rules.attack(facts, policy)]
+        found += [*rules.blind_of_differences(facts, policy), *rules.precision(facts), *rules.information(facts, bits)]
+    else:
+        found += rules.readable(facts)
     most = screened_leakage.most_exposed(facts, policy)
-    return Verdict(tuple(_excused(f, policy) for f in found), None, auc, 0.0, None, policy, most)
+    return Verdict(tuple(_excused(f, policy) for f in found), bits, auc, ratio, risk, policy, most)
 
 
 def _excused(finding: Finding, policy: Policy) -> Finding:

@@ -1,6 +1,7 @@
 """The parts of a privacy card that differ for a Gram study: there is no sketch, no Φ and no key that could leak."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from intarsia.privacy.gram_leakage import MOST_COLUMNS
@@ -63,44 +64,70 @@ NOT_CLAIMED = (
 NO_PHI = "there is no Φ: nothing was mixed"
 
 
+@dataclass(frozen=True)
+class ExactProducts:
+    """What a card says of exact products, whichever they are: what the server gets and never gets, what parties that work
+    together have, whose secrets hide the shares, what is assumed, and what nobody claims.
+
+    `phi` are the two entries of a party that knows Φ.
+    """
+
+    receives: str
+    never: str
+    together: str
+    secrets: str
+    assumes: str
+    not_claimed: Sequence[str]
+    know_phi: str = "nobody: there is no Φ"
+    phi: tuple[Any, str] = (NO_PHI, NO_PHI)
+
+    def entries(self, study: Any, n: int, attacks: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries every card has."""
+        shared = study.deliver.share_scales
+        scales = ", the standard deviations of the responses (the study shares them with all parties)" if shared else ""
+        return {
+            "parties": {
+                "sites": [s.name for s in study.sites],
+                "know_phi": self.know_phi,
+                "server_receives": f"{self.receives}{scales}",
+                "server_never_receives": f"{self.never}, means, {'other scales' if shared else 'scales'}, ids or their order",
+                "response_scales_shared": shared,
+                "together": self.together,
+                "together_in_brief": in_brief(study),
+            },
+            "sketch": {
+                "n": n, "m": study.sketch.m, "kind": study.sketch.kind, "precision": study.sketch.precision,
+                "generator": f"ChaCha20 streams under {self.secrets}",
+            },
+            "information": {
+                "phi_secret_bits": {"lower": "infinite", "upper": "infinite", "exact": True},
+                "phi_secret_bits_per_subject": ["infinite", "infinite"],
+                "phi_secret_bits_per_entry": ["infinite", "infinite"],
+                "assumes": self.assumes,
+                "phi_known": self.phi[1],
+            },
+            "attacks": {
+                "known_phi_r2": self.phi[0], "correlations_known_to": 0.0, "most_columns_per_subject": MOST_COLUMNS, **attacks,
+            },
+            "not_claimed": list(self.not_claimed),
+        }  # fmt: skip
+
+
 def common(study: Any, n: int, columns: int | str, auc: float | str) -> dict[str, Any]:
     """Who sees what, what it tells, what is not claimed; with the entries every card has."""
-    shared, folds = study.deliver.share_scales, study.sketch.folds
+    folds = study.sketch.folds
     parts = f", of each of {folds} folds of the subjects by itself" if folds else ""
-    return {
-        "parties": {
-            "sites": [s.name for s in study.sites],
-            "know_phi": "nobody: there is no Φ",
-            "server_receives": "the exact Gram matrix of all standardised columns (their correlations times n − 1)"
-            f"{parts}, labels, n"
-            + (", the standard deviations of the responses (the study shares them with all parties)" if shared else ""),
-            "server_never_receives": "any site's columns or shares of them in the clear, means, "
-            f"{'other scales' if shared else 'scales'}, ids or their order",
-            "response_scales_shared": shared,
-            "together": together(study),
-            "together_in_brief": in_brief(study),
-        },
-        "sketch": {
-            "n": n, "m": 0, "kind": study.sketch.kind, "precision": study.sketch.precision,
-            "generator": "ChaCha20 streams under secrets of two sites each, one per run and cohort",
-        },
-        "information": {
-            "phi_secret_bits": {"lower": "infinite", "upper": "infinite", "exact": True},
-            "phi_secret_bits_per_subject": ["infinite", "infinite"],
-            "phi_secret_bits_per_entry": ["infinite", "infinite"],
-            "assumes": "exact second moments of continuous columns",
-            "phi_known": NO_PHI,
-        },
-        "attacks": {
-            "known_phi_r2": NO_PHI,
-            "membership_auc": auc,
-            "known_rows_r2": "not computed: whoever knows all rows but a few has those few people's products",
-            "correlations_known_to": 0.0,
-            "columns_per_subject": columns if isinstance(columns, str) else columns / (n // (folds or 1)),
-            "most_columns_per_subject": MOST_COLUMNS,
-        },
-        "not_claimed": [together(study), *NOT_CLAIMED],
-    }  # fmt: skip
+    said = ExactProducts(
+        receives=f"the exact Gram matrix of all standardised columns (their correlations times n − 1){parts}, labels, n",
+        never="any site's columns or shares of them in the clear", together=together(study),
+        secrets="secrets of two sites each, one per run and cohort", assumes="exact second moments of continuous columns",
+        not_claimed=(together(study), *NOT_CLAIMED),
+    )  # fmt: skip
+    return said.entries(study, n, {
+        "membership_auc": auc,
+        "known_rows_r2": "not computed: whoever knows all rows but a few has those few people's products",
+        "columns_per_subject": columns if isinstance(columns, str) else columns / (n // (folds or 1)),
+    })  # fmt: skip
 
 
 def in_one_sentence(card: Mapping[str, Any], columns: str, unknown: str) -> str:

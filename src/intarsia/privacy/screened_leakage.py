@@ -9,6 +9,10 @@ the longest rows is told best, and stands on the card by that (`tests/statistica
 
 The exact Gram matrix of what is kept tells more, as `gram_leakage` says. Both are taken as independent: their d² add.
 
+*Where a sketch screens*, it takes the place of the sums, and tells what any sketch of so many rows tells, under the rules of one.
+The part of the kept Gram matrix that it has not seen is independent of it, so here, too, the d² add. What is kept is limited as
+if there were no sketch: the exact products by themselves stay at or below the limit.
+
 *Differencing.* The difference of two such tables is the table of the people in whom two cohorts differ. Each such group is judged
 as what it is: a screened study of so few people.
 
@@ -26,6 +30,7 @@ from scipy import stats
 from intarsia.errors import InputError
 from intarsia.privacy import gram_leakage
 from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Facts, Finding, Screen
+from intarsia.privacy.membership import auc_of_person
 from intarsia.privacy.membership import membership_auc as sketch_auc
 from intarsia.privacy.policy import Policy
 
@@ -56,6 +61,12 @@ def membership_auc(n: int, sums: int, responses: int, columns: int = 0) -> float
         raise InputError(f"{sums} sums with {responses} responses over {n} people: expected 0 or more, 1 or more, 2 or more.")
     gram = _gram(n, columns) if columns else 0.0
     return float(np.mean(stats.norm.cdf(np.sqrt((_lengths(responses) * sums / n + gram) / 2))))
+
+
+@lru_cache
+def auc_beside_sketch(n: int, m: int, sketched: int, columns: int) -> float:
+    """The same of a sketch of m rows of so many columns, and the exact Gram matrix of some of them: the average person."""
+    return auc_of(distance(sketch_auc(n, m, sketched)) ** 2 + _gram(n, columns))
 
 
 def person_auc(n: int, sums: int, columns: int, exposure: float) -> float:
@@ -121,19 +132,73 @@ def judge(facts: Facts, policy: Policy) -> tuple[list[Finding], float | None]:
 
 def _expected_auc(facts: Facts, policy: Policy) -> float:
     screen = counted(facts)
+    if facts.m:
+        return auc_beside_sketch(facts.n, facts.m, facts.columns, most(facts, policy) + screen.responses + screen.covariates)
     return membership_auc(facts.n, screen.sums, screen.responses, most(facts, policy) + screen.responses + screen.covariates)
 
 
 def most_exposed(facts: Facts, policy: Policy) -> float | None:
     """The AUC for the person of this table who is easiest to tell; None where nobody looked, or the sums alone are too many."""
-    if facts.screen is None or facts.screen.exposure is None or most(facts, policy) < 1:
+    if facts.screen is None or most(facts, policy) < 1:
+        return None
+    if facts.m:
+        return _most_exposed_in_sketch(facts, policy)
+    if facts.screen.exposure is None:
         return None
     columns = most(facts, policy) + facts.screen.responses + facts.screen.covariates
     return max(_expected_auc(facts, policy), person_auc(facts.n, facts.screen.sums, columns, facts.screen.exposure))
 
 
+def _most_exposed_in_sketch(facts: Facts, policy: Policy) -> float | None:
+    """The same where a sketch screens: by how far the person is out, in all columns and in as many as are kept."""
+    if facts.looked is None or facts.looked.farthest is None:
+        return None
+    screen, far = counted(facts), facts.looked.farthest
+    columns = most(facts, policy) + screen.responses + screen.covariates
+    told = distance(auc_of_person(facts.n, facts.m, far * facts.columns)) ** 2
+    gram = distance(gram_leakage.auc_of_person(facts.n, columns, far * columns)) ** 2
+    return max(_expected_auc(facts, policy), auc_of(told + gram))
+
+
+def beside_sketch(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
+    """Membership where a sketch screens: what both together tell is warned of, as of any sketch; the exact products by themselves
+    are refused above the limit."""
+    screen, limit, kept = counted(facts), policy.max_auc + ABOVE, most(facts, policy)
+    sketch = sketch_auc(facts.n, facts.m, facts.columns)
+    if kept < 1:
+        text = (
+            f"membership: no feature may be kept: the exact products of {screen.responses + screen.covariates} responses and "
+            f"covariates over {facts.n:,} people reach the limit of {limit:g} by themselves. What would pass: fewer responses or "
+            "covariates, or more people; or a sketch alone."
+        )
+        return [Finding("membership", REFUSE, text, None, limit)]
+    alone = membership_auc(facts.n, 0, screen.responses, kept + screen.responses + screen.covariates)
+    worst = most_exposed(facts, policy)
+    text = (
+        f"membership: AUC {auc:.3f} by the sketch of {facts.columns:,} columns ({sketch:.3f} alone) and the exact products of "
+        f"{kept} features kept at most ({alone:.3f} alone)"
+    )
+    text += "" if worst is None else f", {worst:.3f} for the person of this table who is easiest to tell"
+    if screen.keep is not None and kept < min(screen.keep, screen.features):
+        text += f". The study asks for {screen.keep}, whose exact products would tell more than AUC {limit:g} by themselves"
+    level = WARN if max(auc, worst or 0.0) > policy.max_auc else OK
+    out = [Finding("membership", level, text + ".", auc, policy.max_auc)]
+    if screen.earlier_sums or facts.history_m:
+        out.append(_with_what_left_before(facts, auc, policy))
+    return out
+
+
+def _with_what_left_before(facts: Facts, auc: float, policy: Policy) -> Finding:
+    before = counted(facts).earlier_sums / facts.n + (_sketch(facts) if facts.history_m else 0.0)
+    total = auc_of(distance(auc) ** 2 + before)
+    text = f"membership: {total:.3f} with what left before of these people, which cannot be called back."
+    return Finding("membership", WARN if total > policy.max_auc else OK, text, total, policy.max_auc)
+
+
 def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     """On average, for the most exposed person, and with what left before."""
+    if facts.m:
+        return beside_sketch(facts, auc, policy)
     screen, limit = counted(facts), policy.max_auc + ABOVE
     alone = membership_auc(facts.n, screen.sums, screen.responses)
     fits = most_sums(facts.n, screen.responses, limit) // screen.looks
@@ -154,17 +219,14 @@ def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     level = WARN if max(auc, worst) > policy.max_auc else OK
     out = [Finding("membership", level, text + ".", auc, policy.max_auc)]
     if screen.earlier_sums or facts.history_m:
-        before = screen.earlier_sums / facts.n + (_sketch(facts) if facts.history_m else 0.0)
-        total = auc_of(distance(auc) ** 2 + before)
-        text = f"membership: {total:.3f} with what left before of these people, which cannot be called back."
-        out.append(Finding("membership", WARN if total > policy.max_auc else OK, text, total, policy.max_auc))
+        out.append(_with_what_left_before(facts, auc, policy))
     return out
 
 
 def sums_of_one_site(facts: Facts) -> list[Finding]:
     """What a site that works with the server can solve of another site's responses."""
     screen = counted(facts)
-    if not facts.responses or not screen.largest:
+    if not facts.responses or not screen.largest or facts.m:  # where a sketch screens, such a site knows Φ anyway
         return []
     told, limit = screen.largest / facts.n, MOST_PER_SUBJECT
     if told > limit:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.posterior.draws import square_root
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ MOST_IN_PICTURE = 60  # responses
 def against(m: Material) -> Html:
     """What a reader must know before believing anything that follows, in sentences."""
     said = objections(m.assessment, m.responses, m.residuals)
-    said += _not_replicated(m)
+    said += [*_not_replicated(m), *_not_confirmed(m)]
     if not said:
         return el("p", "Nothing that these checks can see: the chains agree, every response is predicted better than by its "
                   "mean, and the residuals look as the model says.")  # fmt: skip
@@ -31,6 +31,15 @@ def _not_replicated(m: Material) -> list[str]:
         f"they give its sign the probability {row['probability'][0]:.2f} and {row['probability'][1]:.2f}."
         for row in rows
         if not row["replicates"]
+    ]
+
+
+def _not_confirmed(m: Material) -> list[str]:
+    return [
+        f"{_names(row['features'])} is not confirmed: the rows that the screening sketch did not see, fitted alone, give its "
+        f"sign the probability {row['probability']:.2f}."
+        for row in m.refits.get("confirmation", [])
+        if not row["confirmed"]
     ]
 
 
@@ -103,6 +112,23 @@ def residual_correlations(m: Material) -> Html | None:
         )
         parts.append(el("div", picture, class_="scroll"))
     return join(parts)
+
+
+def confirmation(m: Material) -> Html | None:
+    """Which findings stand in the rows that the screening sketch has not seen."""
+    rows = m.refits.get("confirmation")
+    if not rows:
+        return None
+    body: list[list[Any]] = [
+        [el("bdi", ", ".join(row["features"][:6])), fixed(row["probability"], 2),
+         "yes" if row["confirmed"] else el("span", "no", class_="tag no")] for row in rows
+    ]  # fmt: skip
+    return join([
+        el("h3", "Confirmation by what the sketch did not see"),
+        el("p", "A sketch said which features to keep. Their exact products less the sketch's are those of further rows, which "
+           "owe nothing to the screen. Fitted alone they confirm a finding where its sign has a probability of at least 0.9."),
+        table(["finding", "probability of its sign", "confirmed"], body),
+    ])  # fmt: skip
 
 
 def replication(m: Material) -> Html | None:

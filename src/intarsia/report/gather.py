@@ -16,8 +16,7 @@ from intarsia.report.brain import Region
 from intarsia.server.assess.assessment import Assessment, assess, kept
 from intarsia.server.assess.criticism import Residuals, residuals
 from intarsia.server.assess.findings import Findings
-from intarsia.server.assess.leave_one_out import LeaveOneOut
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows
 from intarsia.server.pseudo_rows import check_rows
 from intarsia.wire.bounded import read_file
 from intarsia.wire.changes import Changes
@@ -215,7 +214,8 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     from intarsia.server.study.check import read as read_checks
     from intarsia.server.study.comparison import read_changes
     from intarsia.server.study.folder import StudyFolder
-    from intarsia.server.study.kept import POSTERIOR, posterior_file
+    from intarsia.server.study.kept import FIT, POSTERIOR, posterior_file
+    from intarsia.server.study.kept import read_fit as read_summary
     from intarsia.server.study.screened import counted
 
     where = StudyFolder.open(folder)
@@ -236,6 +236,8 @@ def from_folder(folder: str | Path, **options: Any) -> Material:
     material.site_bytes = {name: where.file("sketch", name).stat().st_size for name in where.present("sketch")}
     material.events = read_events(where.path)
     material.refits = read_checks(where)
+    if where.study.sketch.by_sketch and (where.path / FIT).is_file():
+        material.refits["confirmation"] = read_summary(where.path).get("confirmation", [])
     material.groups, material.dropped = where.groups()
     material.listed = where.listed() if where.study.alignment.mode != "strict" else {}
     material.left, material.changes = where.left, read_changes(where)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.server.assess.stacking import FOLDS, MOST_FEATURES_REFITTED, Refit, Weighed, stack
+from intarsia.server.assess.stacking import FOLDS, MOST_FEATURES_REFITTED, Weighed, stack
 from intarsia.server.covariates import Fitted
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.sampler.sample import AnyModel
@@ -51,8 +51,8 @@ def weigh(
 
     short, model = refit_settings(settings, model.REFIT), model.for_refit()
 
-    def again(X: Array, Y: Array) -> Refit:
-        return Refit(run(X, Y, model, short))
+    def again(X: Array, Y: Array) -> Draws:
+        return run(X, Y, model, short)
 
     def independent(X: Array, Y: Array) -> Array:
         return run(X, Y, replace(model, noise="independent"), short).prediction_mean()
@@ -63,17 +63,8 @@ def weigh(
         return None
     left = fitted.share_left()
     r2, alike = (1 - (1 - values) * left for values in (stacked.r2, stacked.alike))
-    return Weighed(
-        coefficients=stacked.change,
-        effects=fitted.effects_follow(stacked.change),
-        spread=stacked.spread,
-        r2=r2,
-        r2_se=stacked.r2_se * left,
-        alike=alike,
-        rows=stacked.rows,
-        weight=stacked.weight,
-        weight_independent=stacked.weight_other,
-    )
+    effects = fitted.effects_follow(stacked.coefficients)
+    return replace(stacked, effects=effects, r2=r2, r2_se=stacked.r2_se * left, alike=alike)
 
 
 def shares_noise(draws: Draws, rows: int) -> bool:

@@ -17,22 +17,24 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from intarsia.errors import FederationError
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.covariates import Covariates, Fitted
 from intarsia.wire.study_parts import GRAM
 
 Array = NDArray[np.float64]
 
-ROUNDING = 1e-9  # of the largest eigenvalue: fixed-point numbers of a honest matrix may leave so much below zero
 MOST_ROWS = 2000  # rows of the rotation that checks look at
 
 
-def root(G: Any, most_negative: float = ROUNDING) -> Array:
-    """W (c × c) with WᵀW = G; a matrix that is not positive semidefinite is refused."""
+def root(G: Any, below_zero: float = 1e-9) -> Array:
+    """W (c × c) with WᵀW = G; a matrix that is not positive semidefinite is refused.
+
+    Fixed-point numbers of an honest one may leave so much of its largest eigenvalue `below_zero`.
+    """
     G = np.asarray(G, dtype=np.float64)
     values, vectors = linalg.eigh((G + G.T) / 2)
     top = float(values[-1])
-    if not top > 0 or values[0] < -most_negative * top:
+    if not top > 0 or values[0] < -below_zero * top:
         raise FederationError(
             "The joint Gram matrix is not positive semidefinite: it is not that of any data. A site's own block does "
             "not belong to "

@@ -6,6 +6,7 @@ refusal that crosses the wall is a code and fixed words: neither a label nor a c
 """
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from intarsia.site.site import Site
 from intarsia.wire.leave import notices_in
 from intarsia.wire.study import Study
 
+LOG = logging.getLogger(__name__)
 FindTable = Callable[[Study, str], Any]
 # What a server may learn of a refusal. Whatever may rest on the site's data, policy, table or keys is the last one.
 REFUSALS = {
@@ -44,6 +46,7 @@ def answer(
     """
     if site.name not in site.remaining(study):
         raise FederationError(f"Site {site.name!r} has left this run of the study and takes no step of it any more.")
+    LOG.debug("site %s takes step %r of study %s", site.name, step, study.id)
     if step in ("predict", "finish"):
         return _predict(site, study, step, payload, new_data)
     if step == "offer":

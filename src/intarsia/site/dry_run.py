@@ -14,6 +14,7 @@ from intarsia.site.align import written
 from intarsia.site.data.columns import MOST_LEVELS, Profile, profile
 from intarsia.site.data.covariate_checks import check_covariates
 from intarsia.site.data.kept_rows import KeptRows
+from intarsia.site.data.scores import Scale, ScoredSource
 from intarsia.site.data.suspects import suspected_codes, suspected_counts
 from intarsia.site.data.table import Table
 from intarsia.site.dry_groups import judge_groups, profile_of_complete
@@ -188,7 +189,17 @@ def _changed(table: Table, name: str) -> str:
     into: dict[str, list[str]] = {}
     for old, new in table.layout.merged.get(name, {}).items():
         into.setdefault(new, []).append(old)
+    scales = _scales(table.source)
+    if name in scales:
+        pairs = [(text, f"{score:g}") for text, score in zip(scales[name].order, scales[name].scores)]
+        said.append("grades " + ", ".join(text if text == score else f"{text} (as {score})" for text, score in pairs))
     return "; ".join([*said, *(f"{', '.join(old)} are taken as {new}" for new, old in into.items())])
+
+
+def _scales(source: Any) -> dict[str, Scale]:
+    """The columns of categories in order; they are read below the rows that are kept."""
+    below = source.source if isinstance(source, KeptRows) else source
+    return dict(below.scales) if isinstance(below, ScoredSource) else {}
 
 
 def _constant(table: Table, found: Profile) -> set[str]:

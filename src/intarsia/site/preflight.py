@@ -107,6 +107,7 @@ def _looked_at(
     policy = Policy.of_study(study.privacy).tightened(own.policy or {})
     chosen = None if order is None else check_order(order, table.n)
     n, m, gram = table.n if chosen is None else len(chosen), study.sketch.m, study.sketch.shares
+    mixed = m > 0  # a sketch leaves: by itself, or to screen what is shared later
     if m >= n:
         raise InputError(f"m = {m} sketch rows for n = {n} subjects: m must be below n, or the sketch hides nothing.")
     private = study.privacy.epsilon is not None
@@ -148,7 +149,7 @@ def _looked_at(
         found = profile(table, among, None if content is None else content.update, policy.min_level)
         if content is not None:
             content.finish()
-        facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and not gram)
+        facts = replace(facts, own_columns=tuple(found.facts), attack_ran=policy.self_attack and mixed)
         facts = _combined(facts, table, among, policy)
         if facts.attack_ran:
             phi = SketchTerms.of(study, site, order_mac).design(key, n)
@@ -158,7 +159,7 @@ def _looked_at(
                 facts = replace(
                     facts, blind_found=attack_blind(table, phi, chosen, study.sketch.precision, policy.attack_seconds)
                 )  # fmt: skip
-        leaving = None if gram else SketchTerms.of(study, site, order_mac).design(key, n)
+        leaving = None if not mixed else SketchTerms.of(study, site, order_mac).design(key, n)
         facts = replace(facts, looked=look(table, among, found, facts, leaving, policy))
         facts = replace(facts, own_columns=_told_by_results(facts, found))
         of_features = [law for name, law in found.laws.items() if name not in facts.responses]
@@ -197,7 +198,7 @@ def _sums_now(facts: Facts) -> int:
 
 
 def _others_effects(facts: Facts) -> int:
-    most = int(facts.n * MOST_COLUMNS) if facts.exact else facts.m
+    most = int(facts.n * MOST_COLUMNS) if facts.exact or facts.screen is not None else facts.m
     if facts.screen is not None:
         most = min(most, facts.screen.keep or usual_kept(facts.n)) + facts.screen.covariates
     return min(facts.columns - len(facts.own_columns), most) if facts.columns_known else most

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import InputError
-from intarsia.site.data.grades import GradedSource, graded
+from intarsia.site.data.grades import graded
 from intarsia.site.data.kinds import Prepared, prepare
 from intarsia.site.data.layout import Layout
 from intarsia.site.data.roles import Roles
 from intarsia.site.data.row_blocks import check_order
+from intarsia.site.data.scores import ScoredSource
 from intarsia.site.data.sources import NUMBER
 from intarsia.site.data.table import Table
 from intarsia.wire.kinds import Back, check_kind
@@ -129,7 +130,7 @@ def _text_grades(table: Table, kinds: Mapping[str, Mapping[str, Any]]) -> dict[s
 def _prepare(table: Table, name: str, kind: str, options: dict[str, Any], rows: np.ndarray) -> Prepared:
     try:
         values = _column(table, name)[rows]
-        if isinstance(table.source, GradedSource) and name in table.source.orders:
+        if isinstance(table.source, ScoredSource) and name in table.source.scales:
             options["order"] = list(range(1, len(options["order"]) + 1))
         if name in table.levels:
             values = _turned(table, name, values, options)

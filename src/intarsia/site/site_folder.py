@@ -22,6 +22,7 @@ from intarsia.files import replace
 from intarsia.privacy.policy import Policy
 from intarsia.site.identity import FILE, Identity, fingerprint, fingerprint_words
 from intarsia.site.predict_rules import PredictRules
+from intarsia.site.redcap import Described
 from intarsia.site.site import Site
 from intarsia.site.table_settings import resolve, resolve_options, table_settings
 from intarsia.wire.container import write
@@ -44,7 +45,7 @@ id = {id}
 responses = {responses}
 covariates = {covariates}
 ignore = {ignore}
-# Responses that are no plain measurements, as study.toml says them (docs/outcomes.md):
+{kinds}# Responses that are no plain measurements, as study.toml says them (docs/outcomes.md):
 # kinds = {{ asthma = "binary", months = {{ kind = "time", event = "died", horizon = 24, unit = "months" }} }}
 # A missing value of a feature or covariate: "error", "mean" (the column's mean) or "regression" (the mean given the subject's
 # other columns here). A missing response is an error unless a rule of its own says otherwise.
@@ -64,7 +65,7 @@ constant = "error"
 # merge = {{ other = ["bird", "ferret"] }}   # rare levels as one
 # [table.columns.siblings]
 # at_most = 3                              # larger numbers as this one; at_least for smaller ones
-
+{rules}
 [policy]
 # This site's own privacy limits, where they are tighter than the study's; for example max_ratio = 0.1
 
@@ -132,9 +133,10 @@ class SiteFolder:
     @classmethod
     def create(
         cls, folder: str | Path, name: str, source: str = "data.csv", id: str = "id",
-        responses: Sequence[str] = (), *, query: str | None = None, **roles: Sequence[str],
+        responses: Sequence[str] = (), *, query: str | None = None, described: Described | None = None, **roles: Sequence[str],
     ) -> "SiteFolder":  # fmt: skip
-        """Make a site: a new identity and a commented site.toml. `roles` are covariates and columns to ignore."""
+        """Make a site: a new identity and a commented site.toml. `roles` are covariates and columns to ignore; `described` is
+        what a data dictionary says of the table."""
         folder = Path(folder)
         if (folder / FILE).exists():
             raise InputError(
@@ -146,7 +148,12 @@ class SiteFolder:
         said: dict[str, Any] = {"name": name, "source": source, "id": id, "responses": list(responses)}
         said |= {role: list(roles.get(role, ())) for role in ("covariates", "ignore")}
         asked = QUERY if query is None else f"query = {_toml(query)}"
-        text = TEMPLATE.format(query=asked, **{key: _toml(value) for key, value in said.items()})
+        words = {key: _toml(value) for key, value in said.items()} | {"kinds": "", "rules": ""}
+        if described is not None:
+            kinds = described.kinds_line()
+            words |= {"ignore": described.ignored(), "kinds": kinds and f"{kinds}\n"}
+            words["rules"] = "".join(f"\n{rule}\n" for rule in described.rules)
+        text = TEMPLATE.format(query=asked, **words)
         if not (folder / "site.toml").exists():
             replace(folder / "site.toml", text.encode())
         return cls.load(folder)

@@ -19,6 +19,9 @@ merge = { other = ["bird", "ferret"] }   # rare levels as one
 [table.columns.siblings]
 at_most = 3                      # larger numbers as this one; at_least for smaller ones
 
+[table.columns.pain]
+order = ["none", "mild", "severe"]       # read as 1, 2, 3; scores = [0, 1, 3] for other numbers
+
 [table.kinds]                    # responses that are no plain measurements, as study.toml says them
 asthma = "binary"
 months = { kind = "time", event = "died", horizon = 24, unit = "months" }
@@ -109,7 +112,7 @@ def _rule(check: Checker, name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
     if "reference" in rule:
         found = _codes(check, {"reference": [rule["reference"]]}, at, "reference")
         out |= {"reference": found[0]} if found else {}
-    out |= {key: rule[key] for key in ("merge", "at_least", "at_most") if key in rule}
+    out |= {key: rule[key] for key in ("merge", "order", "scores", "at_least", "at_most") if key in rule}
     try:
         ColumnRule.of(name, out)
     except InputError as error:

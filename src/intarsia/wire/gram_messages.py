@@ -7,7 +7,7 @@ its own by secret weights, so that the server can tell whether the products were
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,35 +84,48 @@ class GramBlock:
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "GramBlock":
         header, arrays = unpack(raw, "gram", limit_bytes=limit)
-        plain = ("order_mac", "key_fingerprint", "check", "coin")
-        site, study_hash = checked(
-            header, "gram", (*plain, "n", "folds", "bits", "seeds", "response_scales", "most_told", "signature", *_ROLES)
-        )
-        n, bits, folds, seeds = header["n"], header["bits"], header["folds"], header["seeds"]
-        labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
-        c = sum(len(found) for found in labels.values())
-        listed = isinstance(seeds, list) and 0 < len(seeds) <= 2 and isinstance(folds, list) and 0 < len(folds) <= 20
-        digests = listed and all(is_digest(text) for text in (header["order_mac"], header["check"], header["coin"], *seeds))
-        if type(n) is not int or type(bits) is not int or not 2 <= n < 2**40 or bits not in widths(n) or not digests:
+        stated = read_stated(header, "gram", ("folds",), "Gram block")
+        site, n, folds = stated["site"], stated["n"], header["folds"]
+        parts = isinstance(folds, list) and 0 < len(folds) <= 20 and all(type(k) is int and k > 0 for k in folds)
+        if not parts or sum(folds) != n:
             raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
-        if not _hex(header["key_fingerprint"], 32) or not all(type(k) is int and k > 0 for k in folds) or sum(folds) != n:
-            raise MessageError(f"The Gram block of site {site!r} has entries of the wrong kind.")
-        if len({label for found in labels.values() for label in found}) != c:
+        labels = [label for role in _ROLES for label in stated[role]]
+        if len(set(labels)) != len(labels):
             raise MessageError(f"The Gram block of site {site!r} has a column with two roles.")
         if set(arrays) != {"G", "commitments"}:
             raise MessageError(f"The Gram block of site {site!r} lacks its matrix or its commitments.")
-        G, commitments = arrays["G"], arrays["commitments"]
+        G, commitments, c = arrays["G"], arrays["commitments"], len(labels)
         if G.dtype != np.int64 or G.shape != (len(folds), c, c) or not np.array_equal(G, G.transpose(0, 2, 1)):
             raise MessageError(f"The Gram block of site {site!r} is not a symmetric matrix of its {c} columns.")
-        if commitments.dtype != np.uint8 or commitments.ndim != 2 or commitments.shape[1] != 32 or len(commitments) < 2:
+        if not are_digests(commitments) or len(commitments) < 2:
             raise MessageError(f"The Gram block of site {site!r} has no commitments.")
-        scales = check_scales(header["response_scales"], len(labels["responses"]))
-        check_most_told(header["most_told"], site)
-        rest: dict[str, Any] = {name: header[name] for name in (*plain, "most_told")}
-        rest |= {"folds": tuple(folds), "seeds": tuple(seeds)}
-        signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
-        return cls(site, study_hash, **labels, n=n, bits=bits, **rest, G=np.ascontiguousarray(G).view(np.uint64),
-                   commitments=commitments, response_scales=scales, signature=signature)  # fmt: skip
+        return cls(**stated, folds=tuple(folds), G=np.ascontiguousarray(G).view(np.uint64), commitments=commitments)
+
+
+def read_stated(header: Mapping[str, Any], kind: str, more: tuple[str, ...], what: str) -> dict[str, Any]:
+    """What every statement of shared columns says in its header, checked; `more` are the fields that this kind has beside."""
+    plain = ("order_mac", "key_fingerprint", "check", "coin")
+    fields = (*plain, "n", "bits", "seeds", "response_scales", "most_told", "signature", *more, *_ROLES)
+    site, study_hash = checked(header, kind, fields)
+    n, bits, seeds = header["n"], header["bits"], header["seeds"]
+    labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
+    listed = isinstance(seeds, list) and 0 < len(seeds) <= 2
+    digests = listed and all(is_digest(text) for text in (header["order_mac"], header["check"], header["coin"], *seeds))
+    whole = type(n) is int and type(bits) is int and 2 <= n < 2**40 and bits in widths(n)
+    if not whole or not digests or not _hex(header["key_fingerprint"], 32):
+        raise MessageError(f"The {what} of site {site!r} {'have' if what.endswith('s') else 'has'} entries of the wrong kind.")
+    check_most_told(header["most_told"], site)
+    return {
+        "site": site, "study_hash": study_hash, **labels, "n": n, "bits": bits, "seeds": tuple(seeds),
+        **{name: header[name] for name in (*plain, "most_told")},
+        "response_scales": check_scales(header["response_scales"], len(labels["responses"])),
+        "signature": b"" if header["signature"] == "" else decode(header["signature"], 64, "signature"),
+    }  # fmt: skip
+
+
+def are_digests(found: Any) -> bool:
+    """Rows of 32 bytes each."""
+    return found is not None and found.dtype == np.uint8 and found.ndim == 2 and found.shape[1] == 32
 
 
 @dataclass(frozen=True)
@@ -229,9 +242,20 @@ def check_shapes(product: GramProduct, sharing: Sharing, blocks: Mapping[str, Gr
         raise MessageError(f"the products of site {product.site!r} lack a part, or have one of the wrong shape.")
 
 
-def check_signed(study: Study, name: str, message: GramBlock | GramProduct) -> None:
-    """A message of this site, for this run, signed with its pinned key."""
-    what = "Gram block" if isinstance(message, GramBlock) else "products"
+class SignedBySite(Protocol):
+    """A message that a site signs: its own columns or what it computed."""
+
+    @property
+    def site(self) -> str: ...
+    @property
+    def study_hash(self) -> str: ...
+    @property
+    def signature(self) -> bytes: ...
+    def body(self) -> bytes: ...
+
+
+def check_signed(study: Study, name: str, message: SignedBySite, what: str) -> None:
+    """A message of this site, for this run, signed with its pinned key; `what` it is, in words."""
     if (message.site, message.study_hash) != (name, study.hash):
         raise FederationError(f"The {what} handed over for site {name!r} is of another site, study or run. Refused.")
     key = study.site(name).signing_key

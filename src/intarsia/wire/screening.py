@@ -3,6 +3,7 @@
 A screened study goes in rounds. In round 0 every site shares its features, once. In each round after it the server names the
 features to keep (in round 1: none), and the sites make the exact Gram matrix of these, the responses and the covariates as in a
 Gram study. Between two rounds comes a look: the products of all features with what the kept ones leave of the responses.
+Where a sketch screens, it comes with what a site states of its columns, nothing is shared in round 0, and round 1 is the last.
 
 Every message of a round carries the round's own digest in place of the cohort's: it rests on the cohort, the round and the
 list, so that nothing of one round, or made for another list, fits into another.
@@ -21,12 +22,11 @@ from numpy.typing import NDArray
 from intarsia.errors import FederationError, MessageError
 from intarsia.wire.alignment import checked, is_digest
 from intarsia.wire.container import MAX_BYTES, pack, unpack
-from intarsia.wire.gram_messages import GramBlock, GramProduct, widths
+from intarsia.wire.gram_messages import GramBlock, are_digests, read_stated
 from intarsia.wire.gram_sharing import CHECKS, Cut, cuts
-from intarsia.wire.messages import check_labels, check_most_told, check_scales
+from intarsia.wire.messages import check_labels
 from intarsia.wire.ring import Ring, product
-from intarsia.wire.signed import decode, encode, verify
-from intarsia.wire.study import Study
+from intarsia.wire.signed import decode, encode
 
 ROUND = "round.number"  # entry of a request that says which round; no site can be called so
 PARTS = 8  # the features of a block of subjects go in so many pieces: there are many more of them than of other columns
@@ -40,7 +40,8 @@ class ScreenBlock:
     """A site's columns by name and what it commits to: it will share its features, and no product of them is stated.
 
     `commitments` (pieces, each 32 bytes) are the digests of the numbers that it will hand to holders, `seeds` those of the seeds
-    of its other shares, `check` that of the seed of its check weights, `coin` that of a coin.
+    of its other shares, `check` that of the seed of its check weights, `coin` that of a coin. Where a sketch screens there are no
+    commitments, as the features are not shared; `mixed` is the digest of the `sketch`, which goes to the server alone.
     `most` is how many features of all sites together its gate lets the server keep, `most_told` how many effects others may be
     told in full for its features (None: all). Signed with the site's pinned key.
     """
@@ -61,11 +62,13 @@ class ScreenBlock:
     commitments: NDArray[np.uint8] = field(repr=False)
     response_scales: tuple[float, ...] = ()
     most_told: int | None = None
+    mixed: str = ""
     signature: bytes = b""
+    sketch: bytes = field(default=b"", repr=False)
 
     @property
     def columns(self) -> int:
-        """The columns it shares in round 0."""
+        """The columns that are screened."""
         return len(self.features)
 
     @property
@@ -76,53 +79,48 @@ class ScreenBlock:
     def opens(self) -> bool:
         return False
 
+    def relayed(self) -> "ScreenBlock":
+        """What the other sites see: they know Φ, so no sketch."""
+        return replace(self, sketch=b"")
+
     def body(self) -> bytes:
-        """The bytes the signature covers."""
-        return replace(self, signature=b"").to_bytes()
+        """The bytes the signature covers: of the sketch its digest."""
+        return replace(self, signature=b"", sketch=b"").to_bytes()
 
     def to_bytes(self) -> bytes:
-        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin", "most", "most_told")
+        names = ("site", "study_hash", "n", "bits", "order_mac", "key_fingerprint", "check", "coin", "most", "most_told", "mixed")
         header: dict[str, Any] = {name: getattr(self, name) for name in names}
         header |= {name: list(getattr(self, name)) for name in (*_ROLES, "seeds", "response_scales")}
-        return pack("screen", header | {"signature": encode(self.signature)}, {"commitments": self.commitments})
+        arrays = {"commitments": self.commitments}
+        if self.sketch:
+            arrays["sketch"] = np.frombuffer(self.sketch, dtype=np.uint8)
+        return pack("screen", header | {"signature": encode(self.signature)}, arrays)
 
     @classmethod
     def from_bytes(cls, raw: Any, *, limit: int = MAX_BYTES) -> "ScreenBlock":
         header, arrays = unpack(raw, "screen", limit_bytes=limit)
-        plain = ("order_mac", "key_fingerprint", "check", "coin")
-        site, study_hash = checked(
-            header, "screen", (*plain, "n", "bits", "most", "most_told", "seeds", "response_scales", "signature", *_ROLES)
-        )  # fmt: skip
-        n, bits, seeds, finger = header["n"], header["bits"], header["seeds"], header["key_fingerprint"]
-        labels: dict[str, Any] = {role: check_labels(header[role], role[:-1]) for role in _ROLES}
-        every = [label for found in labels.values() for label in found]
-        listed = isinstance(seeds, list) and 0 < len(seeds) <= 2
-        digests = listed and all(is_digest(text) for text in (header["order_mac"], header["check"], header["coin"], *seeds))
-        if (
-            type(n) is not int
-            or not 2 <= n < 2**40
-            or type(bits) is not int
-            or bits not in widths(n)
-            or not digests
-            or type(header["most"]) is not int
-            or header["most"] < 0
-        ):
+        stated = read_stated(header, "screen", ("most", "mixed"), "columns")
+        site, most, mixed = stated["site"], header["most"], header["mixed"]
+        if type(most) is not int or most < 0 or not (mixed == "" or is_digest(mixed)):
             raise MessageError(f"The columns of site {site!r} have entries of the wrong kind.")
-        if not isinstance(finger, str) or len(finger) != 32 or set(finger) - set("0123456789abcdef"):
-            raise MessageError(f"The columns of site {site!r} have entries of the wrong kind.")
+        every = [label for role in _ROLES for label in stated[role]]
         if not every or len(set(every)) != len(every):
             raise MessageError(f"Site {site!r} brings no columns, or one with two roles.")
-        commitments = arrays.get("commitments")
-        if set(arrays) != {"commitments"} or commitments is None or commitments.dtype != np.uint8:
-            raise MessageError(f"The columns of site {site!r} have no commitments.")
-        if commitments.ndim != 2 or commitments.shape[1] != 32 or not len(commitments):
-            raise MessageError(f"The columns of site {site!r} have no commitments.")
-        scales = check_scales(header["response_scales"], len(labels["responses"]))
-        check_most_told(header["most_told"], site)
-        signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
-        rest: dict[str, Any] = {name: header[name] for name in (*plain, "most", "most_told")}
-        return cls(site, study_hash, **labels, n=n, bits=bits, **rest, seeds=tuple(seeds), commitments=commitments,
-                   response_scales=scales, signature=signature)  # fmt: skip
+        sketch = _sketch_in(site, arrays, mixed)
+        commitments: Any = arrays.get("commitments")
+        if set(arrays) != {"commitments"} or not are_digests(commitments) or bool(len(commitments)) == bool(mixed):
+            raise MessageError(f"The columns of site {site!r} have no commitments, or such to columns that are not shared.")
+        return cls(**stated, most=most, mixed=mixed, commitments=commitments, sketch=sketch)
+
+
+def _sketch_in(site: str, arrays: dict[str, Any], mixed: str) -> bytes:
+    """The sketch among a message's arrays, taken out of them; empty where there is none for whoever reads this."""
+    raw = arrays.pop("sketch", None)
+    if raw is None:
+        return b""
+    if raw.dtype != np.uint8 or raw.ndim != 1 or hashlib.sha256(raw.tobytes()).hexdigest() != mixed:
+        raise MessageError(f"The sketch of site {site!r} is not the one it states.")
+    return bytes(raw.tobytes())
 
 
 @dataclass(frozen=True)
@@ -238,15 +236,6 @@ class LookShares:
         signature = b"" if header["signature"] == "" else decode(header["signature"], 64, "signature")
         seed = decode(header["seed"], 32, "seed")
         return cls(site, study_hash, header["order_mac"], header["round"], seed, found, signature)
-
-
-def check_signed(study: Study, name: str, message: ScreenBlock | LookShares | GramProduct, what: str) -> None:
-    """A message of this site, for this run, signed with its pinned key."""
-    if (message.site, message.study_hash) != (name, study.hash):
-        raise FederationError(f"The {what} handed over for site {name!r} is of another site, study or run. Refused.")
-    key = study.site(name).signing_key
-    if key is None or not verify(key, message.signature, message.body()):
-        raise FederationError(f"The {what} of site {name!r} is not signed with its key in study.toml. Refused.")
 
 
 def pieces(n: int, rows: int | None) -> tuple[tuple[Cut, tuple[Cut, ...]], ...]:

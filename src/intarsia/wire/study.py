@@ -146,7 +146,7 @@ class Study:
     def spare_bits(self) -> int:
         """Bits left free in the products of a screened study for the coefficients of what is taken off the responses."""
         taken_off = self.sketch.again or any(site.covariates for site in self.sites)
-        return LOOK_BITS if self.sketch.screened and taken_off else 0
+        return LOOK_BITS if self.sketch.looks and taken_off else 0
 
     @property
     def kinds(self) -> dict[str, Mapping[str, Any]]:

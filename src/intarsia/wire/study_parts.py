@@ -27,7 +27,7 @@ class SketchPlan:
     A study of kind "gram" has no sketch, so m is 0; `rows` is how many subjects a message between its sites covers, `holders`
     are the three that hold shares of the columns (None: the three sites), `folds` into how many parts the subjects are split.
     One of kind "screened" keeps at most `keep` features (None: as many as the sites' gates allow) and looks `again` times at what
-    these leave unexplained.
+    these leave unexplained; with m it screens by a sketch of m rows in place of exact sums of all features.
     """
 
     m: int
@@ -48,14 +48,25 @@ class SketchPlan:
         return self.kind == SCREENED
 
     @property
+    def by_sketch(self) -> bool:
+        """A screened study in which a sketch says which features to keep: only these are ever shared with holders."""
+        return self.screened and self.m > 0
+
+    @property
+    def mixing(self) -> str:
+        """The kind of the sketch that leaves, where one does."""
+        return SKETCH_KINDS[0] if self.screened else self.kind
+
+    @property
     def shares(self) -> bool:
-        """No sketch: columns are multiplied by shares, with keys pinned and three holders."""
+        """Columns are multiplied by shares, with keys pinned and three holders."""
         return self.kind in (GRAM, SCREENED)
 
     @property
     def looks(self) -> int:
-        """How often products of all features leave in a screened study: the screen, and every look again."""
-        return 1 + (self.again or 0) if self.screened else 0
+        """How often products of all features leave in a screened study: the screen, and every look again; never where a sketch
+        screens."""
+        return 1 + (self.again or 0) if self.screened and not self.by_sketch else 0
 
     def fold_sizes(self, n: int) -> tuple[int, ...]:
         """How many of n subjects each fold has; one fold of all where the study asks for none."""

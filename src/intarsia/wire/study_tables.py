@@ -57,11 +57,19 @@ def read_sketch(content: dict[str, Any], check: Checker) -> SketchPlan:
         if key in table and kind != SCREENED:
             check.fail((*at, key), f'{key} is for kind = "screened"')
     if kind in (GRAM, SCREENED):
+        screens = kind == SCREENED and table.get("m", 0) != 0  # by a sketch of m rows
         for key, only in (("m", 0), ("precision", "float64")):
-            if table.get(key, only) != only:
-                check.fail((*at, key), f'kind = "{kind}" sends no sketch: leave {key} out')
+            if table.get(key, only) != only and not screens:
+                more = ", or give m, and a sketch screens" if (kind, key) == (SCREENED, "precision") else ""
+                check.fail((*at, key), f'kind = "{kind}" sends no sketch: leave {key} out{more}')
+        if screens and table.get("again", 0) != 0:
+            check.fail(
+                (*at, "again"), "a look again is exact sums of all features; with m a sketch screens: leave one of the two out"
+            )
         return SketchPlan(
-            0, str(kind), rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20),
+            check.integer(table, at, "m", low=2, high=10**7) if screens else 0, str(kind),
+            precision=check.choice(table, at, "precision", PRECISIONS, "float64"),
+            rows=check.integer(table, at, "rows", default=GRAM_ROWS, low=64, high=2**20),
             holders=check.strings(table, at, "holders", default=()) or None,
             folds=check.integer(table, at, "folds", low=2, high=20) if "folds" in table else None,
             keep=check.integer(table, at, "keep", low=1, high=10**6) if "keep" in table else None,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from intarsia.lab.baselines.baseline import Array, Baseline
 from intarsia.lab.sketching import Owners, Sketched, federated_sketch
-from intarsia.server.assess.mixture import algorithm3
+from intarsia.server.assess.local_fdr import algorithm3
 
 
 class Posterior(Baseline):

@@ -5,13 +5,14 @@ inclusion probabilities of all. Of a dense one all coefficients are.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
-from intarsia.errors import InputError
 from intarsia.server.assess.diagnostics import NAMES, entries
 from intarsia.server.posterior.draws import Draws
 from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, PIP_GAP, RHAT, RHAT_FOLDED
@@ -19,6 +20,16 @@ from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, PIP_GAP, RHAT, RH
 FAR = 5  # times as many draws as there are, from which on something else than draws is advised
 
 Array = NDArray[np.float64]
+
+
+class NotConvergedWarning(ConvergenceWarning):
+    """The chains do not agree, or there are too few draws: what was found is provisional."""
+
+
+def warn_unless(converged: bool, verdict: str, stacklevel: int) -> None:
+    """Warn with the verdict; `stacklevel` counts from the caller of this function."""
+    if not converged:
+        warnings.warn(verdict, NotConvergedWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True)
@@ -47,19 +58,6 @@ class Diagnosis:
     names: list[str] | None = None  # of the prior's parameters
     pip_gap: float | None = None
 
-    def full(self, name: str, P: int) -> Array:
-        """One diagnostic of all P features (feature, response); NaN where there is nothing to diagnose."""
-        values = np.asarray(getattr(self, name))
-        if self.places is None:
-            return values
-        out = np.full((P, values.shape[1]), np.nan)
-        out[self.places] = values
-        return out
-
-    @property
-    def _others(self) -> list["Diagnosis"]:
-        return [one for one in (self.noise, self.parameters) if one is not None]
-
     @property
     def not_finite(self) -> NDArray[np.bool_]:
         """Entries with a draw that is NaN or infinite."""
@@ -71,28 +69,27 @@ class Diagnosis:
         return np.isnan(self.rhat) & ~self.not_finite
 
     @property
-    def least_ess(self) -> float:
-        """Effective samples that are asked for: of coefficients, or of noise variances."""
-        return ESS if self.rhat.ndim == 2 else NOISE_ESS
+    def limits(self) -> tuple[float, float, float]:
+        """The R̂, folded R̂ and effective samples asked for: of coefficients, or of noise variances and the prior's parameters."""
+        return (RHAT, RHAT_FOLDED, ESS) if self.rhat.ndim == 2 else (NOISE_RHAT, NOISE_RHAT, NOISE_ESS)
 
     @property
-    def most_rhat(self) -> float:
-        return RHAT if self.rhat.ndim == 2 else NOISE_RHAT
+    def samples(self) -> Array:
+        """Effective samples of each entry, in bulk or in the tails, whichever are fewer."""
+        return np.minimum(self.ess_bulk, self.ess_tail)
 
     @property
-    def most_folded(self) -> float:
-        return RHAT_FOLDED if self.rhat.ndim == 2 else NOISE_RHAT
+    def _outside(self) -> list[NDArray[np.bool_]]:
+        """The entries that are not finite, and those outside of each limit; entries that never moved are within."""
+        rhat, folded, ess = self.limits
+        with np.errstate(invalid="ignore"):
+            return [self.not_finite, self.rhat > rhat, self.rhat_folded > folded, self.samples < ess]
 
     @property
     def converged(self) -> bool:
         """Every entry and every noise variance is within the limits; entries that never moved do not count."""
-        with np.errstate(invalid="ignore"):
-            fine = not (
-                self.not_finite.any() or (self.rhat > self.most_rhat).any() or (self.rhat_folded > self.most_folded).any()
-            )
-            fine = fine and not (np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).any()
-        fine = fine and (self.pip_gap is None or self.pip_gap <= PIP_GAP)
-        return bool(fine and all(one.converged for one in self._others))
+        fine = not np.any(self._outside) and (self.pip_gap is None or self.pip_gap <= PIP_GAP)
+        return bool(fine and all(one.converged for one in (self.noise, self.parameters) if one is not None))
 
     @property
     def standing(self) -> str:
@@ -101,10 +98,7 @@ class Diagnosis:
         """
         if self.converged:
             return "converged"
-        with np.errstate(invalid="ignore"):
-            out = self.not_finite | (self.rhat > self.most_rhat) | (self.rhat_folded > self.most_folded)
-            out |= np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess
-        few = not out.size or out.mean() < 0.01
+        few = not self.rhat.size or np.any(self._outside, axis=0).mean() < 0.01
         return "almost converged" if few and self.more_draws() is not None else "not converged"
 
     @property
@@ -117,12 +111,10 @@ class Diagnosis:
 
         R̂ − 1 falls as 1/draws and the effective sample size grows with them once the chains are stationary.
         """
-        factor = 1.0
-        with np.errstate(invalid="ignore"):
-            for excess, limit in ((self.rhat, self.most_rhat), (self.rhat_folded, self.most_folded)):
-                factor = max(factor, (_max(excess) - 1) / (limit - 1))
-            smallest = min(_min(self.ess_bulk), _min(self.ess_tail))
-        factor = max(factor, self.least_ess / smallest if smallest > 0 else math.inf)
+        rhat, folded, ess = self.limits
+        factor = max(1.0, (_max(self.rhat) - 1) / (rhat - 1), (_max(self.rhat_folded) - 1) / (folded - 1))
+        smallest = min(_min(self.ess_bulk), _min(self.ess_tail))
+        factor = max(factor, ess / smallest if smallest > 0 else math.inf)
         if self.not_finite.any() or factor > 30:
             return None
         return _round_up((factor - 1) * self.draws)
@@ -133,34 +125,24 @@ class Diagnosis:
         things = "coefficients" if self.rhat.ndim == 2 else "parameters of the prior" if self.names else "noise variances"
         if self.places is not None:
             things += f" of features that come into play ({len(self.places):,})"
-        total = self.rhat.size
+        total, (rhat, folded, ess) = self.rhat.size, self.limits
+        wrong = (
+            "draws that are not finite",
+            f"R̂ > {rhat}",
+            f"folded R̂ > {folded} (the spread has not settled)",
+            f"fewer than {ess:.0f} effective samples",
+        )
         notes: list[str] = []
-        with np.errstate(invalid="ignore"):
-            counts = (
-                (int(self.not_finite.sum()), "draws that are not finite"),
-                (int((self.rhat > self.most_rhat).sum()), f"R̂ > {self.most_rhat}"),
-                (
-                    int((self.rhat_folded > self.most_folded).sum()),
-                    f"folded R̂ > {self.most_folded} (the spread has not settled)",
-                ),
-                (
-                    int((np.minimum(self.ess_bulk, self.ess_tail) < self.least_ess).sum()),
-                    f"fewer than {self.least_ess:.0f} effective samples",
-                ),
-            )
-        for count, what in counts:
-            if count:
-                subject = f"{count:,} of {total:,} {things}" if not notes else f"{count:,}"
+        for where, what in zip(self._outside, wrong, strict=True):
+            if count := int(where.sum()):
+                subject = f"{count:,}" if notes else f"{count:,} of {total:,} {things}"
                 notes.append(f"{subject} {'has' if count == 1 else 'have'} {what}")
         if notes:
             text = ", ".join(notes) + f": {self._remedy()}"
         else:
-            text = (
-                f"all {total:,} {things} have R̂ ≤ {self.most_rhat}, folded R̂ ≤ {self.most_folded} and at least "
-                f"{whole(min(_min(self.ess_bulk), _min(self.ess_tail))):,} effective samples"
-            )
-        still = int(self.constant.sum())
-        if still:
+            smallest = whole(min(_min(self.ess_bulk), _min(self.ess_tail)))
+            text = f"all {total:,} {things} have R̂ ≤ {rhat}, folded R̂ ≤ {folded} and at least {smallest:,} effective samples"
+        if still := int(self.constant.sum()):
             text += f"; {still:,} never moved"
         if self.pip_gap is not None:
             over = f", more than {PIP_GAP:g}: take longer chains, or more of them" if self.pip_gap > PIP_GAP else ""
@@ -175,7 +157,7 @@ class Diagnosis:
             return "the run is not usable; look for columns of extreme scale and run again"
         more = self.more_draws()
         far = more is None or more > FAR * self.draws
-        if far and self.noise is not None and _max(self.noise.rhat) > self.noise.most_rhat:
+        if far and self.noise is not None and _max(self.noise.rhat) > NOISE_RHAT:
             # Where features outnumber rows many small coefficients can stand in for noise, and chains stay with one or the other.
             return (
                 "the chains do not agree on how much of the responses is noise; rather than run many more draws, say how many "
@@ -187,19 +169,24 @@ class Diagnosis:
 
     def worst(self, k: int = 5) -> list[dict[str, Any]]:
         """The k entries furthest from their limits, worst first."""
+        rhat, folded, ess = self.limits
         with np.errstate(invalid="ignore", divide="ignore"):
-            parts = [
-                (self.rhat - 1) / (self.most_rhat - 1),
-                (self.rhat_folded - 1) / (self.most_folded - 1),
-                self.least_ess / np.minimum(self.ess_bulk, self.ess_tail),
-            ]
-        score = np.fmax(np.fmax(parts[0], parts[1]), parts[2])
-        score = np.where(self.not_finite, np.inf, score)
-        rows = []
-        for flat in np.argsort(-score, axis=None, kind="stable")[:k]:
-            index = np.unravel_index(int(flat), score.shape)
-            rows.append({**self._name(index), **{key: float(getattr(self, key)[index]) for key in NAMES}})
-        return rows
+            score = np.fmax((self.rhat - 1) / (rhat - 1), (self.rhat_folded - 1) / (folded - 1))
+            score = np.where(self.not_finite, np.inf, np.fmax(score, ess / self.samples))
+        order = np.argsort(-score, axis=None, kind="stable")[:k]
+        found = zip(*np.unravel_index(order, score.shape), strict=True)
+        return [{**self._name(index), **{key: float(getattr(self, key)[index]) for key in NAMES}} for index in found]
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Worst, poorest 5 % and median of each diagnostic over the entries."""
+        table = {}
+        for key in NAMES:
+            values = getattr(self, key)
+            values = values[np.isfinite(values)]
+            best_first = [1.0, 0.95, 0.5] if not key.startswith("ess") else [0.0, 0.05, 0.5]
+            found = np.quantile(values, best_first).tolist() if values.size else [math.nan] * 3
+            table[key] = dict(zip(("worst", "poor", "median"), found, strict=True))
+        return table
 
     def _name(self, index: tuple[Any, ...]) -> dict[str, Any]:
         if len(index) == 1:
@@ -210,65 +197,21 @@ class Diagnosis:
             "response": self.responses[q] if self.responses else q,
         }
 
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Worst, 5 % and median of each diagnostic over the entries."""
-        table = {}
-        for key in NAMES:
-            values = getattr(self, key)
-            values = values[np.isfinite(values)]
-            small = key.startswith("ess")
-            if not values.size:
-                table[key] = {"worst": math.nan, "poor": math.nan, "median": math.nan}
-                continue
-            poor, median = np.quantile(values, [0.05 if small else 0.95, 0.5])
-            worst = values.min() if small else values.max()
-            table[key] = {"worst": float(worst), "poor": float(poor), "median": float(median)}
-        return table
-
-    def table(self) -> str:
-        """The summary as text."""
-        lines = [f"{'':12}{'worst':>12}{'poorest 5%':>12}{'median':>12}"]
-        for key, row in self.summary().items():
-            lines.append(f"{key:12}" + "".join(f"{row[c]:>12.4g}" for c in ("worst", "poor", "median")))
-        return "\n".join([*lines, self.verdict])
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a report or `--json` shows: summary, worst entries, verdict; no array of P·Q numbers."""
-        return {
-            "verdict": self.verdict,
-            "converged": self.converged,
-            "chains": self.chains,
-            "draws": self.draws,
-            "entries": int(self.rhat.size),
-            "over_rhat": int((self.rhat > self.most_rhat).sum()),
-            "over_rhat_folded": int((self.rhat_folded > self.most_folded).sum()),
-            "summary": _plain(self.summary()),
-            "worst": _plain(self.worst()),
-            "noise": None if self.noise is None else self.noise.to_dict(),
-            "parameters": None if self.parameters is None else self.parameters.to_dict(),
-            "pip_gap": self.pip_gap,
-        }
-
 
 def diagnose(draws: Any, *, workers: int | None = None) -> Diagnosis:
     """Diagnose draws of C: an array (chain, draw, P, Q), a `Draws` or a `Posterior`. `workers` are threads.
 
     Of a `Draws` or a `Posterior` the noise variances are diagnosed too, and of a sparse one the prior's parameters.
     """
-    labels: dict[str, Any] = {name: getattr(draws, name, None) for name in ("features", "responses")}
-    found = getattr(draws, "draws", draws)  # a posterior's
-    found = draws if isinstance(draws, Draws) else found
-    if not isinstance(found, Draws):
-        C = np.asanyarray(found)
-        if C.ndim != 4:
-            raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-        return Diagnosis(**entries(C, workers=workers), chains=C.shape[0], draws=C.shape[1])
+    found = Draws.of(draws)
     size: dict[str, Any] = {"chains": found.chains, "draws": found.draws}
-    noise = Diagnosis(**entries(np.asarray(found.sigma2), workers=1), **size)
+    labels: dict[str, Any] = {name: getattr(draws, name, None) for name in ("features", "responses")}
+    bare = not isinstance(draws, Draws) and not isinstance(getattr(draws, "draws", None), Draws)  # an array has no noise
+    noise = None if bare else Diagnosis(**entries(np.asarray(found.sigma2), workers=1), **size)
     if isinstance(found.C, np.ndarray):
         return Diagnosis(**entries(found.C, workers=workers), **size, **labels, noise=noise)
     known = found.inclusion
-    traced = found.C.used if known is None else known.traced()
+    traced = np.flatnonzero(found.C.counts) if known is None else known.traced()
     traces = (found.C if known is None else known.effects).dense(traced)
     names, values = _of_the_prior(found)
     prior = Diagnosis(**entries(values, workers=1), **size, names=names) if names else None
@@ -305,11 +248,3 @@ def _round_up(draws: float) -> int:
         return 0
     unit = 10 ** max(2, math.floor(math.log10(draws)))
     return int(math.ceil(draws / unit) * unit)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,25 +1,19 @@
 """Which features matter, how sure that is, and how many of the chosen ones to expect wrong.
 
-A sparse posterior counts: a feature's inclusion probability (PIP) is the share of sweeps in which it is in, averaged over what
-each sweep knew, and 1 − PIP the probability that choosing it is wrong. Of a coefficient that is the probability that it is
-exactly zero, at prior odds of at most one that it is not: a response is not claimed because the feature's others are sure.
-Horseshoe draws are never zero: there a feature is judged by how far zero lies outside its posterior (`distance_from_zero`).
-Either way the chosen set is the largest, surest first, whose mean local false discovery rate stays at or below `fdr`, and nothing
-is chosen that is more likely wrong than right.
+What the evidence of each feature and coefficient is, `local_fdr` says. The chosen set is the largest, surest first, whose mean
+local false discovery rate stays at or below `fdr`, and nothing is chosen that is more likely wrong than right.
 
 `mixture` is the paper's Algorithm 3 on the posterior mean, kept for comparison.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign_share
-from intarsia.server.assess.mixture import low_component
+from intarsia.server.assess.local_fdr import counted, fit_mixture, judged
 from intarsia.server.assess.sets import FeatureSet, of_dense, of_sparse
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import SparseEffects
@@ -31,7 +25,6 @@ Bool = NDArray[np.bool_]
 METHODS = ("bfdr", "mixture")
 MOST_LOCAL_FDR = 0.5  # of what is chosen from counted inclusion, however much room surer findings leave
 MOST_JUDGED = 0.1  # of what is chosen from draws that are never zero: with a half a stated 5 % comes out at 13
-_CHUNK = 8_000_000  # numbers in memory at once
 NOT_FINITE = "Some draws are not finite; a selection from them would mean nothing. Look at the diagnosis."
 _NEITHER, BEYOND, WITHOUT, BOTH = STANDS
 
@@ -91,23 +84,10 @@ class Findings:
         both = bool(self.selected[p]) and bool(self.without[p])
         return BOTH if both else BEYOND if self.selected[p] else WITHOUT if self.without[p] else _NEITHER
 
-    def to_dict(self) -> dict[str, Any]:
-        """Counts and expected rates for a report or `--json`."""
-        return {
-            "method": self.method,
-            "fdr": self.fdr,
-            "features": len(self.selected),
-            "selected": int(self.selected.sum()),
-            "sets": [one.to_dict() for one in self.sets],
-            "expected_fdr": self.expected_fdr,
-            "selected_by_response": [int(n) for n in self.by_response.sum(axis=0)],
-            "expected_fdr_by_response": [float(v) for v in self.expected_fdr_by_response],
-        }
-
 
 def select(
     draws: Any,
-    method: Literal["bfdr", "mixture"] = "bfdr",
+    method: str = "bfdr",
     fdr: float = 0.05,
     *,
     X: Array | None = None,
@@ -118,9 +98,9 @@ def select(
 
     With X (m, P), the rows the sampler saw, sets of interchangeable features are looked for too (bfdr only).
     `max_local_fdr` keeps out features that are individually doubtful, however much room surer ones leave in the mean.
-    `covariance` is that of the mixture (`mixture.MODELS`); "mclust" chooses among all by BIC, as that package does.
+    `covariance` is that of the mixture (`local_fdr.MODELS`); "mclust" chooses among all by BIC, as that package does.
     """
-    found = _as_draws(draws)
+    found = Draws.of(draws)
     if max_local_fdr is None:
         max_local_fdr = MOST_LOCAL_FDR if found.sparse else MOST_JUDGED
     if not 0 < fdr < 1:
@@ -129,23 +109,37 @@ def select(
         raise InputError(f"Unknown selection {method!r}; expected 'bfdr' or 'mixture'.")
     if not found.effects.finite():
         raise InputError(NOT_FINITE)
-    mean = found.mean()
+    mean, known = found.mean(), found.inclusion
+    without = None if known is None or method == "mixture" else known.pip_without
     if method == "mixture":
         size = np.abs(mean)
-        row = low_component(size, covariance)
-        entry = np.column_stack([low_component(size[:, q : q + 1], covariance) for q in range(size.shape[1])])
-        return _findings(found, row, entry, (row < fdr, entry < fdr), ("mixture", fdr))
-    row, entry = _counted(found) if isinstance(found.C, SparseEffects) else _judged(found)
-    chosen = bayesian_fdr(row, fdr, max_local_fdr)
-    by_response = np.zeros(entry.shape, dtype=bool)
-    for q in range(entry.shape[1]):
-        by_response[:, q] = bayesian_fdr(entry[:, q], fdr, max_local_fdr)
-    out = _findings(found, row, entry, (chosen, by_response), ("bfdr", fdr))
-    known = found.inclusion
-    if known is not None and known.pip_without is not None:
-        without = bayesian_fdr(1 - known.pip_without, fdr, max_local_fdr)
-        out = replace(out, pip_without=known.pip_without, without=without)
-    return out if X is None else with_sets(out, found, X, max_local_fdr)
+        row = fit_mixture(size, covariance).low
+        entry = np.column_stack([fit_mixture(size[:, q : q + 1], covariance).low for q in range(size.shape[1])])
+        selected, by_response = row < fdr, entry < fdr
+    else:
+        row, entry = counted(found, C) if isinstance(C := found.effects, SparseEffects) else judged(C)
+        selected, by_response = bayesian_fdr(row, fdr, max_local_fdr), np.zeros(entry.shape, dtype=bool)
+        for q in range(entry.shape[1]):
+            by_response[:, q] = bayesian_fdr(entry[:, q], fdr, max_local_fdr)
+    above, below = found.effects.signs()
+    wrong, counts = np.minimum(found.number - above, found.number - below), by_response.sum(axis=0)
+    out = Findings(
+        pip=1.0 - row,
+        lfsr=(wrong + 0.5) / (found.number + 1),
+        local_fdr_by_response=entry,
+        selected=selected,
+        by_response=by_response,
+        sign_by_response=np.sign(mean).astype(np.int8),
+        expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
+        expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
+        method=method,
+        fdr=fdr,
+        draws=found.number,
+        pip_without=without,
+        without=None if without is None else bayesian_fdr(1 - without, fdr, max_local_fdr),
+        counted=found.sparse,
+    )
+    return out if X is None or method == "mixture" else with_sets(out, found, X, max_local_fdr)
 
 
 def bayesian_fdr(local: Array, fdr: float, max_local_fdr: float = MOST_LOCAL_FDR) -> Bool:
@@ -183,65 +177,3 @@ def with_sets(found: Findings, draws: Draws, X: Array, max_local_fdr: float = MO
     selected[alone[chosen[: len(alone)]]] = True
     expected = float(local[chosen].mean()) if chosen.any() else 0.0
     return replace(found, selected=selected, sets=tuple(kept), expected_fdr=expected)
-
-
-def _as_draws(draws: Any) -> Draws:
-    found = draws if isinstance(draws, Draws) else getattr(draws, "draws", draws)
-    if isinstance(found, Draws):
-        return found
-    C = np.asanyarray(found)
-    if C.ndim != 4:
-        raise InputError(f"The draws have {C.ndim} dimensions; expected 4: (chain, draw, feature, response).")
-    return Draws(C, np.broadcast_to(np.eye(C.shape[3]), (*C.shape[:2], C.shape[3], C.shape[3])))
-
-
-def _counted(draws: Draws) -> tuple[Array, Array]:
-    """Local fdr of each feature and of each coefficient of a sparse posterior. No count of draws is said to be none or all."""
-    C = draws.effects
-    assert isinstance(C, SparseEffects)
-    known = None if draws.inclusion is None else draws.inclusion.acting_on()
-    if known is None:
-        above, below = C.signs()
-        known = (above + below) / C.number
-    entry = ((1 - known) * C.number + 0.5) / (C.number + 1)
-    row = (C.number - C.counts + 0.5) / (C.number + 1) if draws.inclusion is None else 1 - draws.inclusion.mean()
-    return row, np.maximum(entry, row[:, None])  # a coefficient is no surer than its feature
-
-
-def _judged(draws: Draws) -> tuple[Array, Array]:
-    """The same of draws that are never zero."""
-    row, entry = np.empty(draws.P), np.empty((draws.P, draws.Q))
-    for part, x in _features(draws.effects.dense()):
-        entry[part] = sign_share(x)
-        row[part] = row_share(x, entry[part])
-    return row, row[:, None] + (1 - row[:, None]) * calibrate(entry)
-
-
-def _features(C: NDArray[Any]) -> Iterator[tuple[slice, Array]]:
-    """Chunks of features with their draws as (feature, response, draw), read once."""
-    chains, n, P, Q = C.shape
-    step = max(1, _CHUNK // max(1, chains * n * Q))
-    for start in range(0, P, step):
-        part = slice(start, min(P, start + step))
-        x = np.ascontiguousarray(C[:, :, part].transpose(2, 3, 0, 1), dtype=np.float64)
-        yield part, x.reshape(x.shape[0], Q, chains * n)
-
-
-def _findings(draws: Draws, row: Array, entry: Array, chosen: tuple[Bool, Bool], how: tuple[str, float]) -> Findings:
-    selected, by_response = chosen
-    above, below = draws.effects.signs()
-    wrong, counts = np.minimum(draws.number - above, draws.number - below), by_response.sum(axis=0)
-    return Findings(
-        pip=1.0 - row,
-        lfsr=(wrong + 0.5) / (draws.number + 1),
-        local_fdr_by_response=entry,
-        selected=selected,
-        by_response=by_response,
-        sign_by_response=np.sign(draws.mean()).astype(np.int8),
-        expected_fdr=float(row[selected].mean()) if selected.any() else 0.0,
-        expected_fdr_by_response=np.where(by_response, entry, 0.0).sum(axis=0) / np.maximum(counts, 1),
-        method=how[0],
-        fdr=how[1],
-        draws=draws.number,
-        counted=draws.sparse,
-    )

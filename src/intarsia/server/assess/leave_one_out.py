@@ -3,7 +3,7 @@
 The rows of a sketch are exchangeable, so leaving one out says how a new one would be predicted; no subject is involved.
 No refit is needed: the draws are weighted by the inverse of the left-out row's likelihood, with the weights' tail smoothed
 (Pareto-smoothed importance sampling; Vehtari, Gelman & Gabry 2017). Its own warning light is k̂ of each row: above .7 the
-estimate for that row is not to be trusted, and `intarsia.server.assess.replication.k_fold` gives the answer by refitting.
+estimate for that row is not to be trusted, and `intarsia.server.assess.criticism.k_fold` gives the answer by refitting.
 
 Where a dense background was fitted, rows that are alike share it, and a row is predicted from the others with what they say of
 it: given the sparse effects the residuals are N(0, (I + wK) ⊗ Σ), K = XXᵀ/P, and one row given the rest has a closed form.
@@ -22,18 +22,55 @@ from scipy import special
 
 from intarsia.errors import InputError
 from intarsia.server.assess.diagnostics import ess
-from intarsia.server.assess.rows import Rows as Rows
-from intarsia.server.assess.rows import out_of_sample
 from intarsia.server.posterior.posterior import Group, Posterior
+from intarsia.server.posterior.sparse import parts
 
 Array = NDArray[np.float64]
 
+_LEAST_ROWS = 20  # with every response, to judge by
 K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
 _MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
 _BLOCK = 2**24  # numbers of X worked on at once
 _EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows a posterior was fitted to: X (m × P), Y (m × Q) and the covariates Z (m × c), in the posterior's units."""
+
+    X: Array
+    Y: Array
+    Z: Array
+
+    @classmethod
+    def of(cls, X: Any, Y: Any, Z: Any = None) -> "Rows":
+        """The same from whatever arrays come; without Z there are no covariates."""
+        X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
+        Z = np.empty((len(Y), 0)) if Z is None else np.asarray(Z, dtype=np.float64)
+        if not len(X) == len(Y) == len(Z):
+            raise InputError(f"X, Y and Z have {len(X)}, {len(Y)} and {len(Z)} rows; expected as many each.")
+        return cls(X, Y, Z)
+
+    def complete(self) -> "Rows | None":
+        """The rows that have every response; None where they are too few to judge by."""
+        whole = ~np.isnan(self.Y).any(axis=1)
+        if whole.all():
+            return self
+        return self.take(whole) if whole.sum() >= _LEAST_ROWS else None
+
+    def take(self, which: Any) -> "Rows":
+        """Some of the rows."""
+        return Rows(self.X[which], self.Y[which], self.Z[which])
+
+
+def out_of_sample(Y: Array, predicted: Array) -> tuple[Array, Array]:
+    """R² of each response and its standard error: 1 − Σ(y − ŷ)²/Σy². A sketch's rows have mean zero, so nothing is centred."""
+    total = (Y**2).sum(axis=0)
+    total = np.where(total > 0, total, np.inf)
+    gain = Y**2 - (Y - predicted) ** 2
+    return gain.sum(axis=0) / total, np.sqrt(len(Y)) * gain.std(axis=0) / total
 
 
 @dataclass(frozen=True)
@@ -78,23 +115,26 @@ class LeaveOneOut:
         )
 
 
-def log_likelihood(posterior: Posterior, rows: Rows, thin: int | None = None) -> tuple[Array, Array]:
+def log_likelihood(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
     """log p(yᵢ | C, Γ, Σ) of every row, (chain, draw, row), and the fitted values (chain, draw, row, response)."""
-    at = _at(posterior, rows, thin)
-    values = posterior.fitted(rows.X, rows.Z, at.ravel()).reshape(*at.shape, *rows.Y.shape)
-    return normal_log_density(rows.Y - values, posterior.draws.flat_Sigma[at.ravel()].reshape(*at.shape, rows.Q, rows.Q)), values
+    at = used(posterior, rows)
+    values = posterior.fitted(rows.X, rows.Z, at.ravel())
+    each = normal_log_density(rows.Y - values, posterior.draws.flat_Sigma[at.ravel()])
+    return each.reshape(*at.shape, -1), values.reshape(*at.shape, *rows.Y.shape)
 
 
-def _at(posterior: Posterior, rows: Rows, thin: int | None) -> NDArray[np.int64]:
-    """Numbers (chain, draw) of the draws that are used."""
-    d = posterior.draws
-    return np.arange(d.number).reshape(d.chains, d.draws)[:, :: thin or thinning(d.chains, d.draws, len(rows.Y), d.P, d.Q)]
+def used(posterior: Posterior, rows: Rows) -> NDArray[np.int64]:
+    """Numbers (chain, draw) of the draws that are used, so that time and memory stay small beside the fit's own."""
+    d, m = posterior.draws, len(rows.Y)
+    most = min(_MOST_NUMBERS / (m * d.Q), _MOST_OPERATIONS / (2 * m * max(d.P, 1) * d.Q))
+    each = int(np.ceil(d.draws / max(max(most, _LEAST_DRAWS) / d.chains, 1)))
+    return np.arange(d.number).reshape(d.chains, d.draws)[:, :: max(1, each)]
 
 
 def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
     """log p(yᵢ | C, Γ, Σ, w, the other rows), and these predictions, where draws have a background's ratio w."""
     d = posterior.draws
-    at = _at(posterior, rows, None)
+    at = used(posterior, rows)
     bare = replace(posterior, draws=replace(d, background=None))
     left = rows.Y - bare.fitted(rows.X, rows.Z, at.ravel())  # (draw, row, Q)
     values, W = np.linalg.eigh(likeness(rows.X))
@@ -103,28 +143,20 @@ def with_background(posterior: Posterior, rows: Rows) -> tuple[Array, Array]:
     own = weight @ np.square(W).T  # (draw, row)
     off = np.einsum("ik,sk,skq->siq", W, weight, np.einsum("ik,siq->skq", W, left, optimize=True), optimize=True) / own[..., None]
     # One row given the rest: what is left is `off`, with covariance Σ / own.
-    each = normal_log_density(off * np.sqrt(own)[..., None], d.flat_Sigma[at.ravel()]) + 0.5 * rows.Q * np.log(own)
+    each = normal_log_density(off * np.sqrt(own)[..., None], d.flat_Sigma[at.ravel()]) + 0.5 * d.Q * np.log(own)
     return each.reshape(*at.shape, -1), (rows.Y - off).reshape(*at.shape, *rows.Y.shape)
 
 
 def likeness(X: NDArray[Any]) -> Array:
     """K = XXᵀ/P of columns brought to mean square one, some columns at a time; of very many in single precision."""
     m, P = X.shape
-    K, step = np.zeros((m, m)), max(1, _BLOCK // max(1, m))
-    kind = np.float32 if m * m * P > _MOST_OPERATIONS else np.float64
-    for start in range(0, P, step):
-        part = np.asarray(X[:, start : start + step], dtype=kind)
+    K = np.zeros((m, m))
+    for columns in parts(P, m, _BLOCK):
+        part = np.asarray(X[:, columns], dtype=np.float32 if m * m * P > _MOST_OPERATIONS else np.float64)
         scale = np.sqrt(np.square(part).mean(axis=0))
         part = part / np.where(scale > 0, scale, 1)
         K += part @ part.T
     return K / max(1, P)
-
-
-def thinning(chains: int, draws: int, m: int, P: int, Q: int) -> int:
-    """Every how many draws are used, so that time and memory stay small beside the fit's own."""
-    most = min(_MOST_NUMBERS / (m * Q), _MOST_OPERATIONS / (2 * m * max(P, 1) * Q))
-    wanted = max(most, _LEAST_DRAWS) / chains
-    return max(1, int(np.ceil(draws / max(wanted, 1))))
 
 
 def normal_log_density(residual: Array, Sigma: Array) -> Array:

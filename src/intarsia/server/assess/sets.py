@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from intarsia.server.assess.distance_from_zero import calibrate, row_share, sign_share
+from intarsia.server.assess.local_fdr import calibrate, row_share, sign_share
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.sparse import SparseEffects
 
@@ -83,13 +83,12 @@ class FeatureSet:
 class _Columns:
     """Some features' columns brought to length one: their cosines are correlations, because sketch rows have mean zero.
 
-    `places` (K,) says which features they are, in order; `length` (K,) is each column's root mean square, `least` the
-    correlation that two in a set must have: among few rows chance alone correlates.
+    `places` (K,) says which features they are, in order, `least` the correlation that two in a set must have: among few rows
+    chance alone correlates.
     """
 
     places: Index
     unit: Array
-    length: Array
     least: float
 
     @classmethod
@@ -98,28 +97,27 @@ class _Columns:
         length = np.sqrt(np.square(columns).mean(axis=0))
         there, m = length > 0, len(X)
         unit = columns[:, there] / (length[there] * np.sqrt(m))
-        return cls(places[there], unit, length[there], min(max(LEAST_CORRELATION, 4 / np.sqrt(m)), TWINS))
+        return cls(places[there], unit, min(max(LEAST_CORRELATION, 4 / np.sqrt(m)), TWINS))
 
     def at(self, members: Any) -> Index:
         """Which of `places` they are."""
         return np.searchsorted(self.places, members)
 
-    def near(self, centre: int) -> tuple[Index, Array]:
-        """The places of the features close enough to this one, the nearest first, and how close they are."""
+    def near(self, centre: int) -> Index:
+        """The places of the features close enough to this one, the nearest first."""
         close = np.abs(self.unit.T @ self.unit[:, self.at(centre)])
         order = np.argsort(-close, kind="stable")
-        order = order[(close[order] >= self.least) & (self.places[order] != centre)]
-        return self.places[order], close[order]
+        return self.places[order[(close[order] >= self.least) & (self.places[order] != centre)]]
 
     def purity(self, members: list[int]) -> float:
         unit = self.unit[:, self.at(members)]
         return float(np.abs(unit.T @ unit).min())
 
-    def weight(self, members: Index) -> Array:
-        """Of each member in the common effect: its standard deviation, signed as it correlates with the first."""
-        at = self.at(members)
-        sign = np.where(self.unit[:, at[0]] @ self.unit[:, at] < 0, -1.0, 1.0)
-        return np.asarray(sign * self.length[at])
+
+def common_weight(X: Array, members: Index) -> Array:
+    """Of each member in a set's common effect: its standard deviation, signed as it correlates with the first."""
+    columns = np.asarray(X[:, members], dtype=np.float64)
+    return np.asarray(np.where(columns[:, 0] @ columns < 0, -1.0, 1.0) * np.sqrt(np.square(columns).mean(axis=0)))
 
 
 def of_sparse(draws: Draws, X: Array, pip: Array, fdr: float) -> list[FeatureSet]:
@@ -132,11 +130,11 @@ def of_sparse(draws: Draws, X: Array, pip: Array, fdr: float) -> list[FeatureSet
     for centre in columns.places[np.argsort(-pip[columns.places], kind="stable")]:
         if int(centre) in taken:
             continue
-        near = np.array([p for p in columns.near(int(centre))[0] if int(p) not in taken], dtype=np.intp)
+        near = np.array([p for p in columns.near(int(centre)) if int(p) not in taken], dtype=np.intp)
         enough = pip[centre] + pip[near].sum() >= COVERAGE  # else they cannot cover it together
         members = _covering(C, int(centre), near, columns) if enough else None
         if members is not None:
-            found.append(_counted(draws, np.sort(members), columns))
+            found.append(_counted(draws, X, np.sort(members), columns.purity(sorted(members))))
             taken |= set(members)
     return sorted(found, key=lambda one: -one.coverage)
 
@@ -164,19 +162,17 @@ def _covering(C: SparseEffects, centre: int, near: Index, columns: _Columns) -> 
     return members if covered.mean() >= COVERAGE and len(members) > 1 else None
 
 
-def _counted(draws: Draws, members: Index, columns: _Columns) -> FeatureSet:
-    x = draws.of(members).reshape(draws.number, len(members), draws.Q)
+def _counted(draws: Draws, X: Array, members: Index, purity: float) -> FeatureSet:
+    x = draws.effects.dense(members).reshape(draws.number, len(members), draws.Q)
     coverage = (x.any(axis=(1, 2)).sum() + 0.5) / (draws.number + 1)  # no count of draws is said to be all
-    common = np.einsum("dpq,p->dq", x, columns.weight(members))
+    common = np.einsum("dpq,p->dq", x, common_weight(X, members))
     none = ((~x.any(axis=1)).sum(axis=0) + 0.5) / (draws.number + 1)
     pi = draws.parameters.get("prior_inclusion")
     factor = None
     if pi is not None:
         prior = float(np.clip(1 - (1 - np.asarray(pi)) ** len(members), 1e-12, 1 - 1e-12).mean())
         factor = float(np.log(coverage / (1 - coverage)) - np.log(prior / (1 - prior)))
-    return FeatureSet(
-        members, float(coverage), columns.purity(members.tolist()), common.mean(axis=0), common.std(axis=0), none, factor
-    )
+    return FeatureSet(members, float(coverage), purity, common.mean(axis=0), common.std(axis=0), none, factor)
 
 
 def of_dense(draws: Draws, X: Array, local_fdr: Array, selected: NDArray[np.bool_], fdr: float) -> list[FeatureSet]:
@@ -192,7 +188,7 @@ def of_dense(draws: Draws, X: Array, local_fdr: Array, selected: NDArray[np.bool
             for members, purity in () if centre in taken else _growing(columns, centre, taken):
                 if _says_nothing_new(members, purity, local_fdr, selected, fdr):
                     break
-                weight = columns.weight(members)
+                weight = common_weight(X, members)
                 if _share(some[:, :, columns.at(members)], weight)[0] > SCREEN_FACTOR * limit:
                     continue
                 share, common = _share(C[:, :, members], weight)
@@ -212,7 +208,7 @@ def _judged(members: Index, share: float, purity: float, common: Array) -> Featu
 def _growing(columns: _Columns, centre: int, taken: set[int]) -> Iterator[tuple[Index, float]]:
     """Sets around a feature, the nearest joining first, among which every two are correlated at least at the limit."""
     members = [centre]
-    for p in columns.near(centre)[0].tolist():
+    for p in columns.near(centre).tolist():
         if p in taken:
             continue
         purity = columns.purity([*members, p])

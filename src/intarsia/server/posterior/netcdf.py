@@ -16,7 +16,7 @@ from intarsia.errors import InputError, MessageError, of_the_system
 from intarsia.files import writing
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.hdf5_file import Hdf5File
-from intarsia.server.posterior.posterior import CovariateEffects, Group, Names, Posterior, effective_rank
+from intarsia.server.posterior.posterior import DIMS, CovariateEffects, Group, Names, Posterior, effective_rank
 from intarsia.server.posterior.sparse import Inclusion, SparseEffects
 
 FORMAT = 3
@@ -28,90 +28,47 @@ _INCLUSION = {
     "pip": ("chain", "feature"), "offsets": ("bound",), "features": ("entry",), "probability": ("entry",),
     "expected": ("entry", "response"), "pip_without": ("feature",),
 }  # fmt: skip
-_NO_PARAMETERS = ("C", "Sigma", "sigma2", "Gamma", "intercept")
-
-
-def feature_coords(names: Names, places: Any = None) -> dict[str, Any]:
-    """The coordinates feature and response, and the sites that hold them."""
-    out: dict[str, Any] = {}
-    for dim, site, labels, sites in (
-        ("feature", "site", names.features, names.feature_sites),
-        ("response", "response_site", names.responses, names.response_sites),
-    ):
-        at = slice(None) if places is None or dim == "response" else places
-        out[dim] = np.asarray(labels, dtype=object)[at]
-        if sites is not None:
-            out[site] = (dim, np.asarray(sites, dtype=object)[at])
-    return out
 
 
 def to_tree(posterior: Posterior) -> xr.DataTree:
-    d = posterior.draws
-    arrays: dict[str, Any] = {
-        "Sigma": (("chain", "draw", "response", "response2"), d.Sigma),
-        "sigma2": (("chain", "draw", "response"), d.sigma2),
-    }
-    if not isinstance(d.C, SparseEffects):
-        arrays["C"] = (("chain", "draw", "feature", "response"), d.C)
-    for name, values in d.parameters.items():
-        own = ("component",) if name == "tau" else tuple(f"{name}_{k}" for k in range(values.ndim - 2))
-        arrays[name] = (("chain", "draw", *own), values)
-    if posterior.intercept_draws is not None:
-        arrays["intercept"] = (("chain", "draw", "response"), posterior.intercept_draws)
-    if posterior.effects is not None:
-        arrays["Gamma"] = (("chain", "draw", "covariate", "response"), posterior.effects.Gamma)
-    values = posterior.singular_values
-    groups = {
-        "posterior": arrays,
+    d, effects = posterior.draws, posterior.effects
+    own = {"Sigma": d.Sigma, "sigma2": d.sigma2, "C": None if isinstance(d.C, SparseEffects) else d.C, **d.parameters}
+    own |= {"intercept": posterior.intercept_draws, "Gamma": None if effects is None else effects.Gamma}
+    groups: dict[str, dict[str, Any]] = {
+        "posterior": {name: (_dims(name, values), values) for name, values in own.items() if values is not None},
+        "sparse_effects": _there(d.C, _SPARSE) if isinstance(d.C, SparseEffects) else {},
+        "inclusion": _there(d.inclusion, _INCLUSION),
         "sample_stats": {
-            "effective_rank": (("chain", "draw"), effective_rank(values)),
-            "singular_value": (("chain", "draw", "component"), values),
+            "effective_rank": (("chain", "draw"), effective_rank(posterior.singular_values)),
+            "singular_value": (("chain", "draw", "component"), posterior.singular_values),
         },
+        "constant_data": _there(d, {"shrinkage": ("feature",), "background": ("feature", "response")}),
     }
-    if isinstance(d.C, SparseEffects):
-        groups["sparse_effects"] = {name: (dims, getattr(d.C, name)) for name, dims in _SPARSE.items()}
-    if d.inclusion is not None:
-        groups["inclusion"] = _there(d.inclusion, _INCLUSION)
-    constant = _there(d, {"shrinkage": ("feature",), "background": ("feature", "response")})
-    if constant:
-        groups["constant_data"] = constant
-    coords = _coords(posterior)
-    groups |= {
-        name: {**group.arrays, **({WORDS: ((), np.asarray(json.dumps(group.words), dtype=object))} if group.words else {})}
-        for name, group in posterior.groups.items()
-    }
-    # Every dimension that a group has is labelled there; very many features once, beside the draws.
-    few = coords if d.P <= LABELLED else {name: one for name, one in coords.items() if name not in ("feature", "site")}
-    sets = {f"/{name}": _dataset(found, few) for name, found in groups.items()}
-    always = {name: coords[name] for name in ("feature", "site") if name in coords}
-    sets["/posterior"] = sets["/posterior"].assign_coords(always)
+    for name, group in posterior.groups.items():
+        words = {WORDS: ((), np.asarray(json.dumps(group.words), dtype=object))} if group.words else {}
+        groups[name] = {**group.arrays, **words}
+    sets = {f"/{name}": _dataset(posterior, found) for name, found in groups.items() if found}
+    sets["/posterior"] = sets["/posterior"].assign_coords(posterior.coords({"feature": d.P}))
     tree = xr.DataTree.from_dict(sets)
     tree.attrs.update({"intarsia_format": FORMAT, **_flat(posterior.attrs)})
     return tree
 
 
+def _dims(name: str, values: Any) -> tuple[str, ...]:
+    return DIMS.get(name) or ("chain", "draw", *(f"{name}_{k}" for k in range(values.ndim - 2)))
+
+
 def _there(of: Any, dims: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    return {name: (own, getattr(of, name)) for name, own in dims.items() if getattr(of, name) is not None}
+    found = {name: (own, getattr(of, name, None)) for name, own in dims.items()}
+    return {name: one for name, one in found.items() if one[1] is not None}
 
 
-def _coords(posterior: Posterior) -> dict[str, Any]:
-    d = posterior.draws
-    coords = feature_coords(posterior.names) | {"chain": np.arange(d.chains), "draw": np.arange(d.draws)}
-    coords["response2"] = coords["response"]
-    if posterior.effects is not None:
-        coords["covariate"] = np.asarray(posterior.covariates, dtype=object)
-        if posterior.effects.sites is not None:
-            coords["covariate_site"] = ("covariate", np.asarray(posterior.covariate_sites, dtype=object))
-    return coords
-
-
-def _dataset(arrays: Mapping[str, Any], coords: Mapping[str, Any]) -> xr.Dataset:
-    """The arrays, with the coordinates of the dimensions that they have; draws may have been thinned."""
+def _dataset(posterior: Posterior, arrays: Mapping[str, Any]) -> xr.Dataset:
+    """The arrays with the labels of their dimensions; those of very many features are told once, beside the draws."""
     sizes = {dim: size for dims, values in arrays.values() for dim, size in zip(dims, np.shape(values), strict=True)}
-    own = {name: one for name, one in coords.items() if (one[0] if isinstance(one, tuple) else name) in sizes}
-    if "draw" in own and sizes["draw"] != len(own["draw"]):
-        own["draw"] = np.arange(sizes["draw"])
-    return xr.Dataset(dict(arrays), coords=own)
+    if posterior.draws.P > LABELLED:
+        sizes.pop("feature", None)
+    return xr.Dataset(dict(arrays), coords=posterior.coords(sizes))
 
 
 def save(posterior: Posterior, where: Path) -> Path:
@@ -159,48 +116,38 @@ def load(where: Path) -> Posterior:
 
 def _from_tree(tree: xr.DataTree) -> Posterior:
     attrs = {str(key): unpacked(value) for key, value in tree.attrs.items() if key != "intarsia_format"}
-    here = tree.children["posterior"].dataset
-    coords: dict[str, Any] = {str(name): one.values for name, one in here.coords.items()}
+    here = _arrays(tree, "posterior")
+    coords = {str(name): one.values.tolist() for name, one in tree.children["posterior"].dataset.coords.items()}
     names = Names(*(coords.get(name) for name in ("feature", "response", "site", "response_site")))
     names = names.filled(len(coords["feature"]), len(coords["response"]))
-    Sigma = _values(here, "Sigma", ("chain", "draw", "response", "response2"))
-    parameters = {str(name): one.values for name, one in here.data_vars.items() if name not in _NO_PARAMETERS}
-    shape = (*Sigma.shape[:2], len(names.features or ()), Sigma.shape[2])
-    constant, inclusion = _arrays(tree, "constant_data"), None
-    if "inclusion" in tree.children:
-        inclusion = Inclusion(**_arrays(tree, "inclusion"))
-    sparse = "sparse_effects" in tree.children
-    C = (
-        SparseEffects(shape, **_arrays(tree, "sparse_effects"))
-        if sparse
-        else _values(here, "C", ("chain", "draw", "feature", "response"))
-    )
+    for name in {"C", "Sigma"} & set(here):
+        if tree.children["posterior"].dataset[name].dims != DIMS[name]:
+            raise ValueError(name)
+    Sigma, constant = here["Sigma"], _arrays(tree, "constant_data")
     draws = Draws(
-        C, Sigma, parameters, constant.get("shrinkage"), inclusion=inclusion, background=constant.get("background")
-    )  # fmt: skip
+        SparseEffects((*Sigma.shape[:2], len(coords["feature"]), Sigma.shape[2]), **_arrays(tree, "sparse_effects"))
+        if "sparse_effects" in tree.children
+        else here["C"],
+        Sigma,
+        {name: values for name, values in here.items() if name == "tau" or name not in DIMS},
+        constant.get("shrinkage"),
+        inclusion=Inclusion(**_arrays(tree, "inclusion")) if "inclusion" in tree.children else None,
+        background=constant.get("background"),
+    )
     effects = None
     if "Gamma" in here:
         own = coords.get("covariate_site")
-        effects = CovariateEffects(
-            here["Gamma"].values, tuple(coords["covariate"].tolist()), None if own is None else tuple(own.tolist())
-        )
+        effects = CovariateEffects(here["Gamma"], tuple(coords["covariate"]), None if own is None else tuple(own))
     groups = {str(name): _group(node.dataset) for name, node in tree.children.items() if name not in _OWN}
-    found = Posterior(draws, names, attrs, here["intercept"].values if "intercept" in here else None, effects, groups)
-    stats = _arrays(tree, "sample_stats")
-    if "singular_value" in stats:
-        found.__dict__["singular_values"] = stats["singular_value"]  # as they were worked out when it was saved
+    found = Posterior(draws, names, attrs, here.get("intercept"), effects, groups)
+    if (singular_values := _arrays(tree, "sample_stats").get("singular_value")) is not None:
+        found.__dict__["singular_values"] = singular_values  # as they were worked out when it was saved
     return found
 
 
 def _group(found: xr.Dataset) -> Group:
     arrays = {str(k): (tuple(map(str, v.dims)), v.values) for k, v in found.data_vars.items() if k != WORDS}
     return Group(arrays, json.loads(str(found[WORDS].item())) if WORDS in found else {})
-
-
-def _values(of: xr.Dataset, name: str, dims: tuple[str, ...]) -> Any:
-    if of[name].dims != dims:
-        raise ValueError(name)
-    return of[name].values
 
 
 def _arrays(tree: xr.DataTree, group: str) -> dict[str, Any]:
@@ -220,12 +167,7 @@ def unpacked(value: Any) -> Any:
 
 def _flat(info: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as netCDF can hold them: numbers and text; the rest as JSON text."""
-    flat: dict[str, Any] = {}
-    for key, value in info.items():
-        if isinstance(value, bool):
-            flat[key] = int(value)
-        elif isinstance(value, int | float | str):
-            flat[key] = value
-        elif value is not None:
-            flat[key] = json.dumps(value, sort_keys=True)
-    return flat
+    here = {key: int(value) if isinstance(value, bool) else value for key, value in info.items() if value is not None}
+    return {
+        key: value if isinstance(value, int | float | str) else json.dumps(value, sort_keys=True) for key, value in here.items()
+    }

@@ -1,11 +1,12 @@
 """The labelled posterior: draws with the names of features, responses and sites.
 
-Numbers come from `draws`, as plain arrays; `mean`, `sd`, `quantile` and `interval` put the labels on them. `tree` is the whole of
+Numbers come from `draws`, as plain arrays; `mean`, `sd` and `interval` put the labels on them. `tree` is the whole of
 it as an ArviZ-compatible `xarray.DataTree`, and `save` writes that. xarray is imported when it is asked for.
 """
 
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import InputError
-from intarsia.server.posterior.draws import Draws, plain, square_root
+from intarsia.server.posterior.draws import Draws, square_root
+from intarsia.server.posterior.sparse import parts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 CHUNK = 8_000_000  # numbers in memory at once
+DIMS = {
+    "C": ("chain", "draw", "feature", "response"),
+    "Sigma": ("chain", "draw", "response", "response2"),
+    "sigma2": ("chain", "draw", "response"),
+    "tau": ("chain", "draw", "component"),
+    "intercept": ("chain", "draw", "response"),
+    "Gamma": ("chain", "draw", "covariate", "response"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,11 +60,12 @@ class Names:
 
     def filled(self, P: int, Q: int) -> "Names":
         """The same for P features and Q responses, with names for columns that have none."""
-        sites = (
-            None if given is None else _labels(given, count, what, "", unique=False)
-            for given, count, what in ((self.feature_sites, P, "site"), (self.response_sites, Q, "response site"))
+        return Names(
+            _labels(self.features, P, "feature", "x"),
+            _labels(self.responses, Q, "response", "y"),
+            _labels(self.feature_sites, P, "site"),
+            _labels(self.response_sites, Q, "response site"),
         )
-        return Names(_labels(self.features, P, "feature", "x"), _labels(self.responses, Q, "response", "y"), *sites)
 
 
 class Group(NamedTuple):
@@ -89,7 +100,7 @@ class Posterior:
     ) -> "Posterior":
         """Label draws; nothing is copied."""
         names = (names or Names()).filled(draws.P, draws.Q)
-        info = plain({**draws.info, **(attrs or {})})
+        info = json.loads(json.dumps({**draws.info, **(attrs or {})}, default=_plain), parse_constant=lambda _: None)
         if "starts" in info:  # features by their names here, as everywhere
             info["starts"] = [[names.features[p] for p in chain] for chain in info["starts"]]  # type: ignore[index]
         there = effects if effects is not None and effects.names else None
@@ -140,8 +151,8 @@ class Posterior:
 
     def dense(self, features: Sequence[Any] | None = None) -> "xr.DataArray":
         """Draws of the coefficients (chain, draw, feature, response): of all features, or of those named or placed."""
-        at = np.arange(self.draws.P) if features is None else self._places(features)
-        return self._labelled(self.draws.effects.dense(None if features is None else at), ("chain", "draw"), at)
+        at = None if features is None else self._places(features)
+        return self.labelled(self.draws.effects.dense(at), DIMS["C"], at)
 
     @property
     def C(self) -> "xr.DataArray":
@@ -151,55 +162,39 @@ class Posterior:
     @property
     def Sigma(self) -> "xr.DataArray":
         """Covariance of the noise (chain, draw, response, response2)."""
-        return self._of_responses(self.draws.Sigma, ("chain", "draw", "response", "response2"))
+        return self.labelled(self.draws.Sigma, DIMS["Sigma"])
 
     @property
     def sigma2(self) -> "xr.DataArray":
         """Variances of the noise (chain, draw, response)."""
-        return self._of_responses(self.draws.sigma2, ("chain", "draw", "response"))
+        return self.labelled(self.draws.sigma2, DIMS["sigma2"])
 
     @property
     def tau(self) -> "xr.DataArray":
         """The horseshoe's global scales (chain, draw, component)."""
-        return self._of_responses(self.draws.parameters["tau"], ("chain", "draw", "component"))
+        return self.labelled(self.draws.tau, DIMS["tau"])
 
     @property
     def Gamma(self) -> "xr.DataArray | None":
         """Effects of the covariates (chain, draw, covariate, response); None when there were none."""
-        if self.effects is None:
-            return None
-        found = self._of_responses(self.effects.Gamma, ("chain", "draw", "covariate", "response"))
-        return found.assign_coords(covariate=self.covariates)
-
-    def noise_covariance(self) -> "xr.DataArray":
-        """Posterior mean of Σ (response, response2)."""
-        return self.Sigma.mean(("chain", "draw"))
+        return None if self.effects is None else self.labelled(self.effects.Gamma, DIMS["Gamma"])
 
     def intercept(self) -> Array:
         """Draws of the intercept (chain, draw, response); zero for a sketch, which has none."""
         d = self.draws
         return np.zeros((d.chains, d.draws, d.Q)) if self.intercept_draws is None else self.intercept_draws
 
-    def draws_of(self, places: Any) -> NDArray[Any]:
-        """Draws (chain, draw, place, response) of the coefficients of features at some places."""
-        return self.draws.of(places)
-
     def mean(self) -> "xr.DataArray":
         """Posterior mean of C (feature, response)."""
-        return self._labelled(self.draws.mean())
+        return self.labelled(self.draws.mean(), ("feature", "response"))
 
     def sd(self) -> "xr.DataArray":
         """Posterior standard deviation of C (feature, response)."""
-        return self._labelled(self.draws.sd())
-
-    def quantile(self, q: Sequence[float], places: Any = None) -> "list[xr.DataArray]":
-        """The named quantiles of every coefficient, or of those of the features at some `places`."""
-        at = np.arange(self.draws.P) if places is None else np.asarray(places)
-        return [self._labelled(values, (), at) for values in self.draws.quantile(q, at)]
+        return self.labelled(self.draws.sd(), ("feature", "response"))
 
     def interval(self, probability: float) -> "tuple[xr.DataArray, xr.DataArray]":
         """Equal-tailed credible interval of every coefficient."""
-        lower, upper = self.quantile(ends(probability))
+        lower, upper = (self.labelled(side, ("feature", "response")) for side in self.draws.quantile(ends(probability)))
         for side in (lower, upper):
             side.attrs["probability"] = probability
         return lower, upper
@@ -257,14 +252,14 @@ class Posterior:
         if noise:
             rng = np.random.default_rng() if rng is None else rng
             out += rng.standard_normal(out.shape) @ square_root(self.draws.flat_Sigma[at.ravel()])
-        coords = self._coords(("chain", "response")) | {"draw": at[0]}
-        return _array(out.reshape(*at.shape, *out.shape[1:]), ("chain", "draw", "row", "response"), coords).rename("Y")
+        labelled = self.labelled(out.reshape(*at.shape, *out.shape[1:]), ("chain", "draw", "row", "response"))
+        return labelled.assign_coords(draw=at[0]).rename("Y")
 
     def predict(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> tuple[Array, Array]:
         """Mean and standard deviation (row, response) of the responses at new rows, noise included."""
         X, Z = self._rows(X, Z)
         mean, variance = np.empty((len(X), self.draws.Q)), np.empty((len(X), self.draws.Q))
-        for rows in _parts(len(X), self.draws.number * self.draws.Q):
+        for rows in parts(len(X), self.draws.number * self.draws.Q, CHUNK):
             block = self.fitted(X[rows], Z[rows]) + self.intercept().reshape(self.draws.number, 1, -1)
             mean[rows], variance[rows] = block.mean(axis=0), block.var(axis=0, ddof=1 if len(block) > 1 else 0)
         return mean, np.sqrt(variance + self.draws.sigma2.mean(axis=(0, 1)))
@@ -289,20 +284,30 @@ class Posterior:
             raise InputError(f"{len(missing)} of the features asked for are not in this posterior; the first is {missing[0]!r}.")
         return np.array([known[one] if isinstance(one, str) else int(one) for one in features], dtype=np.intp)
 
-    def _labelled(self, values: NDArray[Any], before: tuple[str, ...] = (), places: Any = None) -> "xr.DataArray":
-        """Values (…, feature, response) under their labels."""
-        from intarsia.server.posterior.netcdf import feature_coords
+    def labelled(self, values: NDArray[Any], dims: tuple[str, ...], places: Any = None) -> "xr.DataArray":
+        """Values under the labels of their dimensions; features are those at some places, or all."""
+        import xarray
 
-        coords = self._coords(before) | feature_coords(self.names, places)
-        return _array(values, (*before, "feature", "response"), coords)
+        sizes = dict(zip(dims, values.shape, strict=True))
+        return xarray.DataArray(values, dims=dims, coords=self.coords(sizes, places))
 
-    def _of_responses(self, values: NDArray[Any], dims: tuple[str, ...]) -> "xr.DataArray":
-        return _array(values, dims, {name: labels for name, labels in self._coords(dims).items() if name in dims})
-
-    def _coords(self, dims: Sequence[str]) -> dict[str, Any]:
-        sizes = {"chain": self.draws.chains, "draw": self.draws.draws}
-        counted: dict[str, Any] = {name: np.arange(size) for name, size in sizes.items() if name in dims}
-        return counted | {name: self.responses for name in ("response", "response2") if name in dims}
+    def coords(self, sizes: Mapping[str, int], places: Any = None) -> dict[str, Any]:
+        """The labels of those of these dimensions that have some, and the sites that hold them; draws may have been thinned."""
+        n, covariates = self.names, self.effects
+        named: list[tuple[str, Any, str, Any]] = [
+            ("feature", n.features, "site", n.feature_sites),
+            ("response", n.responses, "response_site", n.response_sites),
+            ("response2", n.responses, "", None),
+        ]
+        if covariates is not None:
+            named += [("covariate", covariates.names, "covariate_site", covariates.sites)]
+        found: dict[str, Any] = {dim: np.arange(sizes[dim]) for dim in ("chain", "draw") if dim in sizes}
+        for dim, labels, site, held in (one for one in named if one[0] in sizes):
+            at = slice(None) if places is None or dim != "feature" else places
+            found[dim] = np.asarray(labels, dtype=object)[at]
+            if held is not None:
+                found[site] = (dim, np.asarray(held, dtype=object)[at])
+        return found
 
     def _rows(self, X: NDArray[Any], Z: NDArray[Any] | None) -> tuple[Array, Array]:
         X = np.asarray(X, dtype=np.float64)
@@ -318,10 +323,9 @@ class Posterior:
         return X, Z
 
 
-def _array(values: NDArray[Any], dims: tuple[str, ...], coords: Mapping[str, Any]) -> "xr.DataArray":
-    import xarray
-
-    return xarray.DataArray(values, dims=dims, coords=coords)
+def _plain(value: Any) -> Any:
+    """What JSON does not know as what it does."""
+    return value.tolist() if hasattr(value, "tolist") else dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def effective_rank(values: Array) -> Array:
@@ -339,15 +343,13 @@ def ends(probability: float) -> list[float]:
     return [(1 - probability) / 2, (1 + probability) / 2]
 
 
-def _parts(rows: int, numbers: int) -> Iterator[slice]:
-    step = max(1, CHUNK // max(1, numbers))
-    return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
-
-
-def _labels(given: Sequence[str] | None, count: int, what: str, prefix: str, unique: bool = True) -> list[str]:
+def _labels(given: Sequence[str] | None, count: int, what: str, prefix: str = "") -> list[str] | None:
+    """The labels as text; those with a prefix are unique, and made up where none are given."""
+    if given is None and not prefix:
+        return None
     names = [f"{prefix}{i}" for i in range(count)] if given is None else [str(name) for name in given]
     if len(names) != count:
         raise InputError(f"{len(names)} {what} names for {count} in the draws; expected one each.")
-    if unique and len(set(names)) != count:
+    if prefix and len(set(names)) != count:
         raise InputError(f"The {what} names are not unique; {count - len(set(names))} repeat. Rename them.")
     return names

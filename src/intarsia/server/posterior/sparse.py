@@ -4,7 +4,7 @@ A draw of a million features takes kilobytes. Nothing here is as large as draws 
 draws of single features are made dense when somebody asks for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,26 @@ Index = NDArray[np.int64]
 MOST_BYTES = 2**32  # of draws made dense
 CHUNK = 8_000_000  # numbers in memory at once
 LEAST_PIP = 0.01  # of a feature, to have a trace
+
+
+def parts(length: int, numbers: int, most: int) -> Iterator[slice]:
+    """The places up to `length` in blocks, so that at most so many numbers are worked on at once; each place has `numbers`."""
+    step = max(1, most // max(1, numbers))
+    return (slice(start, min(length, start + step)) for start in range(0, length, step))
+
+
+def among(values: NDArray[Any], *where: NDArray[np.bool_], other: float = 0.0) -> Array:
+    """The values among more places along the last axes, of which those with True are theirs; `other` at the rest."""
+    out = np.full((*values.shape[: values.ndim - len(where)], *map(len, where)), other)
+    at: Any = (..., *np.ix_(*where))
+    out[at] = values
+    return out
+
+
+def sums(features: Index, values: NDArray[Any], P: int) -> Array:
+    """The sums (P, Q) of the values (N, Q) of entries over each of P features."""
+    columns = [np.bincount(features, weights=each, minlength=P) for each in values.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((P, 0))
 
 
 @dataclass(frozen=True)
@@ -56,19 +76,9 @@ class SparseEffects:
         return len(self.offsets) - 1
 
     @cached_property
-    def draw(self) -> Index:
-        """The number of the draw that each entry belongs to (N,)."""
-        return np.repeat(np.arange(self.number), np.diff(self.offsets))
-
-    @cached_property
     def counts(self) -> Index:
         """In how many draws each feature is in (P,)."""
         return np.bincount(self.features, minlength=self.shape[2])
-
-    @cached_property
-    def used(self) -> Index:
-        """Places of the features that are in at least once."""
-        return np.flatnonzero(self.counts)
 
     @cached_property
     def _by_feature(self) -> tuple[Index, Index]:
@@ -82,13 +92,20 @@ class SparseEffects:
         """Draws (chain, draw, place, Q) of the features at some places, or of all."""
         chains, draws, P, Q = self.shape
         places = np.arange(P) if places is None else np.asarray(places, dtype=np.int64)
-        check_size(self.shape, len(places))
+        each = 8 * self.number * Q  # bytes of one feature
+        if each * len(places) > MOST_BYTES:
+            raise InputError(
+                f"The draws of {len(places):,} features take {each * len(places) / 1e9:,.0f} GB dense, more than "
+                f"{MOST_BYTES / 1e9:,.0f} GB. Ask for at most {MOST_BYTES // each:,} features, by their places or names."
+            )
         order, starts = self._by_feature
         here = np.flatnonzero(self.counts[places])
         own = [order[starts[p] : starts[p + 1]] for p in places[here]]
         entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
         out = np.zeros((self.number, len(places), Q))
-        out[self.draw[entries], np.repeat(here, self.counts[places[here]])] = self.effects[entries]
+        out[np.searchsorted(self.offsets, entries, side="right") - 1, np.repeat(here, self.counts[places[here]])] = self.effects[
+            entries
+        ]
         return out.reshape(chains, draws, len(places), Q)
 
     def some(self, places: Index, at: Index) -> Array:
@@ -109,29 +126,26 @@ class SparseEffects:
         """X C (draw, m, Q) of all draws, or of those number `at`."""
         at = np.arange(self.number) if at is None else at
         out = np.zeros((len(at), len(X), self.shape[3]))
-        columns = np.asarray(X[:, self.used].T, dtype=np.float64, order="C")
-        place = np.searchsorted(self.used, self.features)
+        used = np.flatnonzero(self.counts)
+        columns = np.asarray(X[:, used].T, dtype=np.float64, order="C")
+        place = np.searchsorted(used, self.features)
         for row, number in enumerate(at):
             part = slice(self.offsets[number], self.offsets[number + 1])
             out[row] = columns[place[part]].T @ self.effects[part]
         return out
 
     def mean(self) -> Array:
-        return self._sums(self.effects) / self.number
+        return sums(self.features, self.effects, self.shape[2]) / self.number
 
     def sd(self) -> Array:
         mean, n = self.mean(), self.number
-        square = self._sums(np.square(self.effects)) - n * np.square(mean)
+        square = sums(self.features, np.square(self.effects), self.shape[2]) - n * np.square(mean)
         return np.asarray(np.sqrt(np.maximum(square, 0.0) / max(1, n - 1)))
 
     def signs(self) -> tuple[Array, Array]:
         """In how many draws each coefficient (P, Q) is above zero, and below."""
-        return self._sums(self.effects > 0), self._sums(self.effects < 0)
-
-    def _sums(self, values: NDArray[Any]) -> Array:
-        P, Q = self.shape[2:]
-        columns = [np.bincount(self.features, weights=values[:, q], minlength=P) for q in range(Q)]
-        return np.stack(columns, axis=1) if columns else np.zeros((P, 0))
+        above, below = (sums(self.features, side, self.shape[2]) for side in (self.effects > 0, self.effects < 0))
+        return above, below
 
     def quantile(self, q: Sequence[float], places: Any = None) -> Array:
         """Quantiles (q, place, Q). Where a feature is in too seldom for one to be other than zero, nothing is sorted."""
@@ -139,8 +153,7 @@ class SparseEffects:
         out, last = np.zeros((len(q), len(places), self.shape[3])), self.number - 1
         needed = min((min(int(a * last) + 1, self.number - int(np.ceil(a * last))) for a in q), default=0)
         often = np.flatnonzero(self.counts[places] >= needed)
-        for start in range(0, len(often), step := max(1, CHUNK // max(1, self.number * self.shape[3]))):
-            part = often[start : start + step]
+        for part in (often[one] for one in parts(len(often), self.number * self.shape[3], CHUNK)):
             x = self.dense(places[part]).reshape(self.number, len(part), -1)
             out[:, part] = np.quantile(x, list(q), axis=0)
         return out
@@ -151,10 +164,8 @@ class SparseEffects:
 
     def spread_out(self, features: NDArray[np.bool_], responses: NDArray[np.bool_]) -> "SparseEffects":
         """Among more columns, of which those with True are these; the coefficients of the others are zero."""
-        wide = np.zeros((len(self.features), len(responses)))
-        wide[:, responses] = self.effects
         shape = (*self.shape[:2], len(features), len(responses))
-        return SparseEffects(shape, self.offsets, np.flatnonzero(features)[self.features], wide)
+        return SparseEffects(shape, self.offsets, np.flatnonzero(features)[self.features], among(self.effects, responses))
 
     def singular_values(self) -> Array:
         """Of every draw (chain, draw, min(P, Q)), largest first."""
@@ -198,7 +209,7 @@ class Inclusion:
         return np.asarray(self.pip.mean(axis=0))
 
     def traced(self) -> Index:
-        """Features with more than a thousandth of it in some chain: the others have nothing to diagnose."""
+        """Features with more than LEAST_PIP of it on average: the others have nothing to diagnose."""
         return np.flatnonzero(self.pip.mean(axis=0) > LEAST_PIP)
 
     def gap(self) -> float:
@@ -209,34 +220,17 @@ class Inclusion:
         return replace(self, expected=self.expected * factor[self.features])
 
     def spread_out(self, features: NDArray[np.bool_], responses: NDArray[np.bool_]) -> "Inclusion":
-        wide, pip = np.zeros((len(self.features), len(responses))), np.zeros((len(self.pip), len(features)))
-        wide[:, responses], pip[:, features] = self.expected, self.pip
-        without = None
-        if self.pip_without is not None:
-            without = np.zeros(len(features))
-            without[features] = self.pip_without
-        acting = None
-        if self.acting is not None:
-            acting = np.zeros_like(wide)
-            acting[:, responses] = self.acting
-        return Inclusion(pip, self.offsets, np.flatnonzero(features)[self.features], self.probability, wide, without, acting)
+        return replace(
+            self,
+            pip=among(self.pip, features),
+            features=np.flatnonzero(features)[self.features],
+            expected=among(self.expected, responses),
+            pip_without=None if self.pip_without is None else among(self.pip_without, features),
+            acting=None if self.acting is None else among(self.acting, responses),
+        )
 
     def acting_on(self) -> Array | None:
         """The probability (P, Q) that each feature acts on each response; None where only counts are known."""
         if self.acting is None:
             return None
-        P = self.pip.shape[1]
-        columns = [np.bincount(self.features, weights=values, minlength=P) for values in self.acting.T]
-        return np.asarray(np.stack(columns, axis=1) / (len(self.offsets) - 1))
-
-
-def check_size(shape: tuple[int, ...], places: int) -> None:
-    """Refuse draws that would take too much memory dense."""
-    chains, draws, _P, Q = shape
-    needed = 8 * chains * draws * places * Q
-    if needed > MOST_BYTES:
-        each = 8 * chains * draws * Q
-        raise InputError(
-            f"The draws of {places:,} features take {needed / 1e9:,.0f} GB dense, more than {MOST_BYTES / 1e9:,.0f} GB. Ask for "
-            f"at most {MOST_BYTES // each:,} features, by their places or names."
-        )
+        return sums(self.features, self.acting, self.pip.shape[1]) / (len(self.offsets) - 1)

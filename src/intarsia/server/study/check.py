@@ -9,8 +9,8 @@ import numpy as np
 from intarsia.errors import StudyError
 from intarsia.files import read_json, replace_json
 from intarsia.server.assess.assessment import kept
-from intarsia.server.assess.replication import k_fold, split_half
-from intarsia.server.assess.rows import Rows
+from intarsia.server.assess.criticism import k_fold, split_half
+from intarsia.server.assess.leave_one_out import Rows
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.pseudo_rows import check_rows
 from intarsia.server.study.fit import posterior_of, settings_of

@@ -4,6 +4,7 @@ The sampler keeps its own checkpoint in the study folder, so a killed fit goes o
 draws. Files are written whole; `fit.json` comes last and says that the step is done.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,8 @@ from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.files import read_json
-from intarsia.server.assess.assessment import Assessment, Flat, Seen, finish, kept
-from intarsia.server.assess.coarser import coarser
+from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import Diagnosis
-from intarsia.server.assess.release_rounding import rounded, rounded_weighed
 from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws
@@ -32,7 +31,9 @@ from intarsia.server.sampler.settings import Settings, Until
 from intarsia.server.sampler.sparse.sample import EXPECTED, SparseModel
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.kept import finished_fit, keep_fit, keep_posterior, posterior_file
-from intarsia.server.study.longer import compute_on
+from intarsia.server.study.longer import compute_on, on_own_backend
+from intarsia.server.study.release import coarser, rounded, rounded_weighed
+from intarsia.server.study.screened_by_sketch import confirmation
 from intarsia.wire.coefficients import STANDS, Coefficients, OwnSet, bind
 from intarsia.wire.messages import Joined
 from intarsia.wire.study import Study
@@ -41,6 +42,8 @@ from intarsia.wire.study_parts import GRAM
 LEFT_TOLD = "most_told_of_left.json"
 DELIVERED_BYTES = 2**30  # of draws that go back to all sites together, where there are more than
 FEW_DELIVERED = 20  # so many, which say how uncertain a prediction is to about a sixth of its spread
+
+LOG = logging.getLogger(__name__)
 
 
 def fit(
@@ -72,6 +75,9 @@ def fit(
     messages = as_told(messages, posterior.most_told | asked_by_left(folder))
     summary["draws_to_converge"] = _enough(assessment.diagnosis)
     summary |= {"subjects": int(posterior.attrs["n"]), "left_out": folder.left_out(), "left": list(folder.left)}
+    if study.sketch.by_sketch:
+        settings = replace(on_own_backend(folder, settings_of(study)), workers=workers, progress=progress)
+        summary["confirmation"] = confirmation(folder, posterior, assessment, settings)
     for name, message in bind(messages).items():
         write_atomic(folder.file("coefficients", name), message.to_bytes())
     keep_fit(folder.path, summary)
@@ -129,8 +135,11 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
                 return run_sampler(study, plain, X, Y, settings, model)
 
             weighed = weigh(exchangeable, refit, model_of(study), settings, stretched=yes_or_no)
-    seen = Seen(fitted.X, None if noisy else fitted.Y, check_rows(joined))
-    return posterior, finish(posterior, seen, (study.fit.select, study.fit.fdr), rounded_weighed(weighed), _rounded)
+    made = assess(
+        posterior, check_rows(joined), X=fitted.X, Y=None if noisy else fitted.Y, method=study.fit.select, fdr=study.fit.fdr,
+        weighed=rounded_weighed(weighed),
+    )  # fmt: skip
+    return posterior, keep(posterior, _rounded(made))
 
 
 def _rounded(assessment: Assessment) -> Assessment:
@@ -170,6 +179,7 @@ def model_of(study: Study) -> AnyModel:
 def run_sampler(study: Study, joined: Joined, X: Any, Y: Any, settings: Settings, model: AnyModel | None = None) -> Draws:
     """Draws given X and Y, what the covariates left of the joined sketches; of the study's model unless another is given."""
     model = model or model_of(study)
+    LOG.debug("study %s: sampling %s given %d rows of %d features", study.id, type(model).__name__, joined.m, X.shape[1])
     if joined.kind == GRAM:
         # X and Y are a root of the Gram matrix: they stand for n − 1 rows, of which each covariate uses up one.
         return run_chains(X, Y, model, settings, degrees=joined.m - len(joined.covariates), looked_at=joined.looked_at)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import StudyError
-from intarsia.server.assess.replication import Replication, found_again
+from intarsia.server.assess.criticism import Replication, found_again
 from intarsia.server.posterior.posterior import Posterior
 from intarsia.server.pseudo_rows import root
 from intarsia.server.sampler.settings import Settings

@@ -15,8 +15,7 @@ import numpy as np
 from intarsia.errors import FederationError
 from intarsia.files import read_arrays, replace_arrays
 from intarsia.server.study import gram_holder, screened
-from intarsia.server.study.sent_columns import check_columns
-from intarsia.wire.alignment import AlignmentReport, other_subjects, same
+from intarsia.server.study.sent_columns import check_agreed, check_beside, check_columns
 from intarsia.wire.gram_messages import GramBlock, GramDeal, GramProduct, check_shapes, check_signed, check_standardised
 from intarsia.wire.gram_sharing import (
     Cut,
@@ -42,7 +41,7 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
     """A site's own block: signed, of the agreed cohort, with the columns the study gives this site."""
     block, study = GramBlock.from_bytes(raw), folder.study
     folder.same_hash("Gram block", sender, block.study_hash, block.site)
-    check_signed(study, sender, block)
+    check_signed(study, sender, block, "Gram block")
     check_columns(study, sender, block, folder.announced(sender))
     seeds = len(Sharing.of(study).seeded(sender))
     whole = len(block.commitments) == len(cuts(block.folds, study.sketch.rows)) + 1 and len(block.seeds) == seeds
@@ -54,21 +53,9 @@ def check_block(folder: "StudyFolder", sender: str, raw: bytes | Path) -> None:
         raise FederationError(f"gram: the own block of site {sender!r} has a product larger than its two columns allow. Refused.")
     check_standardised(block, may_be_empty=folder.round is not None)
     screened.check_round(folder, sender, block)
-    if folder.round is None and not folder.missing("alignment"):
-        n = folder.cohorts()[sender].n
-        announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
-        strict = study.alignment.mode == "strict"
-        if block.n != n or (strict and not same(announced, block.order_mac)):
-            raise FederationError(f"The Gram block of site {sender!r} is over other subjects than were agreed. Refused.")
-    for name in folder.present("sketch"):
-        other = GramBlock.from_bytes(folder.whole("sketch", name))
-        if other.key_fingerprint != block.key_fingerprint:
-            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
-        if (other.n, other.order_mac) != (block.n, block.order_mac):
-            raise FederationError(other_subjects(name, other.n, sender, block.n))
-        twice = {*block.features, *block.responses, *block.covariates} & {*other.features, *other.responses, *other.covariates}
-        if twice:
-            raise FederationError(f"Column {min(twice)!r} comes from sites {name!r} and {sender!r}: a column has one owner.")
+    if folder.round is None:
+        check_agreed(folder, sender, block, "Gram block")
+    check_beside(folder, sender, block, GramBlock)
 
 
 def check_deal(folder: "StudyFolder", sender: str, raw: bytes | Path, block: int) -> None:
@@ -93,7 +80,7 @@ def check_product(folder: "StudyFolder", sender: str, raw: bytes | Path, block: 
     if product.block != number:
         raise FederationError(f"Site {sender!r} answered for another block than it was asked for.")
     check_shapes(product, Sharing.of(folder.study), blocks, through[number], last)
-    check_signed(folder.study, sender, product)
+    check_signed(folder.study, sender, product, "products")
     if not last:
         return
     if commitment(product.seed) != blocks[sender].check:
@@ -229,15 +216,16 @@ def keep_without(folder: "StudyFolder", site: str) -> None:
     replace_arrays(remaining(folder, len(folder.left) + 1), {"whole": stay})
 
 
-def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None) -> Joined:
+def joined(folder: "StudyFolder", G: Any = None, rows: int | None = None, below_zero: float = 1e-9) -> Joined:
     """A root of the joint Gram matrix, as the columns of all sites side by side; `m` is the number of rows it stands for.
 
-    `G` and `rows`: another matrix of the same columns, such as that of all folds but one, and how many rows it has.
+    `G` and `rows`: another matrix of the same columns, such as that of all folds but one, and how many rows it has; `below_zero`:
+    how far its eigenvalues may lie there, where it is less exact.
     """
     from intarsia.server.pseudo_rows import root  # the fit's, with all its libraries: not for every job that starts
 
     blocks = own_blocks(folder)
-    W = root(joint(folder) if G is None else G)
+    W = root(joint(folder) if G is None else G, below_zero)
     labels: dict[str, list[tuple[str, str, int]]] = {"features": [], "responses": [], "covariates": []}
     at = 0
     for site, block in blocks.items():

@@ -14,17 +14,17 @@ import numpy as np
 
 from intarsia.errors import FederationError
 from intarsia.files import read_json
-from intarsia.server.study.sent_columns import check_columns
-from intarsia.wire.alignment import AlignmentReport, other_subjects, same
-from intarsia.wire.gram_messages import GramBlock, GramProduct, widths
+from intarsia.server.study.sent_columns import check_agreed, check_beside, check_columns
+from intarsia.wire.gram_messages import GramBlock, GramProduct, check_signed, widths
 from intarsia.wire.gram_sharing import Sharing, check_weights, commitment, times
-from intarsia.wire.messages import Joined
+from intarsia.wire.messages import Joined, Sketch, join
 from intarsia.wire.ring import Ring
-from intarsia.wire.screening import KeptList, Look, LookShares, ScreenBlock, check_signed, feature_cuts, sums_shape
+from intarsia.wire.screening import KeptList, Look, LookShares, ScreenBlock, feature_cuts, sums_shape
 
 if TYPE_CHECKING:
     from intarsia.privacy.facts import Screen
     from intarsia.server.study.folder import StudyFolder
+    from intarsia.wire.study import Study
 
 TABLE = "screened.json"  # what was looked at: the result of the screen, beside posterior.nc
 
@@ -50,25 +50,27 @@ def check_columns_stated(folder: "StudyFolder", sender: str, raw: bytes | Path) 
     check_signed(study, sender, block, "columns")
     check_columns(study, sender, block, folder.announced(sender))
     seeds = len(Sharing.of(study).seeded(sender))
-    whole = len(block.commitments) == len(feature_cuts(block.n, study.sketch.rows)) and len(block.seeds) == seeds
+    shared = 0 if study.sketch.by_sketch else len(feature_cuts(block.n, study.sketch.rows))
+    whole = len(block.commitments) == shared and len(block.seeds) == seeds
     if not whole or block.bits != widths(block.n)[bool(study.spare_bits)]:
         raise FederationError(f"The columns of site {sender!r} have other commitments than the study asks for. Refused.")
     if block.most < 1:
         raise FederationError(f"The gate of site {sender!r} lets no feature be kept. Use a sketch, or fewer columns.")
-    if not folder.missing("alignment"):
-        announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
-        strict = study.alignment.mode == "strict"
-        if block.n != folder.cohorts()[sender].n or (strict and not same(announced, block.order_mac)):
-            raise FederationError(f"The columns of site {sender!r} are over other subjects than were agreed. Refused.")
-    for name in folder.present("sketch"):
-        other = ScreenBlock.from_bytes(folder.whole("sketch", name))
-        if other.key_fingerprint != block.key_fingerprint:
-            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
-        if (other.n, other.order_mac) != (block.n, block.order_mac):
-            raise FederationError(other_subjects(name, other.n, sender, block.n))
-        twice = {*block.features, *block.responses, *block.covariates} & {*other.features, *other.responses, *other.covariates}
-        if twice:
-            raise FederationError(f"Column {min(twice)!r} comes from sites {name!r} and {sender!r}: a column has one owner.")
+    check_agreed(folder, sender, block, "columns")
+    if study.sketch.by_sketch:
+        check_sketch(study, sender, block)
+    check_beside(folder, sender, block, ScreenBlock)
+
+
+def check_sketch(study: "Study", sender: str, block: ScreenBlock) -> None:
+    """The sketch that screens: of the study's size, and of the columns, people and key of the message it came with."""
+    found = Sketch.load(block.sketch)
+    terms = (found.m, found.kind, found.precision, found.noise)
+    if terms != (study.sketch.m, study.sketch.mixing, study.sketch.precision, 0.0):
+        raise FederationError(f"The sketch of site {sender!r} is of another size, kind or precision than the study's. Refused.")
+    own = ("site", "study_hash", "features", "responses", "covariates", "n", "order_mac", "key_fingerprint")
+    if any(getattr(found, what) != getattr(block, what) for what in own):
+        raise FederationError(f"The sketch of site {sender!r} is not of the columns or the cohort that it states. Refused.")
 
 
 def check_round(folder: "StudyFolder", sender: str, block: GramBlock) -> None:
@@ -155,6 +157,11 @@ def looked(folder: "StudyFolder", at: int) -> Ring:
             )
         out.append(top)
     return np.concatenate(out)
+
+
+def sketched(folder: "StudyFolder") -> Joined:
+    """The sketches of all sites side by side, where a sketch screens."""
+    return join([Sketch.load(block.sketch) for block in stated(folder).values()])
 
 
 def check_bound(folder: "StudyFolder", at: int, whole: Ring, blocks: Mapping[str, GramBlock], before: Mapping[str, Any]) -> None:

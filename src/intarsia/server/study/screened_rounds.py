@@ -1,7 +1,8 @@
 """The rounds of a screened study, driven by the server: each asks only for what is missing, so that any of it can be run again.
 
 Round 0 hands the features' shares to the holders. Round 1 keeps none: it gives the exact products of responses and covariates. A
-look follows, and round 2 keeps the best features; where study.toml says `again`, look and round are repeated.
+look follows, and round 2 keeps the best features; where study.toml says `again`, look and round are repeated. Where a sketch
+screens, it has come with what the sites state of their columns: nothing is handed out, and round 1 keeps the best features.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,13 @@ import numpy as np
 
 from intarsia.errors import FederationError
 from intarsia.files import replace_json
-from intarsia.server.study import feature_scores, gram, screened, screened_holder
+from intarsia.server.study import feature_scores, gram, screened, screened_by_sketch, screened_holder
 from intarsia.server.study.folder import StudyFolder, write_atomic
 from intarsia.server.study.protocol import Ask, ahead, collect_products, gather
 from intarsia.server.study.round_folder import RoundFolder, in_round
 from intarsia.wire.gram_messages import BLOCK
 from intarsia.wire.ring import decode
-from intarsia.wire.screening import KeptList, Look, feature_cuts
+from intarsia.wire.screening import KeptList, Look, ScreenBlock, feature_cuts
 
 DONE = "columns.dealt"  # every holder keeps its shares of the features
 
@@ -26,7 +27,8 @@ def collect_rounds(folder: StudyFolder, ask: Ask) -> None:
     """All that is missing of the rounds; at its end the study can be fitted."""
     if folder.collected:
         return
-    if not (folder.path / DONE).is_file():
+    by_sketch = folder.study.sketch.by_sketch
+    if not by_sketch and not (folder.path / DONE).is_file():
         hand_out(folder, in_round(ask, 0))
     for at in range(1, screened.last_round(folder) + 1):
         one = RoundFolder(folder, at)
@@ -36,8 +38,9 @@ def collect_rounds(folder: StudyFolder, ask: Ask) -> None:
         if at < screened.last_round(folder):
             _look(folder, one, ask)
         elif not (folder.path / screened.TABLE).is_file():
-            _bound(folder, one)
-            replace_json(folder.path / screened.TABLE, _table(folder), indent=None)
+            (screened_by_sketch.check_bound if by_sketch else _bound)(folder, one)
+            found = screened_by_sketch.table(folder) if by_sketch else _table(folder)
+            replace_json(folder.path / screened.TABLE, found, indent=None)
 
 
 def hand_out(folder: StudyFolder, ask: Ask) -> None:
@@ -72,8 +75,11 @@ def _keep(folder: StudyFolder, one: RoundFolder, ask: Ask) -> None:
     path = one.path / "kept.list"
     if not path.is_file():
         write_atomic(path, _listed(folder, one.round or 0).to_bytes())
-    raw = path.read_bytes()
-    gather(one, in_round(ask, one.round or 0), "sketch", "keep", {name: {"kept": raw} for name in folder.names})
+    shown = {"kept": path.read_bytes()}
+    if folder.study.sketch.by_sketch:  # nothing was shared before, so nobody has seen what the others state
+        stated = {name: ScreenBlock.from_bytes(folder.whole("sketch", name)) for name in folder.names}
+        shown |= {name: block.relayed().to_bytes() for name, block in stated.items()}
+    gather(one, in_round(ask, one.round or 0), "sketch", "keep", dict.fromkeys(folder.names, shown))
 
 
 def most_kept(folder: StudyFolder) -> int:
@@ -85,6 +91,8 @@ def most_kept(folder: StudyFolder) -> int:
 def _listed(folder: StudyFolder, at: int) -> KeptList:
     blocks = screened.stated(folder)
     labels = np.array([label for block in blocks.values() for label in block.features])
+    if folder.study.sketch.by_sketch:
+        return screened_by_sketch.listed(folder, most_kept(folder))
     if at == 1:
         return KeptList(folder.study.hash, at, ())
     before = set(screened.kept(screened.round_path(folder, at - 1)).features)

@@ -1,11 +1,15 @@
 """What the columns of a site's message must be, whatever the kind of study."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from intarsia.errors import FederationError
+from intarsia.wire.alignment import AlignmentReport, other_subjects, same
 from intarsia.wire.announcement import Announcement
 from intarsia.wire.study import Study
+
+if TYPE_CHECKING:
+    from intarsia.server.study.folder import StudyFolder
 
 
 class Columns(Protocol):
@@ -38,3 +42,38 @@ def check_columns(study: Study, sender: str, sent: Columns, announced: Announcem
         raise FederationError(
             f"The study {said} the scales of responses ([deliver] share_scales); site {sender!r} did otherwise."
         )
+
+
+class Stated(Columns, Protocol):
+    """What a site states of columns that it shares: its own block of a Gram matrix, or of a screen."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def order_mac(self) -> str: ...
+    @property
+    def key_fingerprint(self) -> str: ...
+
+
+def check_agreed(folder: "StudyFolder", sender: str, sent: Stated, what: str) -> None:
+    """Over the cohort that was agreed; by files alone the sites prove that to each other."""
+    if folder.missing("alignment"):
+        return
+    announced = AlignmentReport.from_bytes(folder.whole("alignment", sender)).mac
+    strict = folder.study.alignment.mode == "strict"
+    if sent.n != folder.cohorts()[sender].n or (strict and not same(announced, sent.order_mac)):
+        verb = "are" if what.endswith("s") else "is"
+        raise FederationError(f"The {what} of site {sender!r} {verb} over other subjects than were agreed. Refused.")
+
+
+def check_beside(folder: "StudyFolder", sender: str, sent: Stated, kind: Any) -> None:
+    """Beside what other sites sent before, messages of the same `kind`: one key, one cohort, and every column once."""
+    own = {*sent.features, *sent.responses, *sent.covariates}
+    for name in folder.present("sketch"):
+        other = kind.from_bytes(folder.whole("sketch", name))
+        if other.key_fingerprint != sent.key_fingerprint:
+            raise FederationError(f"Sites {name!r} and {sender!r} used different study keys. Agree on the key again.")
+        if (other.n, other.order_mac) != (sent.n, sent.order_mac):
+            raise FederationError(other_subjects(name, other.n, sender, sent.n))
+        if twice := own & {*other.features, *other.responses, *other.covariates}:
+            raise FederationError(f"Column {min(twice)!r} comes from sites {name!r} and {sender!r}: a column has one owner.")

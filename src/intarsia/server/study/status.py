@@ -41,7 +41,7 @@ def _rounds(folder: StudyFolder) -> list[list[dict[str, object]]]:
     from intarsia.server.study.screened_rounds import DONE
 
     shared = (folder.path / DONE).is_file()
-    out = [[{"step": "share features", "done": shared, "present": [], "missing": []}]]
+    out = [] if folder.study.sketch.by_sketch else [[{"step": "share features", "done": shared, "present": [], "missing": []}]]
     for at in range(1, last_round(folder) + 1):
         rows = [_row(RoundFolder(folder, at), f"round {at}", "product")]
         out.append(rows + ([_row(folder, f"look {at}", f"look-{at}")] if at < last_round(folder) else []))

@@ -1,5 +1,5 @@
 """What a site says about single columns: categorical or not, reference level, codes that mean "missing", what to do then; levels
-that are merged and numbers beyond which nothing is told apart.
+that are merged, categories in order and numbers beyond which nothing is told apart.
 
     rules = Rules.of({"centre": {"categorical": True, "reference": "3"}, "bmi": {"missing_codes": [999], "missing": "mean"}})
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 from intarsia.errors import InputError
@@ -18,7 +19,7 @@ from intarsia.site.data.roles import meant, those_there
 
 _WHOLE = re.compile(r"^(-?\d+)\.0*$")
 MISSING = ("error", "mean", "regression")
-KNOWN = ("categorical", "reference", "levels", "merge", "at_least", "at_most", "missing_codes", "missing")
+KNOWN = ("categorical", "reference", "levels", "merge", "order", "scores", "at_least", "at_most", "missing_codes", "missing")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class ColumnRule:
     at_least: float | None = None  # numbers below are taken as this one
     at_most: float | None = None  # numbers above are taken as this one
     merge: tuple[tuple[str, str], ...] = ()  # level as it is written, level it is taken as
+    order: tuple[str, ...] = ()  # categories from the lowest to the highest, read as numbers
+    scores: tuple[float, ...] = ()  # the number that each of them is read as
 
     @classmethod
     def of(cls, name: str, given: "Mapping[str, Any] | ColumnRule") -> "ColumnRule":
@@ -60,14 +63,37 @@ class ColumnRule:
         if low is not None and high is not None and low >= high:
             raise InputError(f"Column {name!r}: at_least must be below at_most.")
         codes = codes_of(given.get("missing_codes", ()), name, "missing_codes")
-        return cls(categorical, named, levels, codes, missing, low, high, merge)
+        order, scores = _scale(given, name)
+        if order and (categorical or low is not None or high is not None):
+            raise InputError(
+                f"Column {name!r}: categories in order are read as numbers, without indicators or limits. Leave out categorical, "
+                "reference, levels, merge, at_least and at_most; two categories become one by equal scores."
+            )
+        return cls(categorical, named, levels, codes, missing, low, high, merge, order, scores)
+
+
+def _scale(given: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Categories in order and their scores: 1, 2, 3, … where none are given."""
+    order = codes_of(given.get("order", ()), name, "order")
+    scores = given.get("scores", range(1, len(order) + 1))
+    if len(order) == 1 or len(set(order)) < len(order):
+        raise InputError(f"Column {name!r}: order names two or more categories, each once, from the lowest to the highest.")
+    if not isinstance(scores, list | tuple | range) or not all(_finite(score) for score in scores):
+        raise InputError(f"Column {name!r}: scores are numbers, one for each category in order.")
+    if len(scores) != len(order) or any(b < a for a, b in pairwise(scores)) or (order and scores[0] == scores[-1]):
+        raise InputError(f"Column {name!r}: {len(order)} categories in order need as many scores, none below the one before.")
+    return order, tuple(float(score) for score in scores)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _limit(given: Mapping[str, Any], name: str, key: str) -> float | None:
     value = given.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not _finite(value):
         raise InputError(f"Column {name!r}: {key} is a number.")
     return float(value)
 

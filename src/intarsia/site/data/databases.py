@@ -81,7 +81,7 @@ def quoted(name: str) -> str:
 
 
 def query_of(text: str | None, engine: Engine) -> str:
-    """The query as a part of another: a table's name becomes a SELECT, a closing semicolon goes."""
+    """The query as a part of another: a table's name becomes a SELECT, a closing semicolon goes, a last comment ends."""
     if not text or not text.strip():
         there = engine.tables()
         named = f" There are: {', '.join(there)}." if there else ""
@@ -89,7 +89,7 @@ def query_of(text: str | None, engine: Engine) -> str:
             f"{engine.name} needs a query: query in site.toml or --query of a command, one SELECT or the name of a table.{named}"
         )
     plain = text.strip().rstrip(";").strip()
-    return f"SELECT * FROM {plain}" if _PLAIN.fullmatch(plain) else plain
+    return f"SELECT * FROM {plain}" if _PLAIN.fullmatch(plain) else f"{plain}\n"
 
 
 def trouble(engine: str, error: Exception, tables: Callable[[], Sequence[str]] = list) -> InputError:

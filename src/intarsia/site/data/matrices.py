@@ -108,10 +108,8 @@ def _arrays(path: Path) -> Iterator[dict[str, Any]]:
         members = root.members(max_depth=None) if hasattr(root, "members") else [("", root)]
         yield {name: member for name, member in members if hasattr(member, "shape")}
         return
-    try:
-        import h5py
-    except ImportError:
-        raise InputError("Reading HDF5 needs its package: pip install 'intarsia[hdf5]'.") from None
+    import h5py
+
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.__setitem__(name, item) if isinstance(item, h5py.Dataset) else None)
         yield found

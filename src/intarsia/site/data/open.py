@@ -16,7 +16,7 @@ from intarsia.site.data.plink import PlinkSource
 from intarsia.site.data.reading import DATABASES, Reading
 from intarsia.site.data.sources import ArraySource, FeatherSource, FrameSource, ManySource, ParquetSource, Source
 
-_READS = ".parquet, .csv, .tsv (also .gz), .feather, .arrow, .npy, .sqlite, .duckdb, .bed, .zarr or .h5 file"
+_READS = ".parquet, .csv, .tsv (also .gz), .feather, .arrow, .npy, .sqlite, .duckdb, .bed, .pgen, .bgen, .zarr or .h5 file"
 _ELSEWHERE = {
     ".xlsx": "an Excel sheet", ".xls": "an Excel sheet", ".ods": "a spreadsheet", ".sav": "an SPSS file", ".dta": "a Stata file",
     ".sas7bdat": "a SAS file", ".rds": "an R file", ".rda": "an R file", ".rdata": "an R file", ".mat": "a MATLAB file",
@@ -84,6 +84,10 @@ def _open_file(path: Path, names: Sequence[str] | None, reading: Reading) -> Sou
         return DatabaseSource(SQLite(path) if kind in _SQLITE else DuckDB(path), reading)
     if kind == ".bed":
         return PlinkSource(path)
+    if kind in (".pgen", ".bgen"):
+        from intarsia.site.data.dosages import BgenSource, PgenSource
+
+        return PgenSource(path) if kind == ".pgen" else BgenSource(path)
     readers: dict[str, Callable[[], Source]] = {
         ".parquet": lambda: ParquetSource(path), ".pq": lambda: ParquetSource(path), ".feather": lambda: FeatherSource(path),
         ".arrow": lambda: FeatherSource(path), ".ipc": lambda: FeatherSource(path), ".csv": lambda: CsvSource(path, reading),

@@ -61,7 +61,7 @@ class PlinkSource:
                 raise InputError(f"{path} needs {beside.name} beside it: PLINK writes three files.")
         self.variants = _fields(bim, 6, 1)
         family, within = _fields(fam, 6, 0), _fields(fam, 6, 1)
-        self.ids = within if len(set(within)) == len(within) else [f"{f}:{i}" for f, i in zip(family, within)]
+        self.ids = one_name_each(family, within)
         self.n = len(self.ids)
         self._width = -(-self.n // 4)
         if ID in self.variants:
@@ -100,6 +100,13 @@ class PlinkSource:
             dosage = _UNPACK[held[:, low:high]].reshape(len(held), 4 * (high - low))
             skip = (a - start) - 4 * low
             yield GenotypeBatch(np.ascontiguousarray(dosage[:, skip : skip + b - a].T), names, self.ids[a:b])
+
+
+def one_name_each(family: Sequence[str] | None, within: Sequence[str]) -> list[str]:
+    """Subjects' ids: their own where no two are the same, else with the family before them."""
+    if family is None or len(set(within)) == len(within):
+        return list(within)
+    return [f"{f}:{i}" for f, i in zip(family, within)]
 
 
 def _fields(path: Path, columns: int, which: int) -> list[str]:

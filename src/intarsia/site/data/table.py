@@ -4,6 +4,7 @@ Text and categorical columns become indicators named `column=level`; which level
 Nothing is held in memory but a block. Errors name columns and counts, never a value.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,10 +25,12 @@ from intarsia.site.data.moments import Moments, pilot_of
 from intarsia.site.data.open import open_source
 from intarsia.site.data.roles import Roles, Wanted, assign
 from intarsia.site.data.row_blocks import block_rows, check_order
+from intarsia.site.data.scores import by_rules
 from intarsia.site.data.sources import LEVEL, NUMBER, Source, read_as_text
 from intarsia.site.data.table_rules import TableRules
 from intarsia.wire.plain import plural, some
 
+LOG = logging.getLogger(__name__)
 MAX_LEVELS = 100
 _FEW_ROWS, _BATCH_VALUES = 1024, 1 << 24  # of a wide table so many values are read together, and cut into blocks
 _PASS_VALUES = 1 << 24  # when rows are asked in another order than the file's: values gathered in one pass over it
@@ -101,6 +104,7 @@ class Table:
         by_column.check_names(known)
         if by_name:
             read_as_text(opened, id)
+        opened = by_rules(opened, by_column, roles.responses)
         if rules.without:
             texts = (text for array in IdColumn(opened, id if by_name else ids).arrays() for text in array.to_pylist())
             keep = np.array([text is None or canonical_id(text) not in rules.without for text in texts], dtype=bool)
@@ -120,6 +124,7 @@ class Table:
         levels = _find_levels(opened, roles, by_column, merged)
         layout = Layout.of(roles, levels, references, _codes(roles, by_column), limits, merged)
         missing = _missing_rules(layout, by_column, rules.missing)
+        LOG.debug("opened a table: %s, %s, %s", type(opened).__name__, plural(opened.n, "row"), plural(len(roles.all), "column"))
         return cls(opened, layout, id=ids, missing=missing, constant=rules.constant)
 
     def __repr__(self) -> str:

@@ -220,7 +220,7 @@ def _hear(desk: Desk, blocks: Mapping[str, bytes]) -> None:
     total, sharing = 0, Sharing.of(study)
     for name in study.names:
         found = GramBlock.from_bytes(blocks[name])
-        check_signed(study, name, found)
+        check_signed(study, name, found, "Gram block")
         same = ("n", "folds", "bits", "order_mac", "key_fingerprint")
         whole = len(found.commitments) == len(own.commitments) and len(found.seeds) == len(sharing.seeded(name))
         if any(getattr(found, what) != getattr(own, what) for what in same) or not whole:
@@ -235,11 +235,16 @@ def _hear(desk: Desk, blocks: Mapping[str, bytes]) -> None:
             f"The sites bring {total} columns for {min(own.folds)} {of}: more than a third. A Gram matrix of so many columns "
             'tells too much of each subject. Use a sketch (kind = "orthonormal") instead.'
         )
-    text = json.dumps({name: hashlib.sha256(blocks[name]).hexdigest() for name in study.names}, sort_keys=True).encode()
-    if store.put("blocks.json", text) != text:
-        raise FederationError("Other Gram blocks were shown before in this run. Refused; start a new run of the study.")
-    for name in study.names:
-        store.put(f"block-{name}", blocks[name])
+    keep_first(store, "blocks.json", "block", {name: blocks[name] for name in study.names}, "Gram blocks")
+
+
+def keep_first(store: RunStore | RoundStore, index: str, prefix: str, blocks: Mapping[str, bytes], what: str) -> None:
+    """What every site states, as it was shown first: that holds for the run."""
+    text = json.dumps({name: hashlib.sha256(raw).hexdigest() for name, raw in blocks.items()}, sort_keys=True).encode()
+    if store.put(index, text) != text:
+        raise FederationError(f"Other {what} were shown before in this run. Refused; start a new run of the study.")
+    for name, raw in blocks.items():
+        store.put(f"{prefix}-{name}", raw)
 
 
 def heard(desk: Desk) -> dict[str, GramBlock]:

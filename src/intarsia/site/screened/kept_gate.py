@@ -27,7 +27,7 @@ def check_list(study: Study, blocks: Mapping[str, ScreenBlock], listed: KeptList
     wanted = set(listed.features)
     if tuple(label for label in known if label in wanted) != listed.features:
         raise FederationError("The list of features to keep names one that no site brings, or is in another order. Refused.")
-    if listed.round == 1 and listed.features:
+    if listed.round == 1 and listed.features and not study.sketch.by_sketch:
         raise FederationError("The first round keeps no feature: nothing has been looked at. Refused.")
     if not set(before) <= wanted:
         raise FederationError("The list leaves out a feature that was kept before: it may only grow. Refused.")

@@ -31,7 +31,7 @@ def screen_of(
     return Screen(
         features=max(1, features), responses=Q, covariates=sum(c for _, c in counts.values()), looks=study.sketch.looks,
         keep=study.sketch.keep, largest=max((columns for name, (columns, _) in counts.items() if name != site), default=0),
-        exposure=exposure(table, order, features, Q),
+        exposure=None if study.sketch.by_sketch else exposure(table, order, features, Q),
     )  # fmt: skip
 
 

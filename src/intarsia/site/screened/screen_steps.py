@@ -4,11 +4,11 @@ features to keep, and answers looks.
 `own_columns` comes after the site's privacy gate, as a sketch does. In round 0 `deal` hands out shares of the features and `hold`
 keeps those of the others. In each later round `keep` judges the server's list and gives the site's own block of a Gram matrix of
 the listed columns, which `deal` and `multiply` then make as in a Gram study. `look` multiplies all features with what the kept
-columns leave of the responses. Every step may be repeated: it sends the same bytes.
+columns leave of the responses. Where a sketch screens, it leaves with what the site states of its columns, and `keep` follows:
+only columns that are kept are shared. Every step may be repeated: it sends the same bytes.
 """
 
 import hashlib
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from intarsia.site.gram.shares import Splitting, received
 from intarsia.site.response_kinds import backs_of, published_scales
 from intarsia.site.screened.kept_gate import agree, check_list, note_step
 from intarsia.site.units import Units
-from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct
+from intarsia.wire.gram_messages import BLOCK, GramBlock, GramDeal, GramProduct, check_signed
 from intarsia.wire.gram_packets import Holder
 from intarsia.wire.gram_sharing import Cut, Sharing, commitment, digest
 from intarsia.wire.held_shares import packed, unpacked
@@ -36,7 +36,6 @@ from intarsia.wire.screening import (
     Look,
     LookShares,
     ScreenBlock,
-    check_signed,
     feature_cuts,
     left_of,
     look_term,
@@ -73,18 +72,35 @@ def own_columns(site: "Site", study: Study, table: Table, order: Any, mac: str, 
     run = site.run_store(study)
     encoded = encode_table(table, order, run, gram_steps.rounding_secret(site), study.spare_bits)
     units, n = encoded.units, len(order)
-    columns = Columns(encoded.columns, range(len(units.features)))
     split = Splitting(Sharing.of(study), site.name, RoundStore(run, 0).put(SEED, secrets.token_bytes(32)))
-    through = feature_cuts(n, study.sketch.rows)
-    digests = [digest(_sent(split, piece, columns.rows(cut))) for piece, cut in enumerate(through)]
+    digests: list[bytes] = []
+    sketch = b""
+    if study.sketch.by_sketch:
+        sketch = _mixed(site, study, table, order, mac, units)
+    else:
+        columns, through = Columns(encoded.columns, range(len(units.features))), feature_cuts(n, study.sketch.rows)
+        digests = [digest(_sent(split, piece, columns.rows(cut))) for piece, cut in enumerate(through)]
     unsigned = ScreenBlock(
         site.name, study.hash, units.features, units.responses, units.covariates, n, encoded.bits, mac,
         site.key(study).study_fingerprint(study.hash), commitment(split.check_seed), commitment(split.coin),
         tuple(commitment(seed) for seed in split.seeds.values()), most.kept,
         np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
         published_scales(backs_of(table), units) if study.deliver.share_scales else (), most.told,
+        hashlib.sha256(sketch).hexdigest() if sketch else "",
     )  # fmt: skip
-    return OwnColumns(replace(unsigned, signature=site.own_identity().sign(unsigned.body())), units)
+    return OwnColumns(replace(unsigned, signature=site.own_identity().sign(unsigned.body()), sketch=sketch), units)
+
+
+def _mixed(site: "Site", study: Study, table: Table, order: Any, mac: str, units: Units) -> bytes:
+    """The sketch of this site's columns: the same that a study of sketches would have, under the same rules of the gate."""
+    from intarsia.site.sketch.sketch import SketchTerms, factor, sketch
+
+    terms, key = SketchTerms.of(study, site.name, mac), site.key(study)
+    factor(terms.design(key, len(order)))  # L from the key and n alone: the same at all sites to the last bit
+    message = sketch(table, key, terms, order=order).message
+    if (message.features, message.responses, message.covariates) != (units.features, units.responses, units.covariates):
+        raise FederationError("The table changed while it was sketched. Start a new run of the study.")
+    return message.to_bytes()
 
 
 def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
@@ -94,6 +110,7 @@ def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
         if others := {name: raw for name, raw in rest.items() if name != BLOCK}:
             _fits_list(site, study, at, others)
         return gram_steps.deal(_desk(site, study, at), rest)
+    _shared_features(study)
     if others := {name: raw for name, raw in rest.items() if name != BLOCK}:
         _hear(site, study, others)
     desk, own = _desk(site, study, 0), heard(site, study)[site.name]
@@ -115,6 +132,7 @@ def deal(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
 def hold(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     """A holder keeps the other sites' shares of one piece of their features, as they committed to them, and says so."""
     at, rest = _round_of(study, payload)
+    _shared_features(study)
     desk, blocks = _desk(site, study, 0), heard(site, study)
     own = blocks[site.name]
     through = feature_cuts(own.n, study.sketch.rows)
@@ -139,6 +157,8 @@ def keep(site: "Site", study: Study, payload: Mapping[str, bytes]) -> bytes:
     if "kept" not in payload:
         raise MessageError("The request names no features to keep.")
     at, listed = _round_of(study, payload)[0], KeptList.from_bytes(payload["kept"])
+    if stated := {name: raw for name, raw in payload.items() if name not in ("kept", ROUND)}:
+        _hear(site, study, stated)  # a sketch screens: nothing was shared before, so nothing was shown
     run, blocks = site.run_store(study), heard(site, study)
     own, store = blocks[site.name], RoundStore(run, listed.round)
     if listed.study_hash != study.hash or listed.round != at:
@@ -263,7 +283,7 @@ def forget(site: "Site", study: Study) -> None:
     """Delete what only the multiplications needed: the coefficients are here."""
     run = site.run_store(study)
     raw = run.get("sketch")
-    pieces_ = 0 if raw is None else len(ScreenBlock.from_bytes(raw).commitments)
+    pieces_ = 0 if raw is None else len(feature_cuts(ScreenBlock.from_bytes(raw).n, study.sketch.rows))
     for at in range(2 + study.sketch.looks):
         store = RoundStore(run, at)
         for name in (SEED, "sums.secret", "tail.secret", *(_packets(piece) for piece in range(pieces_))):
@@ -273,6 +293,11 @@ def forget(site: "Site", study: Study) -> None:
 
 def _sent(split: Splitting, piece: int, columns: Ring) -> Ring:
     return split.shares(piece, split.wide(columns))[split.sharing.sent(split.site)]
+
+
+def _shared_features(study: Study) -> None:
+    if study.sketch.by_sketch:
+        raise FederationError("A sketch screens the features of this study: only those that are kept are shared. Refused.")
 
 
 def _packets(number: int) -> str:
@@ -293,7 +318,7 @@ def _list(run: Any, at: int) -> KeptList:
 def _desk(site: "Site", study: Study, at: int) -> Desk:
     """This site's columns of a round, among all it has encoded: features, responses, covariates."""
     run = site.run_store(study)
-    own = ScreenBlock.from_bytes(run.need("sketch", _FIRST))
+    own = ScreenBlock.from_bytes(run.get(f"columns-{site.name}") or run.need("sketch", _FIRST))
     P = len(own.features)
     width = P + len(own.responses) + len(own.covariates)
     if not at:
@@ -320,12 +345,14 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
         raise FederationError(f"The columns of {', '.join(missing)} are not stated; nothing is shared before all are.")
     store, announced = site.run_store(study), site.heard(study)
     own = ScreenBlock.from_bytes(store.need("sketch", _FIRST))
-    if blocks[site.name] != own.to_bytes():
+    if blocks[site.name] != own.relayed().to_bytes():
         raise FederationError("What was relayed as this site's columns is not what it stated. Start a new run of the study.")
     sharing, owner = Sharing.of(study), {}
     for name in study.names:
         found = ScreenBlock.from_bytes(blocks[name])
         check_signed(study, name, found, "columns")
+        if found.sketch:
+            raise FederationError(f"The sketch of site {name!r} was relayed; it is the server's alone. Refused.")
         same = ("n", "bits", "order_mac", "key_fingerprint")
         whole = len(found.commitments) == len(own.commitments) and len(found.seeds) == len(sharing.seeded(name))
         if any(getattr(found, what) != getattr(own, what) for what in same) or not whole:
@@ -336,8 +363,4 @@ def _hear(site: "Site", study: Study, blocks: Mapping[str, bytes]) -> None:
         if len(labels) > announced.get(name, {}).get("columns", 0) or any(label in owner for label in labels):
             raise FederationError(f"Site {name!r} brings more columns than it announced, or one that another site has. Refused.")
         owner.update(dict.fromkeys(labels, name))
-    text = json.dumps({name: hashlib.sha256(blocks[name]).hexdigest() for name in study.names}, sort_keys=True).encode()
-    if store.put("columns-heard.json", text) != text:
-        raise FederationError("Other columns were shown before in this run. Refused; start a new run of the study.")
-    for name in study.names:
-        store.put(f"columns-{name}", blocks[name])
+    gram_steps.keep_first(store, "columns-heard.json", "columns", {name: blocks[name] for name in study.names}, "columns")

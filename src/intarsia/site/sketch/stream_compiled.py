@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from intarsia.compilation import compiled
 from intarsia.inverse_normal import CENTRE, FAR, TAIL
 from intarsia.site.sketch.stream import _ARTANH, _LN2_HIGH, _LN2_LOW, _SQRT_HALF
 
@@ -22,7 +22,7 @@ _HALF = np.int64(1022 << 52)  # the exponent bits of [½, 1)
 _FRACTION = np.int64((1 << 52) - 1)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _horner(c: tuple[float, ...], r: float) -> float:
     x = r * c[0]
     for k in range(1, len(c) - 1):
@@ -30,7 +30,7 @@ def _horner(c: tuple[float, ...], r: float) -> float:
     return x + c[-1]
 
 
-@njit("void(uint64[::1], float64[::1])", cache=True, nogil=True, error_model="numpy")
+@compiled(signature="void(uint64[::1], float64[::1])", nogil=True, error_model="numpy")
 def gaussianise(words: Array, out: Array) -> None:
     """`words` (uint64) and `out` (float64) may be the same memory: a piece is read before it is written."""
     q, r = np.empty(_PIECE), np.empty(_PIECE)

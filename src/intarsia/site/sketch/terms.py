@@ -40,7 +40,7 @@ class SketchTerms:
     def of(cls, study: Study, site: str, order_mac: str = "") -> "SketchTerms":
         """From the study file."""
         own = study.sketch
-        return cls(study.id, study.run, own.m, own.kind, own.precision, site, order_mac, study.hash)
+        return cls(study.id, study.run, own.m, own.mixing, own.precision, site, order_mac, study.hash)
 
     def design(self, key: SketchKey, n: int) -> Design:
         """The Φ of these terms over n subjects. Change study, run, cohort, n, m or kind and Φ is unrelated: one-time."""

@@ -7,9 +7,9 @@ of everything but inclusion, by the functions of `laws`, on a problem whose feat
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from intarsia.compilation import compiled
 from intarsia.server.sampler.sparse.chain import Draw
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
 from intarsia.server.sampler.sparse.places import Axes
@@ -50,7 +50,7 @@ class Listing(NamedTuple):
     acting: NDArray[np.float32]  # (n, Q): probability that it acts on a response; 0 where it is out
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def take_turns(
     rng: Any, h: Array, x: Any, uniforms: Any, products: Any, at: Coordinates, acts: Any, effect: Array, room: int
 ) -> tuple[Any, Array, Array, Array, Array, Array, Any]:
@@ -95,7 +95,7 @@ def take_turns(
     return acts, effect, step, chance, expected, acting, listed
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def expectations(h: Array, x: Any, at: Coordinates) -> Array:
     """E[effect | rest] (n, Q) of features that are out, by their scores."""
     n, Q = h.shape

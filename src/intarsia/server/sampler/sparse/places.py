@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
-from intarsia.server.sampler.sparse.scan import Coordinates, common_axes, into, pick, put, take_out
+from intarsia.server.sampler.sparse.scan import Among, Coordinates, common_axes, into, pick, put, take_out
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State
 
 Array = NDArray[np.float64]
@@ -66,13 +66,12 @@ def log_factors(pulls: Any, x: Any, axes: Axes, out: Array) -> None:
 
 
 @compiled
-def place(
-    rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, places: Any, columns: Any, moves: int
-) -> Array:
-    """Place some of the effects that sit at `places` (features, with these columns) anew among them.
+def place(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, among: Among, moves: int) -> Array:
+    """Place the effects of some of those that are in, `among` features, anew among these; R is kept current.
 
     Returns how likely each place was, summed over the effects.
     """
+    places, columns, weight = among
     K, m = columns.shape
     Q = problem.Y.shape[1]
     taken = np.flatnonzero(state.slot[places] >= 0)

@@ -47,6 +47,14 @@ class Score(NamedTuple):
     x: float  # its weighted square
 
 
+class Among(NamedTuple):
+    """Some of the features, or all."""
+
+    features: NDArray[np.int64]  # (K,)
+    columns: NDArray[np.float32]  # (K, m)
+    weight: Array  # (m,): of the rows, under the present background
+
+
 @compiled
 def coordinates(problem: Problem, state: State) -> Coordinates:
     """Those of the present Σ, V, π and ρ."""
@@ -249,16 +257,15 @@ def into(M: Array, row: Array, out: Array) -> None:
 @compiled
 def scan(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, trace: Trace) -> None:
     """`scan_some` of all features."""
-    scan_some(rng, problem, state, at, R, weight, trace, np.arange(problem.X.shape[0]), problem.X)
+    scan_some(rng, problem, state, at, R, Among(np.arange(problem.X.shape[0]), problem.X, weight), trace)
 
 
 @compiled
-def scan_some(
-    rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, trace: Trace, features: Any, columns: Any
-) -> None:
-    """One systematic pass over some features, which have these columns. R (m, Q) is the residual in the coordinates `at` and is
-    kept current; `weight` (m,) are the rows' weights under the present background. `trace` is filled, by number among `features`.
+def scan_some(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, among: Among, trace: Trace) -> None:
+    """One systematic pass over some features. R (m, Q) is the residual in the coordinates `at` and is kept current. `trace` is
+    filled, by number among the features.
     """
+    features, columns, weight = among
     squares = problem.squares[int(state.scalars[RATIO])]
     P, m = columns.shape
     Q = problem.Y.shape[1]

@@ -2,8 +2,9 @@
 
 1. scan      every feature in or out, with its pattern and effects (`scan`)
 2. place     where do some of the effects sit (`places`)
-   near      both again, among the features that came nearest to being in during the warm-up (`State.near`): they stay the same
-             from then on, are nearly all that matter, and a pass over them costs next to nothing
+   pairs     is a neighbour needed beside a feature (`pairs`)
+   near      all of these again, among the features that came nearest to being in during the warm-up (`State.near`). They stay
+             the same from then on, are nearly all that matter, and a pass over them costs next to nothing.
 3. effects   of all features that are in, together
 4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
+from intarsia.server.sampler.sparse.pairs import pair_up
 from intarsia.server.sampler.sparse.places import place
-from intarsia.server.sampler.sparse.scan import Coordinates, coordinates, scan, scan_some
+from intarsia.server.sampler.sparse.scan import Among, Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
 
 Array = NDArray[np.float64]
@@ -47,11 +49,12 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     at = coordinates(problem, state)
     R = residual(problem, state) @ at.T
     scan(rng, problem, state, at, R, weight, trace)
+    everything = Among(np.arange(P), problem.X, weight)
     if state.near.size == 0:
-        place(rng, problem, state, at, R, weight, np.arange(P), problem.X, MOVES)
+        place(rng, problem, state, at, R, everything, MOVES)
     else:
         if state.near.size < P and rng.random() < FAR:
-            place(rng, problem, state, at, R, weight, np.arange(P), problem.X, 1)
+            place(rng, problem, state, at, R, everything, 1)
         near(rng, problem, state, at, R, weight)
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
@@ -65,23 +68,23 @@ def likely_places(rng: Any, problem: Problem, state: State) -> Any:
     weight = 1.0 / (1.0 + problem.ratios[int(state.scalars[RATIO])] * problem.d)
     at = coordinates(problem, state)
     R = residual(problem, state) @ at.T
-    return place(rng, problem, state, at, R, weight, np.arange(problem.X.shape[0]), problem.X, MOST_MOVES)
+    return place(rng, problem, state, at, R, Among(np.arange(problem.X.shape[0]), problem.X, weight), MOST_MOVES)
 
 
 @compiled
 def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
-    """Scan, place and draw effects among the features of `State.near` some times over: more often where a pass over all features
-    costs more.
-    """
+    """Place, pair up, scan and draw effects among the features of `State.near`: more often where a pass over all costs more."""
     P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
-    columns = problem.X[state.near]
+    among = Among(state.near, problem.X[state.near], weight)
     wide = np.zeros((K, Q), dtype=np.float32)
     trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
-    place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
+    place(rng, problem, state, at, R, among, NEAR_MOVES)
+    pair_up(rng, problem, state, at, R, among)
     for _ in range(min(MOST_ROUNDS, P // EACH_ROUND)):
         draw_effects(rng, problem, state, at, R, weight)
-        scan_some(rng, problem, state, at, R, weight, trace, state.near, columns)
-        place(rng, problem, state, at, R, weight, state.near, columns, NEAR_MOVES)
+        scan_some(rng, problem, state, at, R, among, trace)
+        place(rng, problem, state, at, R, among, NEAR_MOVES)
+        pair_up(rng, problem, state, at, R, among)
 
 
 @compiled

@@ -1,0 +1,3 @@
+library(testthat)
+library(intarsia)
+test_check("intarsia")
