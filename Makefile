@@ -86,6 +86,7 @@ test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples eac
 
 faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studies; the counts go to tests/faults/last_run.json
 	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.faults.over_network
 
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch

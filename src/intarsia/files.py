@@ -9,7 +9,8 @@
     sweep               what a killed process left half written
 
 What is written is on the disk, with its name, before the function returns. A new file is made beside its place under the name
-`.NAME.XXXXXXXX.part` and locked while it is written: `sweep` deletes those that nobody holds.
+`.NAME.XXXXXXXX.part` and locked while it is written. `sweep` deletes those that nobody holds, and whoever writes a file again
+those of its name.
 """
 
 import contextlib
@@ -237,14 +238,16 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
 
 def sweep(folder: Path) -> int:
     """Delete what killed processes left half written below a folder, and count it; what somebody is writing now stays."""
-    swept = 0
-    for where, _, names in os.walk(folder):
-        for part in (Path(where, name) for name in names if _PART.fullmatch(name)):
-            with contextlib.suppress(OSError), part.open("rb") as file:
-                if _lock(file.fileno(), wait=False):
-                    part.unlink()
-                    swept += 1
-    return swept
+    return sum(_unlinked(Path(where, name)) for where, _, names in os.walk(folder) for name in names if _PART.fullmatch(name))
+
+
+def _unlinked(part: Path) -> bool:
+    """Delete what a killed process left half written; False where somebody is writing it."""
+    with contextlib.suppress(OSError), part.open("rb") as file:
+        if _lock(file.fileno(), wait=False):
+            part.unlink()
+            return True
+    return False
 
 
 def sync_folder(folder: Path) -> None:
@@ -272,9 +275,14 @@ class _Hashed(io.RawIOBase):
 
 
 def _begin(path: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """A new file beside `path`, held by us until it is closed."""
+    """A new file beside `path`, held by us until it is closed. What a killed process left of an earlier one is deleted."""
+    begins = f".{path.name[:50]}."
+    with contextlib.suppress(OSError):  # a folder that cannot be listed can be written to
+        for name in os.listdir(path.parent):
+            if name.startswith(begins) and re.fullmatch(r"[0-9a-f]{8}\.part", name[len(begins) :]):
+                _unlinked(path.with_name(name))
     while True:
-        part = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f"{begins}{secrets.token_hex(4)}.part")
         try:
             file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "wb")
         except FileExistsError:  # it says nothing of `path`

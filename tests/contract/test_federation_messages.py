@@ -170,3 +170,13 @@ def test_pieces_make_the_whole_or_nothing() -> None:
 def test_payloads() -> None:
     payload = {"share:clinic": b"abc", "x": b""}
     assert unpack_payload(pack_payload(payload)) == payload
+
+
+def test_a_confirmation_that_a_line_spoilt_is_no_confirmation() -> None:
+    """The server has no key to try its MAC with. What it once took in it takes from nobody else: the run would be lost."""
+    raw = MESSAGES["confirmation"].to_bytes()
+    assert Confirmation.from_bytes(raw).to_bytes() == raw
+    for at in range(len(raw)):
+        for bit in (0, 5):
+            with pytest.raises(MessageError):
+                Confirmation.from_bytes(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])

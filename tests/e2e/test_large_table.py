@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.faults.studies import run
+from tests.federation import KEY, RUN, fingerprints
 
 PROGRAM = """
 import json, sys
@@ -58,3 +60,41 @@ def test_four_gigabytes_of_values_in_well_under_one_of_memory(tmp_path: Path) ->
     print(found)
     assert found["n"] == 1_074_000
     assert found["peak"] < 700
+
+
+COMMAND = """
+import sys
+from benchmarks.sketch import high_mb
+from intarsia.cli import main
+code = main(sys.argv[1:])
+print("peak", high_mb())
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the process's highest memory from /proc")
+def test_a_million_subjects_with_ids_in_600_megabytes(tmp_path: Path) -> None:
+    """The whole command: ids, gate, ledger, Φ of 500 rows. The table has 1.6 GB."""
+    names, rows, rng = [f"a{j:03d}" for j in range(200)], 1_000_000, np.random.default_rng(0)
+    schema = pa.schema([("id", pa.string()), *((name, pa.float64()) for name in names), ("y", pa.float64())])
+    with pq.ParquetWriter(tmp_path / "t.parquet", schema, compression="none", use_dictionary=False) as writer:
+        for start in range(0, rows, 16_384):
+            size = min(16_384, rows - start)
+            ids = pa.array([f"P{i:08d}" for i in range(start, start + size)])
+            writer.write_batch(pa.record_batch([ids, *rng.standard_normal((201, size))], schema=schema))
+    KEY.save(tmp_path / "study.key")
+    told = ("--table", tmp_path / "t.parquet", "--id", "id", "--responses", "y")
+    run("site", "init", tmp_path / "clinic", "--name", "clinic", *told)
+    toml = (tmp_path / "clinic" / "site.toml").read_text().replace('# key = "study.key"', 'key = "../study.key"')
+    (tmp_path / "clinic" / "site.toml").write_text(toml)
+    sites = '[[site]]\nname = "clinic"\nfeatures = ["a*"]\nresponses = ["y"]\n[[site]]\nname = "lab"\nfeatures = ["b"]\n'
+    (tmp_path / "study.toml").write_text(f'id = "large"\nrun = "{RUN}"\n[sketch]\nm = 500\n{sites}')
+    compared = fingerprints(tmp_path / "clinic", tmp_path / "study.toml")
+    run("site", "accept", tmp_path / "clinic", tmp_path / "study.toml", "--fingerprints", compared)
+    words = ["site", "sketch", str(tmp_path / "clinic"), "--yes", "-o", str(tmp_path / "clinic.sketch")]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) < 600

@@ -13,7 +13,8 @@ import warnings
 from pathlib import Path
 
 KEPT = Path(__file__).with_name("last_run.json")
-COUNTS = {"kill": 1000, "mutation": 2000, "full": 100, "stop": 50, "clock": 50}
+FAST = Path("/dev/shm")
+COUNTS = {"kill": 1000, "wire": 2000, "mutation": 1000, "full": 100, "stop": 50, "clock": 50}
 
 
 def main() -> int:
@@ -33,7 +34,9 @@ def main() -> int:
     warnings.simplefilter("ignore")
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     end = time.monotonic() + 60 * args.minutes
-    with tempfile.TemporaryDirectory(prefix="intarsia-faults-") as root:
+    # Thousands of copies of studies are made and deleted: in memory, where the system has a place for it.
+    fast = FAST if os.access(FAST, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="intarsia-faults-", dir=fast) as root:
         suite = Suite(Path(root), tuple(args.kinds), workers=args.workers)
         if args.again:
             what, seed = args.again.split()
@@ -43,8 +46,13 @@ def main() -> int:
                 ((what, args.seed + k) for what in COUNTS for k in range(getattr(args, what))),
                 key=lambda one: (one[1] - args.seed + 1) / max(getattr(args, one[0]), 1),
             )
+        told = 0
         for done, (what, seed) in enumerate(plan, 1):
             suite.trial(what, seed)
+            while len(suite.report.faults) > told:
+                fault = suite.report.faults[told]
+                print(f"\n{fault['fault']:<7} {fault['trial']}\n        {fault['said']}", flush=True)
+                told += 1
             if sys.stderr.isatty() or done % 25 == 0:
                 print(
                     f"\r{done:,} of {len(plan):,} trials, {len(suite.report.faults)} faults", end="", file=sys.stderr, flush=True
@@ -52,8 +60,6 @@ def main() -> int:
             if time.monotonic() > end:
                 break
         print(file=sys.stderr)
-    for fault in suite.report.faults:
-        print(f"{fault['fault']:<7} {fault['trial']}\n        {fault['said']}")
     print(f"{sum(suite.report.trials.values()):,} trials, {len(suite.report.faults)} faults")
     if not args.again:
         save(suite.report, args.out)

@@ -6,16 +6,19 @@ A study is prepared once, up to the sealed key. What follows rests on its folder
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from tests.federation import fingerprints, fixed_identity
+from tests.faults import whole
+from tests.federation import KEY, fingerprints, fixed_identity
 
 from intarsia.cli import main
 
 NAMES = ("clinic", "mri", "lab")
+KEY_FILE = "study.key"
 OWNS = {"clinic": ["alt"], "mri": [], "lab": ["hdl"]}
 N = 200  # subjects
 RUN = "0123456789abcdef0123456789abcdef"
@@ -24,10 +27,10 @@ FIT = "[fit]\ndraws = 20\nwarmup = 20\nchains = 2\nthin = 1\nseed = 7\n"
 
 @dataclass(frozen=True)
 class Step:
-    """One command, in the study's folder. `leaves`: patterns of the files that it must leave to the byte."""
+    """One command, or one call, in the study's folder. `leaves`: patterns of the files that it must leave to the byte."""
 
     name: str
-    argv: tuple[str, ...]
+    does: tuple[str, ...] | Callable[[], int | None]
     leaves: tuple[str, ...] = ()
 
 
@@ -63,9 +66,11 @@ def run(*words: Any) -> None:
         raise RuntimeError(f"{' '.join(map(str, words))} ended with {code}")
 
 
-def _prepared(where: Path, sketch: str, *, mode: str = "strict") -> None:
-    """Three sites that have accepted the study and agreed on its key."""
-    entries = []
+def _accepted(where: Path, sketch: str, *, mode: str = "strict", key: bool = False) -> None:
+    """Three sites that have accepted the study. `key`: they have one, and agree on none."""
+    entries, line = [], f'key = "../{KEY_FILE}"\n' if key else ""
+    if key:
+        KEY.save(where / KEY_FILE)
     for name, frame in tables(mode == "union").items():
         frame.to_csv(where / f"{name}.csv", index=False)
         identity = fixed_identity(name)
@@ -74,22 +79,21 @@ def _prepared(where: Path, sketch: str, *, mode: str = "strict") -> None:
         (where / name).chmod(0o700)
         owns = ", ".join(f'"{label}"' for label in OWNS[name])
         (where / name / "site.toml").write_text(
-            f'name = "{name}"\n[table]\nsource = "../{name}.csv"\nid = "id"\nresponses = [{owns}]\n'
+            f'name = "{name}"\n[table]\nsource = "../{name}.csv"\nid = "id"\n{line}responses = [{owns}]\n'
         )
         listed = f"responses = [{owns}]\n" if owns else ""
-        keys = f'exchange_key = "{identity.exchange_key}"\nsigning_key = "{identity.signing_key}"\n'
+        keys = "" if key else f'exchange_key = "{identity.exchange_key}"\nsigning_key = "{identity.signing_key}"\n'
         entries.append(f'[[site]]\nname = "{name}"\nfeatures = ["{name}_*"]\n{listed}{keys}')
     text = f'id = "small"\nrun = "{RUN}"\n{sketch}\n[alignment]\nmode = "{mode}"\n{FIT}' + "\n".join(entries)
     (where / "study.toml").write_text(text)
     for name in NAMES:
-        run(
-            "site",
-            "accept",
-            where / name,
-            where / "study.toml",
-            "--fingerprints",
-            fingerprints(where / name, where / "study.toml"),
-        )
+        compared = fingerprints(where / name, where / "study.toml")
+        run("site", "accept", where / name, where / "study.toml", "--fingerprints", compared)
+
+
+def _prepared(where: Path, sketch: str, *, mode: str = "strict") -> None:
+    """Three sites that have accepted the study and agreed on its key."""
+    _accepted(where, sketch, mode=mode)
     for step, given, kind in (("offer", "", "offer"), ("share", "offer", "share"), ("combine", "share", "confirmation")):
         for name in NAMES:
             run("site", step, where / name, *_all(where, given), "-o", where / f"{name}.{kind}")
@@ -176,9 +180,39 @@ def living(workers: int) -> Plan:
     return Plan("living", first.prepare, steps)
 
 
-PLANS = {"sketch": sketch, "union": union, "gram": gram, "living": living}
+SKETCH = "[sketch]\nm = 30"
+EXACT = '[sketch]\nkind = "gram"\nrows = 100'
+SCREENED = '[sketch]\nkind = "screened"\nrows = 100\nkeep = 4\nagain = 0'
+
+
+def _whole(kind: str, workers: int, call: Callable[[int], int | None], sketch: str, leaves: tuple[str, ...], **how: Any) -> Plan:
+    """A study as one call. Where the key is drawn in it, results are others each time: `leaves` is empty."""
+    return Plan(kind, lambda where: _accepted(where, sketch, **how), (Step("study", partial(call, workers), leaves),))
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {
+    "sketch": sketch, "union": union, "gram": gram, "living": living,
+    "sketch, in process": lambda w: _whole("sketch, in process", w, whole.here, SKETCH, FITTED, key=True),
+    "union, in process": lambda w: _whole("union, in process", w, whole.here, SKETCH, FITTED, key=True, mode="union"),
+    "agreed, in process": lambda w: _whole("agreed, in process", w, whole.here, SKETCH, ()),
+    "gram, in process": lambda w: _whole("gram, in process", w, whole.here, EXACT, FITTED),
+    "screened, in process": lambda w: _whole("screened, in process", w, whole.here, SCREENED, FITTED),
+    "sketch, pipes": lambda w: _whole("sketch, pipes", w, whole.through_pipes, SKETCH, FITTED, key=True),
+    "agreed, pipes": lambda w: _whole("agreed, pipes", w, whole.through_pipes, SKETCH, ()),
+    "screened, pipes": lambda w: _whole("screened, pipes", w, whole.through_pipes, SCREENED, FITTED),
+    "screened": lambda w: _whole("screened", w, whole.by_letters, SCREENED, FITTED),
+}  # fmt: skip
+
+
+# Studies whose messages are spoilt one by one, with all that comes before.
+WIRES: dict[str, Callable[[Path], None]] = {
+    "agreed": partial(_accepted, sketch=SKETCH),
+    "union": partial(_accepted, sketch=SKETCH, mode="union"),
+    "gram": partial(_accepted, sketch=EXACT),
+    "screened": partial(_accepted, sketch=SCREENED),
+}
 
 
 def is_input(path: str) -> bool:
-    """What people wrote: tables and settings. Other values there are other studies, and no damage."""
-    return bool(re.search(r"(^|/)(accepted/.*|site\.toml|study\.toml|fingerprints\.txt|[a-z]+\.csv)$", path))
+    """What people wrote: tables, settings and a key they exchanged. Other values there are other studies, and no damage."""
+    return bool(re.search(r"(^|/)(accepted/.*|site\.toml|study\.(toml|key)|fingerprints\.txt|[a-z]+\.csv)$", path))

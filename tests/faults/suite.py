@@ -27,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from tests.faults.studies import PLANS, Plan, Step, is_input, run
-from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk
+from tests.faults.studies import PLANS, WIRES, Plan, Step, is_input, run
+from tests.faults.wire import Message, recorded, spoil
+from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk, spoilt
 
 import intarsia
 
@@ -86,15 +87,18 @@ def size_of(where: Path) -> int:
 class Suite:
     """The undisturbed studies, and trials on copies of them."""
 
-    def __init__(self, root: Path, kinds: tuple[str, ...] = tuple(PLANS), *, workers: int = 2):
+    def __init__(
+        self, root: Path, kinds: tuple[str, ...] = tuple(PLANS), *, workers: int = 2, wires: tuple[str, ...] = tuple(WIRES)
+    ):
         # Commands, and chains that are processes of their own, start in the study's folder.
         sys.path[:] = [str(Path(place).resolve()) for place in sys.path]
         places = [Path(intarsia.__file__).parents[1], Path(__file__).parents[2]]
         os.environ["PYTHONPATH"] = os.pathsep.join(str(place.resolve()) for place in places)
-        self.root, self.report = root, Report()
+        self.root, self.report, self.wires = root, Report(), wires
         self.states: dict[str, list[State]] = {}
         for kind in kinds:
             self.states[kind] = self._undisturbed(PLANS[kind](workers))
+        self.messages: dict[str, list[Message]] = {}
         self.mounts = can_mount()
 
     def _undisturbed(self, plan: Plan) -> list[State]:
@@ -109,9 +113,9 @@ class Suite:
             if number == 0 or step.name == "fit":  # what is compiled or loaded here is there in all that is forked from here
                 scratch = shutil.copytree(where, where.with_name("scratch"))
                 with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(scratch):
-                    run(*step.argv)
+                    step.does() if callable(step.does) else run(*step.does)
                 shutil.rmtree(scratch)
-            ended = Command(step.argv, where).wait()
+            ended = Command(step.does, where).wait()
             assert ended is not None
             assert ended.code == 0, f"{plan.kind}, {step.name}: {ended.said}"
             state.seconds, state.leaves, state.grows = ended.seconds, left_by(step, where), max(size_of(where) - before, 4096)
@@ -121,7 +125,12 @@ class Suite:
     def trial(self, what: str, seed: int) -> None:
         """One trial; the seed says everything but the moment at which the machine gets to it."""
         chance = random.Random(f"{what} {seed}")
-        kind = chance.choice(sorted(self.states))
+        if what == "wire":
+            self._on_the_wire(seed, chance)
+            return
+        # Kinds whose steps are long come less often, for as many trials in an hour.
+        kinds = sorted(self.states)
+        kind = chance.choices(kinds, [1 / max(state.seconds for state in self.states[kind]) for kind in kinds])[0]
         # Long steps are disturbed more often, as they are in life.
         state = chance.choices(self.states[kind], [0.2 + state.seconds for state in self.states[kind]])[0]
         name = f"{what} {seed}: {kind}, {state.step.name}"
@@ -129,13 +138,26 @@ class Suite:
         with tempfile.TemporaryDirectory(dir=self.root, prefix="trial-") as temporary:
             TRIALS[what](self, state, Path(temporary) / "study", chance, name)
 
+    def _on_the_wire(self, seed: int, chance: random.Random) -> None:
+        kind = chance.choice(self.wires)
+        if kind not in self.messages:
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                self.messages[kind] = recorded(WIRES[kind], self.root / f"{kind} on the wire")
+        message = chance.choice(self.messages[kind])
+        self.report.trials[f"wire, {kind}"] += 1
+        with tempfile.TemporaryDirectory(dir=self.root, prefix="trial-") as temporary:
+            found = spoil(message, Path(temporary) / "study", chance)
+        if found is not None:
+            what, tried, said = found
+            self.report.faults.append({"fault": what, "trial": f"wire {seed}: {kind}, {tried}", "said": said})
+
     def fault(self, what: str, name: str, ended: Ended | None = None, more: str = "") -> None:
         said = "" if ended is None else f"exit {ended.code}: {ended.said[-300:]}"
         self.report.faults.append({"fault": what, "trial": name, "said": f"{more} {said}".strip()})
 
     def ends_well(self, state: State, where: Path, name: str) -> None:
         """The same command again, and nothing tells that it was disturbed."""
-        ended = Command(state.step.argv, where).wait()
+        ended = Command(state.step.does, where).wait()
         assert ended is not None
         if ended.code is None:
             self.fault("hung", name, ended)
@@ -161,11 +183,11 @@ def _killed(suite: Suite, state: State, where: Path, chance: random.Random, name
     """kill -9 up to three times, each at a moment of its own."""
     shutil.copytree(state.folder, where)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        command = Command(state.step.argv, where)
+        command = Command(state.step.does, where)
         ended = command.wait(until=chance.uniform(0.0, 1.1 * state.seconds))
         if ended is None:
             whom = chance.choice(WHOM)
-            command.kill(whom)
+            command.kill(whom, chance.randrange(8))
             ended = command.wait()
             assert ended is not None
             if whom == "child" and ended.code != -signal.SIGKILL:
@@ -189,7 +211,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
             there = where.parent / "disk" / "study"
             shutil.copytree(state.folder, there)
             resize(shutil.disk_usage(there).used + room // 4096 * 4096)
-            ended = Command(state.step.argv, there).wait()
+            ended = Command(state.step.does, there).wait()
             assert ended is not None
             suite.judge(state, there, ended, name)
             resize(SPARE_BYTES)
@@ -197,7 +219,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
         return
     shutil.copytree(state.folder, where)
     largest = max((path.stat().st_size for path in where.rglob("*") if path.is_file()), default=0)
-    ended = Command(state.step.argv, where, before=small_disk(chance.randrange(1, largest + room))).wait()
+    ended = Command(state.step.does, where, before=small_disk(chance.randrange(1, largest + room))).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     suite.ends_well(state, where, name)
@@ -205,7 +227,7 @@ def _full(suite: Suite, state: State, where: Path, chance: random.Random, name: 
 
 def _stopped(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     shutil.copytree(state.folder, where)
-    command = Command(state.step.argv, where)
+    command = Command(state.step.does, where)
     for _ in range(2):
         if (ended := command.wait(until=time.monotonic() - command.began + chance.uniform(0.0, 0.5 * state.seconds))) is not None:
             break
@@ -221,38 +243,28 @@ def _stopped(suite: Suite, state: State, where: Path, chance: random.Random, nam
 
 def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     shutil.copytree(state.folder, where)
-    ended = Command(state.step.argv, where, before=jumping_clock(chance.choice((3600.0, 86400.0 * 400)))).wait()
+    ended = Command(state.step.does, where, before=jumping_clock(chance.choice((3600.0, 86400.0 * 400)))).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     if ended.code:
         suite.fault("lost", name, ended, "failed for the clock.")
 
 
-def spoilt(raw: bytes, chance: random.Random) -> bytes:
-    """What a disk or a line makes of a file."""
-    at = chance.randrange(len(raw)) if raw else 0
-    way = chance.randrange(6)
-    if way == 0 or not raw:
-        return raw[:at]
-    if way == 1:
-        return raw + chance.randbytes(chance.randrange(1, 100))
-    if way == 2:
-        return raw[:at] + bytes(min(4096, len(raw) - at)) + raw[at + 4096 :]
-    if way == 3:
-        return raw[:at] + raw[at + 1 + chance.randrange(64) :]
-    return raw[:at] + bytes([raw[at] ^ 1 << chance.randrange(8)]) + raw[at + 1 :]
-
-
 def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     """One file of the study is another: on a disk, or as it was sent. Mended, the study goes on as if nothing had been."""
     shutil.copytree(state.folder, where)
+    if callable(state.step.does):  # of a study that is one call there is something to spoil in its middle
+        command = Command(state.step.does, where)
+        if command.wait(until=chance.uniform(0.0, 1.1 * state.seconds)) is None:
+            command.kill("group")
+            command.wait()
     choice = sorted(str(path.relative_to(where)) for path in where.rglob("*") if path.is_file())
     file = chance.choice([path for path in choice if not is_input(path)])
     raw = (where / file).read_bytes()
     mode = (where / file).stat().st_mode
     (where / file).write_bytes(spoilt(raw, chance))
     name = f"{name}, {file}"
-    ended = Command(state.step.argv, where).wait()
+    ended = Command(state.step.does, where).wait()
     assert ended is not None
     suite.judge(state, where, ended, name)
     if ended.code:
@@ -267,4 +279,7 @@ TRIALS: dict[str, Callable[[Suite, State, Path, random.Random, str], None]] = {
 
 
 def save(report: Report, path: Path) -> None:
-    path.write_text(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """What `over_network` found stays beside it."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    kept = report.as_dict() | {name: before[name] for name in ("network",) if name in before}
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,22 +1,23 @@
 """The short form of the fault suite (`make faults` is the long one), and its own eyes: faults that are planted are found."""
 
+import hashlib
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.suite import Suite, spoilt
-from tests.faults.world import Command, jumping_clock
+from tests.faults.suite import Suite
+from tests.faults.world import Command, jumping_clock, spoilt
 
 from intarsia.server.study import kept
 
-SHORT = {"kill": 5, "mutation": 14, "full": 4, "stop": 1, "clock": 1}
+SHORT = {"kill": 5, "mutation": 10, "wire": 60, "full": 4, "stop": 1, "clock": 1}
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return Suite(tmp_path_factory.mktemp("faults"), ("sketch",), workers=1)
+    return Suite(tmp_path_factory.mktemp("faults"), ("sketch", "sketch, pipes"), workers=1, wires=("agreed",))
 
 
 @pytest.fixture
@@ -44,6 +45,28 @@ def test_a_study_that_takes_a_spoilt_file_for_good_is_found(fresh: Suite, monkey
     for seed in range(3):
         fresh.trial("mutation", seed)
     assert fresh.report.faults
+
+
+def test_a_receiver_that_takes_what_a_line_spoilt_is_found(fresh: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: nobody compares a message with its digest."""
+
+    class Agrees(bytes):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    class Careless:
+        def sha256(self, content: bytes = b"") -> "Careless":
+            self.real = hashlib.sha256(content)
+            self.update = self.real.update
+            return self
+
+        def digest(self) -> bytes:
+            return Agrees(self.real.digest())
+
+    monkeypatch.setattr("intarsia.wire.container.hashlib", Careless())
+    for seed in range(60):
+        fresh.trial("wire", seed)
+    assert "lied" in {fault["fault"] for fault in fresh.report.faults}
 
 
 def test_a_command_that_hangs_or_says_nothing_is_found(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What happens to a command, a real process that is forked here: a kill, a stop, a full disk, a clock that jumps."""
 
 import os
+import random
 import resource
 import select
 import shutil
@@ -8,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from intarsia.cli import main
+from intarsia.errors import IntarsiaError, of_the_system
 
 TIMEOUT_SECONDS = 240.0  # of a step of the small studies, also on a busy machine: what is not over then hangs
 
@@ -35,9 +40,9 @@ class Ended:
 
 
 class Command:
-    """`intarsia ARGV` in a folder, in a process group of its own, forked from this process: its start takes no time."""
+    """`intarsia ARGV` or a call, in a folder, in a process group of its own; forked from this process, it starts at once."""
 
-    def __init__(self, argv: Sequence[str], where: Path, *, before: Callable[[], None] = lambda: None):
+    def __init__(self, does: Sequence[str] | Callable[[], int | None], where: Path, *, before: Callable[[], None] = lambda: None):
         self.began = time.monotonic()
         self._said = b""
         self._out, end = os.pipe()
@@ -54,9 +59,8 @@ class Command:
                 sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
                 os.chdir(where)
                 before()
-                from intarsia.cli import main
-
-                code = main(list(argv))
+                with no_sync():
+                    code = _called(does) if callable(does) else main(list(does))
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -85,11 +89,11 @@ class Command:
     def _words(self) -> str:
         return self._said.decode(errors="replace")
 
-    def kill(self, whom: str) -> None:
+    def kill(self, whom: str, which: int = 0) -> None:
         """kill -9 of the command ("parent"), of it and all it started ("group"), or of one process that it started ("child")."""
         if whom == "child":
             children = psutil.Process(self.pid).children(recursive=True) if psutil.pid_exists(self.pid) else []
-            os.kill(children[0].pid if children else self.pid, signal.SIGKILL)
+            os.kill(children[which % len(children)].pid if children else self.pid, signal.SIGKILL)
         elif whom == "parent":
             os.kill(self.pid, signal.SIGKILL)
         else:
@@ -111,6 +115,21 @@ class Command:
         return [p.pid for p in psutil.process_iter() if p.pid != self.pid and _group(p.pid) == self.pid and _alive(p)]
 
 
+def _called(call: Callable[[], int | None]) -> int:
+    """A call's errors of ours, and the system's, said as a command says them; others are told as Python does."""
+    try:
+        return call() or 0
+    except IntarsiaError as error:
+        print(f"intarsia: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"intarsia: {of_the_system(error)}", file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
 def _group(pid: int) -> int:
     try:
         return os.getpgid(pid)
@@ -123,6 +142,35 @@ def _alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def spoilt(raw: bytes, chance: random.Random) -> bytes:
+    """What a disk or a line makes of a file."""
+    at = chance.randrange(len(raw)) if raw else 0
+    way = chance.randrange(6)
+    if way == 0 or not raw:
+        return raw[:at]
+    if way == 1:
+        return raw + chance.randbytes(chance.randrange(1, 100))
+    if way == 2:
+        return raw[:at] + bytes(min(4096, len(raw) - at)) + raw[at + 4096 :]
+    if way == 3:
+        return raw[:at] + raw[at + 1 + chance.randrange(64) :]
+    return raw[:at] + bytes([raw[at] ^ 1 << chance.randrange(8)]) + raw[at + 1 :]
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """A killed process loses nothing that it wrote, so nothing waits for the disk. What a power cut does is not tried here."""
+    sync, os.fsync = os.fsync, _nothing
+    try:
+        yield
+    finally:
+        os.fsync = sync
+
+
+def _nothing(_descriptor: int) -> None:
+    pass
 
 
 def small_disk(most: int) -> Callable[[], None]:

@@ -135,4 +135,5 @@ def facts_table(facts: Facts) -> list[Mapping[str, Any]]:
         order = {"exact": 0, "partly": 1}.get(c.attacked or "", 2)
         return order, c.theory_unknown if c.theory_unknown is not None else 1.0, c.distinct
 
-    return [asdict(c) for c in sorted(facts.own_columns, key=key)]
+    # Plain values only: `asdict` would copy each of them with care, for seconds where columns are many.
+    return [dict(vars(c)) for c in sorted(facts.own_columns, key=key)]

@@ -113,6 +113,7 @@ class Ledger:
         self.path = self.folder / "ledger.jsonl"
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.folder / "cohorts").mkdir(exist_ok=True, mode=0o700)
+        files.sweep(self.folder)
         self._key = self._load_key()
 
     def _load_key(self) -> bytes:

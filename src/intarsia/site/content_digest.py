@@ -37,6 +37,7 @@ class ContentDigest:
         if self._order is None:
             return
         came = np.frombuffer(b"".join(self._rows), dtype=f"V{_ROW_BYTES}")
+        self._rows.clear()
         agreed = np.empty_like(came)
         agreed[np.argsort(self._order)] = came
-        self._state.update(agreed.tobytes())
+        self._state.update(agreed.view(np.uint8).data)

@@ -19,6 +19,7 @@ from intarsia.privacy.facts import Carried, Facts, Looked
 from intarsia.privacy.leverage import Directions, attacks
 from intarsia.privacy.policy import Policy
 from intarsia.site.data.columns import Profile
+from intarsia.site.data.row_blocks import block_rows
 from intarsia.site.data.table import Table
 from intarsia.site.near_duplicates import DOMINATED_SHARE, ONE_PERSONS_SHARE
 from intarsia.site.panels import LARGEST_VALUES, Narrow
@@ -60,7 +61,8 @@ class Rows:
 
     @property
     def labels(self) -> list[str]:
-        return [self.table.labels[j] for j in self.at]
+        every = self.table.labels  # made anew each time it is asked for
+        return [every[j] for j in self.at]
 
     @property
     def n(self) -> int:
@@ -69,7 +71,8 @@ class Rows:
     def blocks(self) -> Iterator[Array]:
         scale = np.where(self.sd > 0, 1 / np.where(self.sd > 0, self.sd, 1.0), 0.0)
         every = len(self.at) == len(self.table.labels)
-        for block in self.table.whole_blocks(order=self.order):
+        # A look holds several arrays of a block's size at once.
+        for block in self.table.whole_blocks(block_rows(4 * len(self.table.labels)), self.order):
             yield ((block if every else block[:, self.at]) - self.mean) * scale
 
     def columns(self, some: NDArray[np.int64]) -> Array:

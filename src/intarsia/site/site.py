@@ -17,6 +17,7 @@ from intarsia.errors import FederationError, InputError, KeyFileError, MessageEr
 from intarsia.site import agreement, departed, joint_prediction, peers
 from intarsia.site.align import Tokens, check_ids, report, settle, tokenise
 from intarsia.site.data.covariate_checks import check_covariates
+from intarsia.site.data.given_back import give_back
 from intarsia.site.data.roles import check_roles
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
@@ -395,6 +396,8 @@ class Site:
             raise FederationError(NOBODY_SAID)
         if study.sketch.gram:
             order = gram.by_folds(self, study, order, slice(None) if agreed.keep is None else agreed.keep)
+        del tokens
+        self._tokens.pop(study.hash, None)  # what is as long as the cohort is not kept while it is sketched
         # One cohort per run, also when the gate refuses it: cohorts of the server's choosing would turn refusals into answers.
         if store.put("cohort", mac.encode()) != mac.encode():
             raise FederationError("Another cohort was asked for before in this run. Refused; start a new run of the study.")
@@ -481,6 +484,7 @@ class Site:
         if terms.kind == "orthonormal":
             # L from the key and n alone, in the same blocks everywhere: the same at all sites to the last bit.
             factor(terms.design(key, len(order)))
+            give_back()
         return sketch(table, key, terms, order=order)
 
     def signature(self, study: Study, message: bytes) -> bytes | None:

@@ -5,6 +5,7 @@ The bodies are canonical JSON with byte strings in base64, so a signature covers
 
 import base64
 import binascii
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -160,7 +161,10 @@ class Receipt(Signed):
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A site's proof that it holds the agreed key and saw the same transcript."""
+    """A site's proof that it holds the agreed key and saw the same transcript.
+
+    The server, which has no key, could not tell one that a line spoilt: its digest goes with it.
+    """
 
     site: str
     study_hash: str
@@ -168,26 +172,28 @@ class Confirmation:
     fingerprint: str = ""
 
     def to_bytes(self) -> bytes:
-        return _canonical(
-            {
-                "kind": "confirmation",
-                "site": self.site,
-                "study_hash": self.study_hash,
-                "mac": encode(self.mac),
-                "fingerprint": self.fingerprint,
-            }
-        )
+        body = {
+            "kind": "confirmation",
+            "site": self.site,
+            "study_hash": self.study_hash,
+            "mac": encode(self.mac),
+            "fingerprint": self.fingerprint,
+        }
+        return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Confirmation":
-        body = _object(raw, ("kind", "site", "study_hash", "mac", "fingerprint"))
+        body = _object(raw, ("kind", "site", "study_hash", "mac", "fingerprint", "sha256"))
         if body["kind"] != "confirmation" or not check_name(body["site"]):
             raise MessageError("This is not a confirmation of a study key.")
         mac = decode(body["mac"], 32, "confirmation")
         fingerprint = body["fingerprint"]
         if not isinstance(fingerprint, str) or len(fingerprint) not in (0, 32) or set(fingerprint) - set("0123456789abcdef"):
             raise MessageError("The key fingerprint of a confirmation is not 32 hexadecimal digits.")
-        return cls(body["site"], _hash(body["study_hash"]), mac, fingerprint)
+        found = cls(body["site"], _hash(body["study_hash"]), mac, fingerprint)
+        if found.to_bytes() != raw:
+            raise MessageError("A confirmation of a study key was changed on its way: its digest does not fit. Send it again.")
+        return found
 
 
 def verify(signing_key: str, signature: bytes, body: bytes) -> bool:

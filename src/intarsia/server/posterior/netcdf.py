@@ -5,7 +5,6 @@ lists), `sample_stats`, `constant_data`, and what others keep with the draws. Fo
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ import numpy as np
 import xarray as xr
 
 from intarsia.errors import InputError, MessageError, of_the_system
+from intarsia.files import writing
 from intarsia.server.posterior.draws import Draws
+from intarsia.server.posterior.hdf5_file import Hdf5File
 from intarsia.server.posterior.posterior import DIMS, CovariateEffects, Group, Names, Posterior, effective_rank
 from intarsia.server.posterior.sparse import Inclusion, SparseEffects
 
@@ -75,20 +76,17 @@ def save(posterior: Posterior, where: Path) -> Path:
     if where.suffix == ".zarr":
         tree.to_zarr(where, mode="w", consolidated=False)
         return where
-    part = where.with_name(where.name + ".part")
     packed = {"zlib": True, "complevel": 1, "shuffle": True}
     encoding = {
         path: {str(name): packed for name, one in node.dataset.data_vars.items() if one.size >= COMPRESSED_FROM and name != "C"}
         for path, node in ((node.path, node) for node in tree.subtree)
     }
-    try:
-        tree.to_netcdf(part, engine="h5netcdf", encoding={path: one for path, one in encoding.items() if one})
-        os.replace(part, where)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        if error.errno is not None:
-            raise OSError(error.errno, os.strerror(error.errno), str(where)) from None
-        raise
+    with writing(where) as file:
+        written = Hdf5File(file.fileno())
+        try:
+            tree.to_netcdf(written, engine="h5netcdf", encoding={path: one for path, one in encoding.items() if one})
+        finally:
+            written.finish()  # what HDF5 makes of a full disk later is no news
     return where
 
 

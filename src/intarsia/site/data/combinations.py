@@ -42,8 +42,9 @@ def of_few_people(
 
     Two passes over the cohort, one block in memory at a time.
     """
-    at = [j for j, label in enumerate(table.labels) if label in names]
-    labels = [table.labels[j] for j in at]
+    every = table.labels  # made anew each time it is asked for
+    at = [j for j, label in enumerate(every) if label in names]
+    labels = [every[j] for j in at]
     n, c = table.n if order is None else len(order), len(at)
     if c < 3 or n < _SUBJECTS_PER_COLUMN * c or n * c * c > LARGEST_WORK:
         return None

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from intarsia.errors import InputError
 from intarsia.privacy.subject_ids import canonical_id
 from intarsia.site.data.column_rules import Rules
+from intarsia.site.data.given_back import give_back
 from intarsia.site.data.id_column import IdColumn
 from intarsia.site.data.kept_rows import KeptRows
 from intarsia.site.data.layout import Layout
@@ -33,6 +34,7 @@ LOG = logging.getLogger(__name__)
 MAX_LEVELS = 100
 _FEW_ROWS, _BATCH_VALUES = 1024, 1 << 24  # of a wide table so many values are read together, and cut into blocks
 _PASS_VALUES = 1 << 24  # when rows are asked in another order than the file's: values gathered in one pass over it
+_WIDE = 5  # times as many of a table with more columns than rows: to read it again costs much, and what leaves is no smaller
 
 
 class Table:
@@ -267,7 +269,7 @@ class Table:
         if not self.gathers(len(chosen)) and (np.diff(chosen) > 0).all():
             yield from self._filtered(chosen, rows)
             return
-        stretch = max(_PASS_VALUES // columns // rows, 1) * rows
+        stretch = max(self._pass_values // columns // rows, 1) * rows
         for start in range(0, len(chosen), stretch):
             gathered = self._gathered(chosen[start : start + stretch], keep=len(chosen) <= stretch)
             for a in range(0, len(gathered), rows):
@@ -275,7 +277,11 @@ class Table:
 
     def gathers(self, rows: int) -> bool:
         """Whether so many rows are put into another order in one pass over the table."""
-        return rows * len(self.labels) <= _PASS_VALUES
+        return rows * len(self.labels) <= self._pass_values
+
+    @property
+    def _pass_values(self) -> int:
+        return _PASS_VALUES * (_WIDE if len(self.labels) > self.n else 1)
 
     def _filtered(self, chosen: np.ndarray, rows: int) -> Iterator[np.ndarray]:
         """These rows in the table's own order: one pass, one block in memory."""
@@ -300,7 +306,7 @@ class Table:
             yield
         finally:
             self._kept = None
-            pa.default_memory_pool().release_unused()  # what the looks at the table leave is as much as the sketch takes
+            give_back()  # what the looks at the table leave is as much as the sketch takes
 
     def _gathered(self, wanted: np.ndarray, *, keep: bool) -> np.ndarray:
         """These rows in this order, in memory."""

@@ -241,6 +241,7 @@ def sketch(
         n = len(chosen)
         positions = np.full(table.n, -1, dtype=np.int64)
         positions[chosen] = np.arange(n)
+        del chosen
     work = work or Work()
     phi = terms.design(key, n)
     gram = phi.kind == "orthonormal" and phi.tag not in _FACTORS
