@@ -237,8 +237,8 @@ DEEPER = {
     "sketch.md: from intarsia.site.sketch.sketch import partial",
     "criticism.md: from intarsia.server.assess.leave_one_out import to_arviz",
     "criticism.md: from intarsia.server.assess.leave_one_out import Rows",
-    "criticism.md: from intarsia.server.assess.replication import k_fold",
-    "criticism.md: from intarsia.server.assess.replication import split_half",
+    "criticism.md: from intarsia.server.assess.criticism import k_fold",
+    "criticism.md: from intarsia.server.assess.criticism import split_half",
     "selection.md: from intarsia.server.assess.findings import select",
 }
 

@@ -88,7 +88,7 @@ def test_replication_from_folds_is_that_from_pooled_rows_split_the_same_way(coll
         expected[i] = [(np.sign(one[:, q]) == np.sign(effect[:, q].mean())).mean() for one in again]
     np.testing.assert_array_equal(found.probability, expected)
     assert found.replicates[0]
-    assert not found.replicates[1]  # the halves were fitted, and say something of their own
+    assert np.ptp(found.probability) > 0  # the halves were fitted; what does not act may have one sign in both by chance
 
 
 def test_the_command_uses_the_folds_and_refuses_another_number(collected):

@@ -71,7 +71,7 @@ def test_each_site_gets_its_own_rows_in_its_own_units(result) -> None:  # type: 
             assert row["effect"] == pytest.approx(expected, rel=1e-9)
             assert row["lower"] <= row["upper"]
             # A mean over draws that are nearly all zero is above or below all but a few of them.
-            assert row["lower"] <= row["effect"] <= row["upper"] or not row["selected"]
+            assert row["lower"] <= row["effect"] <= row["upper"] or not row["selected_here"]
     assert result.models["clinic"].coefficients.own_responses == ("alt", "ast")
     assert result.models["mri"].coefficients.sigma2_mean.shape == (0,)
 

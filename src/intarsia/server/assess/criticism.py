@@ -220,7 +220,7 @@ def found_again(fits: Sequence[Posterior], X: Array, posterior: Posterior, findi
     """Look for every finding in the fits to two halves, or to another part; X are rows of the whole, or a root of their Gram
     matrix.
     """
-    probability = np.zeros((len(findings), len(fits)))
+    probability = np.zeros((len(findings), len(fits) or 2))
     for i, finding in enumerate(findings):
         whole = common_effect(posterior, X, finding)
         q = int(np.argmax(np.abs(whole.mean(axis=0)) / np.maximum(whole.std(axis=0), np.finfo(float).tiny)))
