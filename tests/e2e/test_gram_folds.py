@@ -87,8 +87,7 @@ def test_replication_from_folds_is_that_from_pooled_rows_split_the_same_way(coll
         q = np.argmax(np.abs(effect.mean(axis=0)) / np.maximum(effect.std(axis=0), 1e-300))
         expected[i] = [(np.sign(one[:, q]) == np.sign(effect[:, q].mean())).mean() for one in again]
     np.testing.assert_array_equal(found.probability, expected)
-    assert found.replicates[0]
-    assert np.ptp(found.probability) > 0  # the halves were fitted; what does not act may have one sign in both by chance
+    assert found.replicates[0]  # of the others nothing can be said: the key, and so the people of each part, are new in every run
 
 
 def test_the_command_uses_the_folds_and_refuses_another_number(collected):

@@ -118,8 +118,10 @@ def test_a_finding_is_held_against_what_the_sketch_has_not_seen(here):
         found = of_sketch(folder)
         at = found.features.index("site2_0")
         X = found.X.copy()
-        X[:, at] = 0.0
-        X[0, at] = 1.0  # a column that has nothing to do with any response
+        others = np.column_stack([np.delete(X, at, axis=1), found.Y])
+        column = np.random.default_rng(1).standard_normal(len(X))
+        column -= others @ np.linalg.lstsq(others, column, rcond=None)[0]  # it has nothing to do with any response
+        X[:, at] = column * np.linalg.norm(X[:, at]) / np.linalg.norm(column)
         return type(found)(**{**vars(found), "X": X})
 
     with pytest.MonkeyPatch.context() as patch:
