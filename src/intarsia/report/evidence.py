@@ -74,7 +74,7 @@ def _what_is_judged(m: Material) -> str:
     places = m.diagnosis.places
     return (
         f"Chains are compared by the mean of each effect given all else, of the {0 if places is None else len(places):,} of "
-        f"{m.P:,} features with an inclusion probability above 0.001 in some chain, by the inclusion probabilities of all, by "
+        f"{m.P:,} features with an inclusion probability above 0.01, by the inclusion probabilities of all, by "
         "the noise and by the prior's own parameters."
     )
 

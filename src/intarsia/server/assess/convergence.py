@@ -1,6 +1,6 @@
 """Whether the chains agree: diagnostics of every coefficient, the worst of them, and a verdict a reader can act on.
 
-Of a sparse fit the mean of each effect given the rest is compared, of every feature that comes into play in some chain, and the
+Of a sparse fit the mean of each effect given the rest is compared, of every feature that comes into play, and the
 inclusion probabilities of all. Of a dense one all coefficients are.
 """
 
