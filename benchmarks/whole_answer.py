@@ -59,7 +59,7 @@ def _bytes_in(folder: Path) -> int:
 
 
 def whole(case: Case, seed: int, draws: int | None) -> dict[str, Any]:
-    from intarsia import ReducedRankHorseshoe
+    from intarsia import SparseRegression
     from intarsia.report import render
     from intarsia.report.gather import gather
     from intarsia.wire.messages import Joined
@@ -74,13 +74,14 @@ def whole(case: Case, seed: int, draws: int | None) -> dict[str, Any]:
         with DiskWatch(Path(folder)) as disk:
             began = time.perf_counter()
             with warnings.catch_warnings(record=True):
-                model = ReducedRankHorseshoe(draws=draws, random_state=seed, backend=case.backend).fit_sketch(sketch)
+                model = SparseRegression(draws=draws, random_state=seed, backend=case.backend).fit_sketch(sketch)
             fitted = time.perf_counter() - began
             page = Path(folder) / "report.html"
             page.write_text(render(gather(model.posterior_)), encoding="utf-8")
             seconds = time.perf_counter() - began
         tempfile.tempdir, size = None, page.stat().st_size
-    true, found = set(np.flatnonzero(C.any(axis=1)).tolist()), [set(group.tolist()) for group in model.groups_]
+    true = set(np.flatnonzero(C.any(axis=1)).tolist())
+    found = [{int(p)} for p in np.flatnonzero(model.selected_)] + [{int(p) for p in one.members} for one in model.sets_]
     return {
         "P": case.P, "m": case.m, "Q": case.Q, "s": case.s, "design": case.design, "seed": seed,
         "device": model.posterior_.attrs["device"],
