@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> None:
     missed = f"; {result['missed']} true one(s) not found" if result["missed"] else "; none missed"
     lines = [
         "",
-        f"{result['right']} of the selected are true, {result['wrong']} are not{missed}. {result['seconds']:.0f} s in all.",
+        f"{result['right']} of the selected are true, {result['wrong']} {'is' if result['wrong'] == 1 else 'are'} not{missed}. "
+        f"{result['seconds']:.0f} s in all.",
         f"Study folder  {result['folder']}",
         f"Open this     {result['report']}",
     ]
