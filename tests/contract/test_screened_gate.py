@@ -196,17 +196,21 @@ def test_the_largest_leverage_is_the_largest_share_of_one_person_in_a_combinatio
     assert largest_leverage(encoded, [1, 1]) < 0.1  # the same column twice is one
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A study with a look again, at sites that keep a ledger and a card."""
-    where = tmp_path_factory.mktemp("done")
+def collected(where, **choices):
+    """A study at sites that keep a ledger and a card."""
     parties, tables = gram_parties(3, n=2500)
     for site in parties:
         site.folder = where / site.name
         site.folder.mkdir()
-    folder = StudyFolder.create(where / "server", screened_study_of(parties, HOLDERS, again=1, rows=2500))
+    folder = StudyFolder.create(where / "server", screened_study_of(parties, HOLDERS, rows=2500, **choices))
     protocol.collect(folder, carrier(parties, folder.study))
     return where, parties, tables, folder
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A study with a look again."""
+    return collected(tmp_path_factory.mktemp("done"), again=1)
 
 
 def test_every_step_is_a_row_in_the_ledger_and_a_line_on_the_signed_card(done):
@@ -231,15 +235,8 @@ def test_every_step_is_a_row_in_the_ledger_and_a_line_on_the_signed_card(done):
 
 @pytest.fixture(scope="module")
 def mixed_done(tmp_path_factory):
-    """A study that a sketch screens, at sites that keep a ledger and a card."""
-    where = tmp_path_factory.mktemp("mixed")
-    parties, tables = gram_parties(3, n=2500)
-    for site in parties:
-        site.folder = where / site.name
-        site.folder.mkdir()
-    folder = StudyFolder.create(where / "server", screened_study_of(parties, HOLDERS, m=100, rows=2500))
-    protocol.collect(folder, carrier(parties, folder.study))
-    return where, parties, tables, folder
+    """A study that a sketch screens."""
+    return collected(tmp_path_factory.mktemp("mixed"), m=100)
 
 
 def test_where_a_sketch_screens_ledger_and_card_say_it(mixed_done):

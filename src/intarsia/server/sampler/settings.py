@@ -9,7 +9,9 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from intarsia.errors import InputError
 from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
@@ -43,6 +45,17 @@ class Standing:
     rhat: float
     folded: float
     ess: float
+
+    @classmethod
+    def of(cls, draws: int, found: dict[str, Any]) -> "Standing":
+        """The worst of the diagnosed numbers; those that never moved do not count, one that is not finite meets nothing."""
+        ess = np.minimum(found["ess_bulk"], found["ess_tail"])
+        if not ess.size:
+            return cls(draws, 1.0, 1.0, np.inf)
+        if np.isnan(ess).any():
+            return cls(draws, np.inf, np.inf, 0.0)
+        rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
+        return cls(draws, float(rhat), float(folded), float(ess.min()))
 
     def meets(self, until: Until) -> bool:
         return self.rhat <= until.rhat and self.folded <= until.folded and self.ess >= until.ess

@@ -128,7 +128,7 @@ def standing(C: Array, Sigma: Array, until: Until) -> Standing:
     the target, in the end all.
     """
     draws = C.shape[1]
-    noise = _worst(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
+    noise = Standing.of(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
     # In units of the coefficients' limits.
     share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
     found = Standing(draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
@@ -136,16 +136,7 @@ def standing(C: Array, Sigma: Array, until: Until) -> Standing:
     number = flat.shape[2]
     for size in sorted({min(size, number) for size in (*WITNESSES, number)}):
         some = flat if size == number else flat[:, :, np.linspace(0, number - 1, size).astype(int)]
-        found = found.beside(_worst(draws, entries(some, workers=2)))
+        found = found.beside(Standing.of(draws, entries(some, workers=2)))
         if not found.meets(until):
             break
     return found
-
-
-def _worst(draws: int, found: dict[str, Any]) -> Standing:
-    """The worst of the diagnosed entries; those that never moved do not count, one that is not finite meets nothing."""
-    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
-    if np.isnan(ess).any():
-        return Standing(draws, np.inf, np.inf, 0.0)
-    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
-    return Standing(draws, float(rhat), float(folded), float(ess.min()))

@@ -213,23 +213,12 @@ def standing_of(made: Packed, chains: int, P: int) -> Standing:
     values = np.column_stack([
         np.log(np.diagonal(made.Sigma, axis1=1, axis2=2)), made.scalars[:, [0, 2]], np.log(np.trace(made.V, axis1=1, axis2=2)),
     ]).reshape(chains, n, -1)  # fmt: skip
-    found = [_worst(n, entries(values, workers=1))]
+    found = [Standing.of(n, entries(values, workers=1))]
     share = (RHAT - 1) / (NOISE_RHAT - 1)
     found[0] = Standing(n, 1 + share * (found[0].rhat - 1), 1 + share * (found[0].folded - 1), ESS / NOISE_ESS * found[0].ess)
     if at.size:
-        found.append(_worst(n, entries(traces.dense(at).reshape(chains, n, -1), workers=2)))
+        found.append(Standing.of(n, entries(traces.dense(at).reshape(chains, n, -1), workers=2)))
     return found[0] if len(found) == 1 else found[0].beside(found[1])
-
-
-def _worst(draws: int, found: dict[str, Any]) -> Standing:
-    """The worst of the diagnosed numbers; those that never moved do not count, one that is not finite meets nothing."""
-    ess = np.minimum(found["ess_bulk"], found["ess_tail"])
-    if not ess.size:
-        return Standing(draws, 1.0, 1.0, np.inf)
-    if np.isnan(ess).any():
-        return Standing(draws, np.inf, np.inf, 0.0)
-    rhat, folded = (np.nan_to_num(found[name], nan=1.0).max() for name in ("rhat", "rhat_folded"))
-    return Standing(draws, float(rhat), float(folded), float(ess.min()))
 
 
 def _together(chains: Sequence[Any], run: Runner, scales: Scales) -> Draws:
