@@ -22,6 +22,7 @@ from intarsia.wire.signed import KeyOffer
 from intarsia.wire.study import Study
 
 NAMES = ("clinic", "mri", "lab")
+NO_DRAWS = {"draws": None, "sigma2": None}
 NUMBER = "00000000-1111-4222-8333-444444444444"
 
 
@@ -150,9 +151,11 @@ def prediction(rogue: Rogue, folder: str, request: str) -> dict[str, Any]:
         "nobody": hand_out(owned_by(["nobody"] * 3)),
         "swapped": hand_out(owned_by(["lab", "lab", "clinic"])),
     }
-    # Every feature counts one: the parts would be plain sums of the sites' columns.
+    # Every feature counts one: the parts would be plain sums of the sites' columns. What a fit adds for predictions alone would
+    # leave a second sum between the owner's two responses, in some fits nearly one column, which the site's gate refuses.
     ones = {
-        name: replace(m, mean=np.ones_like(m.mean), sd=np.zeros_like(m.sd), draws=None, sigma2=None) for name, m in fitted.items()
+        name: replace(m, mean=np.ones_like(m.mean), to_predict=np.zeros_like(m.to_predict), sd=np.zeros_like(m.sd), **NO_DRAWS)
+        for name, m in fitted.items()
     }
     found["altered"] = hand_out(ones)
     found["second"] = hand_out(fitted)
