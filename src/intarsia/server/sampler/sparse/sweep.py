@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
 from intarsia.server.sampler.sparse.places import place
-from intarsia.server.sampler.sparse.scan import Among, Coordinates, coordinates, scan
+from intarsia.server.sampler.sparse.scan import Among, Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
 from intarsia.server.sampler.sparse.together import scan_together
 
@@ -73,10 +73,14 @@ def likely_places(rng: Any, problem: Problem, state: State) -> Any:
 @compiled
 def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
     """Place effects, and put in and out, among the features of `State.near`: more often where a pass over all costs more."""
+    P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
     among = Among(state.near, problem.X[state.near], weight)
-    for i in range(1 + min(MOST_ROUNDS, problem.X.shape[0] // EACH_ROUND)):
+    wide = np.zeros((K, Q), dtype=np.float32)
+    trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
+    for i in range(1 + min(MOST_ROUNDS, P // EACH_ROUND)):
         if i > 0:
             draw_effects(rng, problem, state, at, R, weight)
+            scan_some(rng, problem, state, at, R, among, trace)
         place(rng, problem, state, at, R, among, NEAR_MOVES)
         scan_together(rng, problem, state, at, R, among)
 
