@@ -140,7 +140,9 @@ def alike():
     """Four neighbours that are all alike, none of them in."""
     rng = np.random.default_rng(4)
     X = rng.standard_normal((30, 1)) + 0.6 * rng.standard_normal((30, 4))
-    made, _ = problem.prepare(X, 0.4 * X[:, :1] + 0.3 * X[:, 1:3] + rng.standard_normal((30, 2)), background=False, every_row=True)
+    made, _ = problem.prepare(
+        X, 0.4 * X[:, :1] + 0.3 * X[:, 1:3] + rng.standard_normal((30, 2)), background=False, every_row=True
+    )
     st = problem.start(made, rng)
     st.Sigma[:], st.V[:] = 0.4 * (np.eye(2) + 0.5), 0.3 * np.eye(2)
     st.rho[:], st.scalars[state.PI] = [0.7, 0.6], 0.4

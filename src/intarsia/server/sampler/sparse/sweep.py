@@ -54,7 +54,7 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     else:
         if state.near.size < P and rng.random() < FAR:
             place(rng, problem, state, at, R, everything, 1)
-        near(rng, problem, state, at, R, weight)
+        near(rng, problem, state, at, R, weight, min(MOST_ROUNDS, P // EACH_ROUND))
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
@@ -71,13 +71,15 @@ def likely_places(rng: Any, problem: Problem, state: State) -> Any:
 
 
 @compiled
-def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
-    """Place effects, and put in and out, among the features of `State.near`: more often where a pass over all costs more."""
-    P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
+def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, rounds: int) -> None:
+    """Place effects, and put in and out, among the features of `State.near`, and again so many times: more often where a pass
+    over all costs more. The effects of features on all responses are left open (`scan_together`).
+    """
+    (K,), Q = state.near.shape, problem.Y.shape[1]
     among = Among(state.near, problem.X[state.near], weight)
     wide = np.zeros((K, Q), dtype=np.float32)
     trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
-    for i in range(1 + min(MOST_ROUNDS, P // EACH_ROUND)):
+    for i in range(1 + rounds):
         if i > 0:
             draw_effects(rng, problem, state, at, R, weight)
             scan_some(rng, problem, state, at, R, among, trace)
