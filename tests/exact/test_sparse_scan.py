@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from tests.statistical.sparse_joint import copy_with
 
-from intarsia.server.sampler.sparse import laws, places, problem, scan, state, sweep, together
+from intarsia.server.sampler.sparse import laws, patterns, places, problem, scan, state, sweep, together
 
 RNG = np.random.default_rng(7)
 
@@ -163,6 +163,37 @@ def test_models_scanned_together_have_their_probability(bug):
         how.scan_together(rng, made, st, at, R, scan.Among(few, made.X[few], weight))
         laws.draw_effects(rng, made, st, at, R, weight)
         scan.scan_some(rng, made, st, at, R, scan.Among(last, made.X[last], weight), trace)
+        k = int(st.count[0])
+        acting[t // number, st.feature[:k]] += st.acts[:k] / number
+    error = acting.std(axis=0, ddof=1).max() / np.sqrt(n)
+    kept = np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)
+    right = np.abs(acting.mean(axis=0) - np.tensordot(chances, models, 1)).max() < 5 * error
+    assert bool(kept and right) is (bug is None)
+
+
+SWITCHED = {
+    "prior odds are forgotten": ("            out -= at.log_odds[q]\n", "            pass\n"),
+    "the slab's determinant is forgotten": ("there - now + slab + log_prior", "there - now + log_prior"),
+    "one that comes has no score": ("            u[i] = at.T @ ((columns[i] * weight) @ R)", "            u[i] = 0.0"),
+    "the last one is not moved": ("                columns[i], u[i], blocks[i]", "                _, _, blocks[i]"),
+    "the evidence is not kept": ("now, slabs[i] = there, slab", "slabs[i] = slab"),
+}
+
+
+@pytest.mark.parametrize("bug", [None, *SWITCHED])
+def test_models_switched_have_their_probability(bug):
+    """Entries switched while all effects are open, and by nothing else: every model is as often as it should be."""
+    made, st = alike()
+    models, chances = enumerated(made, st)
+    how = copy_with(("patterns", *SWITCHED[bug])).patterns if bug else patterns
+    rng, at, st = np.random.default_rng(1), scan.coordinates(made, st), st._replace(near=np.arange(4))
+    weight = 1 / (1 + made.ratios[int(st.scalars[state.RATIO])] * made.d)
+    R, n, number = sweep.residual(made, st) @ at.T, 30, 100 if bug else 1_500
+    acting = np.zeros((n, 4, 2))
+    scan.put(st, 0, np.array([True, True]), np.zeros(2))
+    for t in range(n * number):
+        if not how.switch(rng, made, st, at, R, weight):  # none is in
+            scan.scan(rng, made, st, at, R, weight, traces(4, 2))
         k = int(st.count[0])
         acting[t // number, st.feature[:k]] += st.acts[:k] / number
     error = acting.std(axis=0, ddof=1).max() / np.sqrt(n)

@@ -15,7 +15,7 @@ import intarsia.server.sampler.sparse as package
 from intarsia.server.assess.diagnostics import ess
 from intarsia.server.sampler.sparse import laws, problem, state
 
-MODULES = ("state", "scan", "places", "together", "laws", "sweep")
+MODULES = ("state", "scan", "places", "together", "patterns", "laws", "sweep")
 
 
 def copy_with(*changes: tuple[str, str, str]) -> Any:

@@ -60,7 +60,7 @@ def nuts(X, Y):
     jax.config.update("jax_enable_x64", True)
     try:
         how = NUTS(model, target_accept_prob=0.9)
-        mcmc = MCMC(how, num_warmup=500, num_samples=1500, num_chains=2, chain_method="sequential", progress_bar=False)
+        mcmc = MCMC(how, num_warmup=300, num_samples=1000, num_chains=2, chain_method="sequential", progress_bar=False)
         mcmc.run(jax.random.PRNGKey(1))
         got = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
     finally:

@@ -27,7 +27,6 @@ from intarsia.server.sampler.sparse.chain import Draw
 from intarsia.server.sampler.sparse.state import NEAR, State
 from intarsia.server.sampler.sparse.sweep import MOST_MOVES
 
-LIKELY_PLACES = 16  # of an effect and a window, that may be near
 OF_CHAIN = (
     "ids",
     "acts",
@@ -84,7 +83,7 @@ class CardChains:
         if self.made.features > NEAR:
             self.all.begin()
             best = [jax.device_get(card_device.largest(part[0], most=NEAR)) for part in self.sums]
-            places_of = likely_places(self.all, MOST_MOVES, LIKELY_PLACES)
+            places_of = likely_places(self.all, MOST_MOVES)
             for c, (chain, likely) in enumerate(zip(self.all.chains, places_of, strict=True)):
                 for w, (values, places) in enumerate(best):
                     for p, value in zip(places[c] + self.made.span(w)[0], values[c], strict=True):

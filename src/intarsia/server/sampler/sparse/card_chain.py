@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from intarsia.compilation import compiled
 from intarsia.server.sampler.sparse.chain import Draw
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
+from intarsia.server.sampler.sparse.patterns import switch
 from intarsia.server.sampler.sparse.places import Axes
 from intarsia.server.sampler.sparse.scan import (
     Coordinates,
@@ -247,7 +248,8 @@ class Chain:
         state = State(slot, feature, acts, effect, np.array([k]), *parameters, places)
         problem = self.problem._replace(X=rows, squares=squares)
         near(self.rng, problem, state, self.at, self.R, self.weight, ROUNDS)
-        draw_effects(self.rng, problem, state, self.at, self.R, self.weight)
+        if not switch(self.rng, problem, state, self.at, self.R, self.weight):
+            draw_effects(self.rng, problem, state, self.at, self.R, self.weight)
         slots = np.argsort(feature[: int(state.count[0])])
         self.ids, self.rows = ids[feature[slots]], np.ascontiguousarray(rows[feature[slots]])
         self.acts, self.effect = acts[slots], effect[slots]

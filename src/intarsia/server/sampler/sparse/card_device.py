@@ -22,6 +22,7 @@ AHEAD = 8  # features a call adds to those that may change, at most
 LIKELY = 8.0  # a feature that is out is visited ahead of need where its uniform is below so many times its P(in | rest)
 GROUPS = 1024  # of features, of each of which one at most is added in a call
 NEAR = 32  # features of a neighbourhood
+LIKELY_PLACES = 16  # of an effect and a window, that may be among `state.State.near`
 SOME = 1e-37  # mass at least, so that its logarithm is a number
 
 # To try every way of a product takes minutes where the usual way is as fast.
@@ -220,13 +221,13 @@ def place_logs(X: Array, x: Array, R: Array, axes: Axes, taken: Array, numbers: 
     return set_at(jnp.where(first + jnp.arange(x.shape[1]) < features, logs, -jnp.inf), taken, -jnp.inf), scores
 
 
-@partial(compiled, static_argnames=("most",))
+@compiled
 def likely_places(
-    X: Array, squares: Array, ratio: Array, R: Array, axes: Axes, taken: Array, numbers: Array, *, most: int
+    X: Array, squares: Array, ratio: Array, R: Array, axes: Axes, taken: Array, numbers: Array
 ) -> tuple[Array, Array, Array]:
-    """The likeliest places (c, most) of an effect, their log Bayes factors, and the log sum (c,) of those of all."""
+    """The LIKELY_PLACES likeliest places of an effect, their log Bayes factors, and the log sum (c,) of those of all."""
     logs, _scores = place_logs(X, squares[ratio], R, axes, taken, numbers)
-    best, places = jax.lax.top_k(logs, min(most, logs.shape[1]))
+    best, places = jax.lax.top_k(logs, min(LIKELY_PLACES, logs.shape[1]))
     return places, best, jax.nn.logsumexp(logs, axis=1)
 
 

@@ -230,7 +230,7 @@ def place(all_: Together, windows: list[int], designs: list[Any]) -> None:
         chains[c].move(slot, to, drawn[i].row[c], of_chain, drawn[i].h[c], float(drawn[i].x[c]))
 
 
-def likely_places(all_: Together, moves: int, most: int) -> list[dict[int, float]]:
+def likely_places(all_: Together, moves: int) -> list[dict[int, float]]:
     """Of each chain: features where one of its effects could sit, and how likely that is, summed over some effects."""
     chains, made, C = all_.chains, all_.made, len(all_.chains)
     (m, Q), found = chains[0].R.shape, [dict[int, float]() for _ in chains]
@@ -248,7 +248,7 @@ def likely_places(all_: Together, moves: int, most: int) -> list[dict[int, float
             first, last = made.span(w)
             inside = np.where((taken >= first) & (taken < last), taken - first, made.width).astype(np.int32)
             places, logs, total = jax.device_get(
-                card.likely_places(X, made.squares[w], all_.ratio, R, axes, inside, all_.numbers(w), most=most)
+                card.likely_places(X, made.squares[w], all_.ratio, R, axes, inside, all_.numbers(w))
             )
             parts.append((places.astype(np.int64) + first, logs.astype(float), total.astype(float)))
         places, logs = (np.concatenate([part[i] for part in parts], axis=1) for i in range(2))

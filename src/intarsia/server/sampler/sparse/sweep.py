@@ -4,7 +4,8 @@
 2. place     where do some of the effects sit (`places`)
    near      both again, among the features that came nearest to being in during the warm-up (`State.near`). They stay the
              same from then on, are nearly all that matter, and a pass over them costs next to nothing.
-3. effects   of all features that are in, together; before, those near choose once more, with these effects open (`together`)
+   together  the scan among those near, with the effects of all that act on all responses open (`together`)
+3. effects   of all features that are in, together; before, some entries are switched with all effects open (`patterns`)
 4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
+from intarsia.server.sampler.sparse.patterns import switch
 from intarsia.server.sampler.sparse.places import place
 from intarsia.server.sampler.sparse.scan import Among, Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
@@ -55,7 +57,8 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
         if state.near.size < P and rng.random() < FAR:
             place(rng, problem, state, at, R, everything, 1)
         near(rng, problem, state, at, R, weight, min(MOST_ROUNDS, P // EACH_ROUND))
-    draw_effects(rng, problem, state, at, R, weight)
+    if not switch(rng, problem, state, at, R, weight):
+        draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
     draw_shares(rng, problem, state)
