@@ -257,7 +257,7 @@ def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name:
 def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     """One file of the study is another: on a disk, or as it was sent. Mended, the study goes on as if nothing had been."""
     shutil.copytree(state.folder, where)
-    if callable(state.step.does):  # of a study that is one call there is something to spoil in its middle
+    if callable(state.step.does) or chance.random() < 0.5:  # what a step leaves in its middle is spoilt too
         command = Command(state.step.does, where)
         if command.wait(until=chance.uniform(0.0, 1.1 * state.seconds)) is None:
             command.kill("group")
