@@ -40,7 +40,7 @@ def open_ledger(site_folder: Path) -> Ledger:
 
 def published_heads(site_folder: Path) -> list[tuple[int, str]]:
     """The heads on the site's own cards, in its receipts and in the anchor file."""
-    found = []
+    found: list[tuple[int, str]] = []
     for path in _cards(site_folder):
         state = _read(path).get("card", {})
         found += _head(path, state["ledger"]) if state.get("ledger") else []
