@@ -84,9 +84,10 @@ system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests 
 test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples each time
 	INTARSIA_EXPLORE=1 $(BIN)/python -m pytest -m slow
 
-faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studies; the counts go to tests/faults/last_run.json
+faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studies, and measure large ones: tests/faults/last_run.json
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults.over_network
+	$(BIN)/python -m tests.faults.sizes
 
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch

@@ -70,6 +70,10 @@ def test_what_is_new_is_always_written(tmp_path: Path) -> None:
     (tmp_path / "problems.counts.json").write_text('{"half')  # a crash while it was written: nothing is lost but the count
     store.problem("Error", "after", "here")
     assert json.loads((tmp_path / "problems.jsonl").read_text().splitlines()[-1])["text"] == "after"
+    counts = (tmp_path / "problems.counts.json").read_text()
+    (tmp_path / "problems.counts.json").write_text(counts.replace('"times"', '"tames"'))  # one bit on the disk
+    store.problem("Error", "later", "here")
+    assert json.loads((tmp_path / "problems.jsonl").read_text().splitlines()[-1])["text"] == "later"
     assert CountedLog(tmp_path, "problems", limited=True).counts.read_text().count("times") == 1
 
 

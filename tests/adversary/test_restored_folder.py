@@ -11,7 +11,8 @@ from tests.federation import fixed_identity
 
 from intarsia.carriers import in_process
 from intarsia.carriers.in_process import study_for
-from intarsia.errors import FederationError, InputError
+from intarsia.errors import FederationError
+from intarsia.files import DamagedFileError
 from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.site import peers
 from intarsia.site.site import Site
@@ -66,6 +67,16 @@ def test_a_step_that_is_repeated_after_the_fit_is_no_restored_folder(tmp_path: P
 
 
 def test_a_damaged_memory_is_said(tmp_path: Path) -> None:
+    """A digit that the disk changed would blame another site. What people take out, the digest with it, is as they mean it."""
     (tmp_path / peers.FILE).write_text("[", encoding="utf-8")
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(DamagedFileError, match="is damaged"):
         peers.remembered(tmp_path)
+    study = study_for(parties(tmp_path), m=10, id="again", run="1" * 32, fit=SHORT)
+    (tmp_path / peers.FILE).unlink()
+    peers.check(tmp_path, study, {"lab": 4})
+    whole = (tmp_path / peers.FILE).read_text(encoding="utf-8")
+    (tmp_path / peers.FILE).write_text(whole.replace(": 4", ": 5"), encoding="utf-8")
+    with pytest.raises(DamagedFileError, match="is damaged"):
+        peers.check(tmp_path, study, {"lab": 4})
+    (tmp_path / peers.FILE).write_text("{}", encoding="utf-8")
+    peers.check(tmp_path, study, {"lab": 3})

@@ -146,6 +146,22 @@ def test_a_kept_sketch_that_the_disk_changed_is_given_again(where: str, here: Pa
     assert where == "gone" or ("restored", "mri") in [(e["event"], e.get("site")) for e in events]
 
 
+def test_what_is_noted_of_a_sketch_blames_no_site_where_the_disk_changed_it(here: Path) -> None:
+    """The note says under which key a site sketched: another digit there would say that the sites do not agree."""
+    server, before = here / "server", result(here / "server")
+    note = server / "sketch" / "clinic.facts"
+    key = note.read_text().index('"key_fingerprint": "') + 22
+    for at, left in ((key, True), (3, True), (0, False)):
+        (server / "posterior.nc").unlink()
+        (server / "sketch" / "mri.sketch").unlink()
+        if left:
+            flip(note, at)
+        else:
+            note.unlink()
+        assert main(fit_command(here)) == 0
+        assert result(server) == before
+
+
 def test_the_digests_themselves_may_be_damaged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = here / "server" / "digests.json"
     file.write_bytes(file.read_bytes()[:20])

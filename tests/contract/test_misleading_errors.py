@@ -11,6 +11,7 @@ import pytest
 from tests.federation import KEY, NAMES, frames, sites, study
 from tests.reports import made_up
 
+import intarsia
 from intarsia.carriers.files import carrier, check_signature
 from intarsia.cli import main
 from intarsia.cli.accepted import is_called
@@ -54,7 +55,7 @@ def test_a_damaged_file_and_a_foreign_one_are_told_apart(tmp_path: Path) -> None
     with pytest.raises(FederationError, match="changed or damaged on its way"):
         check_signature(here, "clinic", raw, path)
     foreign = study(sites(dict.fromkeys(NAMES), identities=True))
-    with pytest.raises(FederationError, match="made by somebody else"):
+    with pytest.raises(FederationError, match=r"made by somebody else, or clinic\.sketch\.sig was damaged on its way"):
         check_signature(foreign, "clinic", b"some message", path)
 
 
@@ -96,12 +97,22 @@ def test_a_sites_folder_is_not_made_the_servers(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_second_command_on_the_same_study_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two fits into one checkpoint ended one of them with an error of no meaning."""
+    """Two fits into one checkpoint ended one of them with an error of no meaning; two that note what came lost a note."""
     folder = StudyFolder.create(tmp_path / "liver", study())
+    here, toml = str(folder.path), str(folder.path / "study.toml")
+    commands = (
+        ["fit", "-o", here],
+        ["check", here, "--halves"],
+        ["deliver", "receipts", here, "clinic.receipt"],
+        ["server", "align", "clinic.alignment", "--study", toml, "-o", here],
+        ["predict", "sum", here, "june", __file__, "-o", str(tmp_path)],
+    )
     with folder.locked():
-        for words in (["fit", "-o", str(folder.path)], ["check", str(folder.path), "--halves"]):
-            assert main(words) == FederationError.exit_code
+        for words in commands:
+            assert main(words) == FederationError.exit_code, words
             assert f"Another command is working on {folder.path}. Wait for it, or stop it." in capsys.readouterr().err
+        with pytest.raises(FederationError, match="Another command is working on"):
+            intarsia.fit(sites(frames(40)), study(), folder=folder.path, progress=False)
     assert main(["fit", "-o", str(folder.path)]) != 0
     assert "lacks the sketch" in capsys.readouterr().err
 

@@ -1,12 +1,13 @@
 """A site, its folder and its ledger: what cannot leave twice, start again, or be booked for somebody else."""
 
+import contextlib
 import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
-from tests.federation import KEY, NAMES, frames, sites, study
+from tests.federation import KEY, NAMES, fixed_identity, frames, sites, study
 
 from intarsia.errors import PrivacyError
 from intarsia.privacy.card import study_card
@@ -105,6 +106,30 @@ def test_a_ledger_that_lost_lines_stops_the_next_study(tmp_path, how):
         with pytest.raises(PrivacyError, match="does not contain a state that was published"):
             clinic(tmp_path, data()).sketch(plan(run=new_run()))
         (tmp_path / "ledger.head").unlink(missing_ok=True)  # the card knows it too
+
+
+@pytest.mark.parametrize("file", ["card.json", "ledger.head"])
+def test_a_head_that_the_disk_changed_is_not_held_against_the_ledger(tmp_path, file):
+    """What is damaged is named, and not the ledger, which is whole: whatever bit it is."""
+    site = clinic(tmp_path, data())
+    site.identity = fixed_identity("clinic")
+    site.sketch(plan())
+    path = next(tmp_path.glob(f"**/{file}"))
+    raw = path.read_bytes()
+    begin = raw.index(b'"head"') - 40 if file == "card.json" else 0
+    said = []
+    for at in range(begin, begin + 80):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with contextlib.suppress(PrivacyError):
+            open_ledger(tmp_path)
+            continue
+        with pytest.raises(PrivacyError) as error:
+            open_ledger(tmp_path)
+        said.append(str(error.value))
+    assert len(said) > 20
+    assert all(f"{path} is damaged" in text for text in said)
+    path.write_bytes(raw)
+    open_ledger(tmp_path)
 
 
 def test_ids_written_otherwise_do_not_start_the_count_anew(tmp_path):

@@ -265,7 +265,9 @@ def test_a_leave_that_was_interrupted_ends_the_same(tmp_path: Path, monkeypatch:
         leave(folder, notice)
     assert folder.file("sketch", "mri").is_file()
     monkeypatch.setattr(departure, "_delete", real)
+    folder.file("leave", "mri").write_bytes(notice[:-20])  # and the disk lost an end of what was kept
     _, summary, changes = leave(folder, notice, workers=1)
+    assert folder.file("leave", "mri").read_bytes() == notice
     assert not any(label.startswith("mri") for label in summary["fitted"])
     assert changes is None  # nothing had been fitted before
     assert [path.name for path in folder.path.rglob("mri.*")] == ["mri.leave"]

@@ -4,7 +4,8 @@ python -m tests.faults.over_network --kill 20 --line 20
 python -m tests.faults.over_network --again "line 3"
 
 After each disturbance the same command is given again until it ends well; every site then has what a study in one process gives
-it, bit for bit. Counts and faults go to last_run.json beside this file, under `network`.
+it, bit for bit. Commit, counts and faults go to last_run.json beside this file, under `network`; what comes of a trial that is
+repeated, under `again` in it.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.faults.record import commit
 from tests.federation import NAMES, frames, sites, study
 from tests.network import Network
 
@@ -191,10 +193,13 @@ def main() -> int:
         finally:
             trials.network.stop()
     print(f"{sum(trials.counts.values())} trials, {len(trials.faults)} faults")
-    if not args.again:
-        whole = json.loads(args.out.read_text()) if args.out.is_file() else {}
-        whole["network"] = {"trials": dict(trials.counts), "list": trials.faults}
-        args.out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    whole = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {}
+    made = {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "trials": dict(trials.counts), "list": trials.faults}
+    if args.again:
+        whole.setdefault("network", {}).setdefault("again", {})[args.again] = made
+    else:
+        whole["network"] = made
+    args.out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return bool(trials.faults)
 
 

@@ -33,6 +33,11 @@ class Step:
     does: tuple[str, ...] | Callable[[], int | None]
     leaves: tuple[str, ...] = ()
 
+    @property
+    def weight(self) -> int:
+        """How often it is disturbed, beside others of its study."""
+        return 4 if self.name in ("fit", "study leave") else 1
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,6 +46,11 @@ class Plan:
     kind: str
     prepare: Callable[[Path], None]
     steps: tuple[Step, ...] = field(default=())
+
+    @property
+    def weight(self) -> int:
+        """How often it is disturbed, beside others: one whose steps are long less often, for as many trials in an hour."""
+        return 1 if self.kind.startswith("screened") else 2 if len(self.steps) == 1 else 3
 
 
 def tables(missing: bool) -> dict[str, pd.DataFrame]:

@@ -9,12 +9,11 @@ A trial takes a copy of a study before one of its steps, disturbs that step, and
 - left: a process outlives its command, or a half-written file the command after it.
 """
 
-import json
+import gc
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +24,8 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
+import h5py
 import numpy as np
-import xarray as xr
 from tests.faults.studies import PLANS, WIRES, Plan, Step, is_input, run
 from tests.faults.wire import Message, recorded, spoil
 from tests.faults.world import Command, Ended, can_mount, disk, jumping_clock, small_disk, spoilt
@@ -55,24 +54,20 @@ class Report:
     trials: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, str]] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, object]:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
-        kinds = Counter(fault["fault"] for fault in self.faults)
-        return {"commit": commit, "date": time.strftime("%Y-%m-%d"), "trials": dict(sorted(self.trials.items())),
-                "faults": dict(kinds), "list": self.faults}  # fmt: skip
-
 
 def content(path: Path) -> bytes:
     """A file's bytes; of a posterior the arrays alone, because HDF5 writes times and places of its own."""
     if path.suffix != ".nc":
         return path.read_bytes()
-    parts = []
-    with xr.open_datatree(path, engine="h5netcdf") as tree:
-        for group in tree.subtree:
-            for name, values in sorted(group.dataset.data_vars.items()):
-                parts.append(f"{group.path}/{name}".encode() + np.ascontiguousarray(values.values).tobytes())
+    parts: list[bytes] = []
+
+    def read(name: str, found: h5py.HLObject) -> None:
+        if isinstance(found, h5py.Dataset):
+            values = np.asarray(found[()])
+            parts.append(name.encode() + (repr(values.tolist()).encode() if values.dtype == object else values.tobytes()))
+
+    with h5py.File(path) as file:
+        file.visititems(read)
     return b"".join(parts)
 
 
@@ -95,11 +90,14 @@ class Suite:
         places = [Path(intarsia.__file__).parents[1], Path(__file__).parents[2]]
         os.environ["PYTHONPATH"] = os.pathsep.join(str(place.resolve()) for place in places)
         self.root, self.report, self.wires = root, Report(), wires
-        self.states: dict[str, list[State]] = {}
-        for kind in kinds:
-            self.states[kind] = self._undisturbed(PLANS[kind](workers))
+        self._warm: set[str] = set()
+        plans = [PLANS[kind](workers) for kind in kinds]
+        self.weights = {plan.kind: plan.weight for plan in plans}
+        self.states = {plan.kind: self._undisturbed(plan) for plan in plans}
         self.messages: dict[str, list[Message]] = {}
         self.mounts = can_mount()
+        gc.collect()
+        gc.freeze()  # a forked command does not copy what it never changes
 
     def _undisturbed(self, plan: Plan) -> list[State]:
         where, states = self.root / plan.kind / "study", []
@@ -110,11 +108,7 @@ class Suite:
             state = State(step, self.root / plan.kind / str(number))
             shutil.copytree(where, state.folder)
             before = size_of(where)
-            if number == 0 or step.name == "fit":  # what is compiled or loaded here is there in all that is forked from here
-                scratch = shutil.copytree(where, where.with_name("scratch"))
-                with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(scratch):
-                    step.does() if callable(step.does) else run(*step.does)
-                shutil.rmtree(scratch)
+            self._loaded(step, where)
             ended = Command(step.does, where).wait()
             assert ended is not None
             assert ended.code == 0, f"{plan.kind}, {step.name}: {ended.said}"
@@ -122,17 +116,27 @@ class Suite:
             states.append(state)
         return states
 
+    def _loaded(self, step: Step, where: Path) -> None:
+        """What is imported or compiled here is there in all commands that are forked from here."""
+        command = step.name.rpartition(" ")[0] or step.name
+        if command in self._warm:
+            return
+        self._warm.add(command)
+        scratch = shutil.copytree(where, where.with_name("scratch"))
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(scratch):
+            step.does() if callable(step.does) else run(*step.does)
+        shutil.rmtree(scratch)
+
     def trial(self, what: str, seed: int) -> None:
         """One trial; the seed says everything but the moment at which the machine gets to it."""
         chance = random.Random(f"{what} {seed}")
         if what == "wire":
             self._on_the_wire(seed, chance)
             return
-        # Kinds whose steps are long come less often, for as many trials in an hour.
+        # Long steps are disturbed more often, as they are in life; how often does not hang on how busy the machine is.
         kinds = sorted(self.states)
-        kind = chance.choices(kinds, [1 / max(state.seconds for state in self.states[kind]) for kind in kinds])[0]
-        # Long steps are disturbed more often, as they are in life.
-        state = chance.choices(self.states[kind], [0.2 + state.seconds for state in self.states[kind]])[0]
+        kind = chance.choices(kinds, [self.weights[kind] for kind in kinds])[0]
+        state = chance.choices(self.states[kind], [state.step.weight for state in self.states[kind]])[0]
         name = f"{what} {seed}: {kind}, {state.step.name}"
         self.report.trials[f"{what}, {kind}"] += 1
         with tempfile.TemporaryDirectory(dir=self.root, prefix="trial-") as temporary:
@@ -253,7 +257,7 @@ def _clock(suite: Suite, state: State, where: Path, chance: random.Random, name:
 def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, name: str) -> None:
     """One file of the study is another: on a disk, or as it was sent. Mended, the study goes on as if nothing had been."""
     shutil.copytree(state.folder, where)
-    if callable(state.step.does):  # of a study that is one call there is something to spoil in its middle
+    if callable(state.step.does) or chance.random() < 0.5:  # what a step leaves in its middle is spoilt too
         command = Command(state.step.does, where)
         if command.wait(until=chance.uniform(0.0, 1.1 * state.seconds)) is None:
             command.kill("group")
@@ -276,10 +280,3 @@ def _mutated(suite: Suite, state: State, where: Path, chance: random.Random, nam
 TRIALS: dict[str, Callable[[Suite, State, Path, random.Random, str], None]] = {
     "kill": _killed, "full": _full, "stop": _stopped, "clock": _clock, "mutation": _mutated,
 }  # fmt: skip
-
-
-def save(report: Report, path: Path) -> None:
-    """What `over_network` found stays beside it."""
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    kept = report.as_dict() | {name: before[name] for name in ("network",) if name in before}
-    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

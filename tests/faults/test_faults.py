@@ -1,12 +1,15 @@
 """The short form of the fault suite (`make faults` is the long one), and its own eyes: faults that are planted are found."""
 
 import hashlib
+import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.record import Record
 from tests.faults.suite import Suite
 from tests.faults.world import Command, jumping_clock, spoilt
 
@@ -97,3 +100,25 @@ def test_a_trial_can_be_repeated() -> None:
         assert abs(time.time() - time.time()) > 1900
     finally:
         time.time = now
+
+
+def test_a_run_that_stopped_goes_on_and_what_it_found_stays(tmp_path: Path) -> None:
+    """Its counts add up over the parts, each with its commit; a fault is open until its seed ends well."""
+    path = tmp_path / "last_run.json"
+    fault = {"fault": "lost", "trial": "kill 3: sketch, fit", "said": ""}
+    for more, ends in ((False, (0, 4)), (True, (5, 6))):
+        record = Record(path, more=more)
+        assert record.next_seed("kill") == ends[0]
+        record.begin()
+        record.keep({"kill": ends}, Counter({"kill, sketch": 1 + ends[1] - ends[0]}), [] if more else [dict(fault)])
+    told = json.loads(path.read_text())
+    assert told["totals"] == {"kill": 7, "faults": 1, "open": 1}
+    assert [part["seeds"]["kill"] for part in told["parts"]] == [[0, 4], [5, 6]]
+    Record(path, more=True).tried_again("kill 3", [dict(fault)])
+    assert json.loads(path.read_text())["totals"]["open"] == 1
+    Record(path, more=True).tried_again("kill 3", [])
+    told = json.loads(path.read_text())
+    assert told["totals"] == {"kill": 7, "faults": 1, "open": 0}
+    assert told["parts"][0]["faults"][0]["again"]["faults"] == []
+    Record(path, more=True).tried_again("kill 4", [])
+    assert json.loads(path.read_text()) == told

@@ -20,7 +20,7 @@ import psutil
 from intarsia.cli import main
 from intarsia.errors import IntarsiaError, of_the_system
 
-TIMEOUT_SECONDS = 240.0  # of a step of the small studies, also on a busy machine: what is not over then hangs
+TIMEOUT_SECONDS = 480.0  # of a step of the small studies, also on a busy machine: what is not over then hangs
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ class Command:
 
     def orphans(self) -> list[int]:
         """Processes of the group that outlive the command."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return []
         return [p.pid for p in psutil.process_iter() if p.pid != self.pid and _group(p.pid) == self.pid and _alive(p)]
 
 

@@ -148,5 +148,6 @@ def check_signature(study: Study, sender: str, raw: bytes, path: Path) -> None:
         )
     if not signed or found.site != sender:
         raise FederationError(
-            f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else. Refused."
+            f"{path.name} is not signed by site {sender!r} with the key that study.toml pins: made by somebody else, or "
+            f"{beside.name} was damaged on its way. Refused; ask the site for both files again."
         )

@@ -186,9 +186,10 @@ class StudyResult:
         if not leaving:
             raise StudyError(f"{name!r} takes no part; the sites are {', '.join(site.name for site in self.sites)}.")
         notice = leaving[0].leave(self.study)
-        _, summary, changes = leave(where, notice, workers=workers)
         stay = tuple(site for site in self.sites if site.name != name)
-        protocol.deliver(where, carrier(stay, self.study))
+        with where.locked():
+            _, summary, changes = leave(where, notice, workers=workers)
+            protocol.deliver(where, carrier(stay, self.study))
         models = {site.name: site.model(self.study) for site in stay}
         notices = {**self.notices, name: notice}
         return StudyResult(self.study, stay, _posterior(where), models, summary, notices, changes)
@@ -367,9 +368,10 @@ def _run(sites: Sequence[Site], study: Study, folder: StudyFolder, how: Mapping[
         for site in sites:
             site.set_key(study, key)
     ask = carrier(sites, study)
-    protocol.collect(folder, ask)
-    summary = run_fit(folder, **how)
-    protocol.deliver(folder, ask)
+    with folder.locked():
+        protocol.collect(folder, ask)
+        summary = run_fit(folder, **how)
+        protocol.deliver(folder, ask)
     models = {site.name: site.model(study) for site in sites}
     looked_at = screened_table(folder) if study.sketch.screened else None
     return StudyResult(study, tuple(sites), _posterior(folder), models, summary, screened=looked_at)

@@ -42,6 +42,7 @@ def run_receipts(args: argparse.Namespace) -> None:
     from intarsia.server.study.protocol import deliver
 
     folder = StudyFolder.open(args.folder)
-    deliver(folder, carrier(folder.study, args.files))
+    with folder.locked():
+        deliver(folder, carrier(folder.study, args.files))
     delivered = {"delivered": list(folder.present("receipt"))}
     emit(args, delivered, ["all sites have their coefficients", f"next: intarsia report {args.folder} -o report.html"])

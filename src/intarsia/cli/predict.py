@@ -117,7 +117,8 @@ def run_sum(args: argparse.Namespace) -> None:
             given = PredictionPart.from_bytes(read_file(path)).request
             if given != args.request:
                 raise InputError(f"{path.name} belongs to prediction {given!r}; expected parts of {args.request!r}.")
-    sums = collect_parts(folder, args.request, carrier(folder.study, args.parts))
+    with folder.locked():
+        sums = collect_parts(folder, args.request, carrier(folder.study, args.parts))
     args.out.mkdir(parents=True, exist_ok=True)
     for owner, total in sums.items():
         write(args.out / f"{owner}.sum", total.to_bytes())

@@ -123,7 +123,8 @@ def run_align(args: argparse.Namespace) -> None:
     from intarsia.wire.plain import one_line
 
     folder = StudyFolder.create(args.out, args.study)
-    cohorts = align(folder, carrier(folder.study, args.files))
+    with folder.locked():
+        cohorts = align(folder, carrier(folder.study, args.files))
     for name, raw in cohorts.items():
         write(args.out / f"{name}.cohort", raw)
     n = next(iter(folder.cohorts().values())).n

@@ -414,8 +414,7 @@ class Ledger:
         files.append(self.path, json.dumps(asdict(entry), sort_keys=True, separators=(",", ":")).encode(), mode=files.OWNER_ONLY)
         files.sync_folder(self.folder)
         if self.anchor is not None:
-            head = json.dumps({"entries": entry.sequence + 1, "head": entry.hash}).encode()
-            files.replace(self.anchor, head, mode=files.OWNER_ONLY)
+            files.replace_json(self.anchor, {"entries": entry.sequence + 1, "head": entry.hash}, mode=files.OWNER_ONLY)
         return entry
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:

@@ -37,7 +37,7 @@ class CountedLog:
                 self._write({"time": now} | line)
             elif str(found["times"]).strip("0") == "1":  # a power of ten
                 self._write({"time": now} | line | {"times": found["times"]})
-            files.replace(self.counts, json.dumps(counts, indent=1).encode(), mode=files.OWNER_ONLY)
+            files.replace_json(self.counts, counts, mode=files.OWNER_ONLY)
 
     def _write(self, line: dict[str, object]) -> None:
         cut = {k: v[:MOST_CHARACTERS] + "…" if isinstance(v, str) and len(v) > MOST_CHARACTERS else v for k, v in line.items()}
@@ -47,6 +47,6 @@ class CountedLog:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """What was counted; a file that is damaged counts from nought again, and the lines stay."""
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError):
+        return files.read_json(path, "")
+    except (FileNotFoundError, files.DamagedFileError):
         return {}

@@ -5,12 +5,11 @@ files say nothing of it. The others remember. Each site announces how many lines
 an earlier study is refused until people have talked. Sites are known by their pinned signing keys, whatever their names.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from intarsia.errors import FederationError, InputError
-from intarsia.wire.container import write
+from intarsia.errors import FederationError
+from intarsia.files import damaged, read_json, replace_json
 from intarsia.wire.study import Study
 
 FILE = "peers.json"
@@ -21,14 +20,10 @@ def remembered(folder: Path) -> dict[str, int]:
     path = folder / FILE
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(type(lines) is int for lines in found.values()):
-        raise InputError(
-            f"{path} is damaged. Restore it from a backup, or delete it: what other sites' ledgers had is then forgotten."
-        )
+    remedy = "Restore it from a backup, or delete it: what other sites' ledgers had is then forgotten."
+    found = read_json(path, remedy)
+    if not all(type(lines) is int for lines in found.values()):
+        raise damaged(path, remedy)
     return found
 
 
@@ -44,7 +39,7 @@ def check(folder: Path | None, study: Study, lines: Mapping[str, int | None]) ->
                 f"The ledger of site {name!r} has {count or 0} lines now and had {had} when this site last heard of it: its "
                 "folder was put back from an older copy, and what left since is not counted. Ask that site to restore its newest "
                 f"copy. If it is lost, agree on what it counts again by hand, and take its line out of {FILE} in this site's "
-                "folder."
+                "folder, and the last one, sha256."
             )
     _remember(folder, study, lines)
 
@@ -62,4 +57,4 @@ def _remember(folder: Path, study: Study, lines: Mapping[str, int | None]) -> No
         key = str(study.site(name).signing_key)
         after[key] = max(before.get(key, 0), count or 0)
     if after != before:
-        write(folder / FILE, json.dumps(after, sort_keys=True, indent=1).encode())
+        replace_json(folder / FILE, dict(sorted(after.items())))

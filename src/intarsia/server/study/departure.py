@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import FederationError, StudyError
+from intarsia.errors import FederationError, IntarsiaError, StudyError
 from intarsia.files import read_json, replace_json
 from intarsia.server.study import gram
 from intarsia.server.study.comparison import FILE, keep, results
@@ -49,10 +49,20 @@ def leave(
         # From here on the study is one without this site.
         write_atomic(target, raw)
     elif target.read_bytes() != raw:
-        raise FederationError(f"Another notice of site {name!r} is here already. Refused.")
+        if _is_notice(folder, target.read_bytes()):
+            raise FederationError(f"Another notice of site {name!r} is here already. Refused.")
+        write_atomic(target, raw)  # the disk changed the one that was taken
     _delete(folder, name)
     summary = fit(folder, workers=workers, progress=progress)
     return notice, summary, changes(folder)
+
+
+def _is_notice(folder: StudyFolder, raw: bytes) -> bool:
+    try:
+        check_leave(folder.study, raw, None)
+    except IntarsiaError:
+        return False
+    return True
 
 
 def _check_what_remains(folder: StudyFolder, name: str) -> None:

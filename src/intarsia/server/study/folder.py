@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from intarsia.errors import FederationError, IntarsiaError, MessageError, StudyError, UnknownNameError
-from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, replace, sweep
+from intarsia.files import DamagedFileError, append, damaged, digest_of, locked, move, read_json, replace, seal_json, sweep
 from intarsia.server.study import gram, kept, screened
 from intarsia.server.study.sent_columns import check_columns
 from intarsia.server.study.toml_text import dump
@@ -272,8 +272,8 @@ class StudyFolder:
     def sketch_facts(self, name: str) -> dict[str, Any]:
         """What an accepted sketch must have in common with the others, without reading all of its numbers again."""
         try:
-            return dict(json.loads((self.path / "sketch" / f"{name}.facts").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+            return read_json(self.path / "sketch" / f"{name}.facts", "")
+        except (OSError, DamagedFileError):
             return _facts(_parts(self, self.whole("sketch", name)))
 
     def note(self, event: str, **what: Any) -> None:
@@ -392,7 +392,7 @@ def _check_sketch(folder: StudyFolder, sender: str, raw: bytes | Path) -> None:
             theirs, ours = other["groups"][number], facts["groups"][number]
             if theirs != ours:
                 raise FederationError(other_subjects(name, theirs["n"], sender, ours["n"]))
-    write_atomic(folder.path / "sketch" / f"{sender}.facts", json.dumps(facts).encode())
+    write_atomic(folder.path / "sketch" / f"{sender}.facts", seal_json(facts, None))
 
 
 def _check_groups(sender: str, parts: Mapping[int, Sketch], agreed: Cohort | UnionCohort) -> None:

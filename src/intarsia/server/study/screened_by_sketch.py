@@ -5,6 +5,7 @@ The rows of Φ are orthonormal, so XᵀΦᵀΦX is a part of XᵀX, and what is 
 rows. With normal noise these are independent of the sketch: whatever the screen kept by chance has no better chance in them.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
-from intarsia.files import read_arrays, replace_arrays
+from intarsia.files import DamagedFileError, read_arrays, replace_arrays
 from intarsia.server.study import feature_scores, gram, screened
 from intarsia.wire.messages import Joined
 from intarsia.wire.screening import KeptList
@@ -48,15 +49,17 @@ def best(found: dict[str, Array], most: int) -> NDArray[np.int64]:
     return np.sort(order[:most])
 
 
-def scores(folder: "StudyFolder", most: int = 0) -> dict[str, Array]:
+def scores(folder: "StudyFolder", most: int) -> dict[str, Array]:
     """By feature: `pip` in a fit to the sketch, `score` (−log₁₀ p) and `r` (feature × response) of its products with what the
-    covariates leave of the responses. Worked out once, when so many are to be kept at `most`.
+    covariates leave of the responses. Worked out once, for `most` that are to be kept; again where the disk changed it.
     """
     path = screened.round_path(folder, 1) / FILE
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_arrays(path, scored(screened.sketched(folder), most, folder.study.fit.seed))
-    return read_arrays(path, AGAIN)
+    with suppress(FileNotFoundError, DamagedFileError):
+        return read_arrays(path, "")
+    found = scored(screened.sketched(folder), most, folder.study.fit.seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_arrays(path, found)
+    return found
 
 
 def scored(joined: Joined, most: int, seed: int) -> dict[str, Array]:
@@ -111,9 +114,9 @@ def _sketched_columns(folder: "StudyFolder", one: "RoundFolder") -> Array:
     return np.asarray(whole[:, [place[label] for label in labels]])
 
 
-def table(folder: "StudyFolder") -> dict[str, Any]:
+def table(folder: "StudyFolder", most: int) -> dict[str, Any]:
     """Every feature that was looked at, for results; what is said of it is what the sketch says."""
-    blocks, found = screened.stated(folder), scores(folder)
+    blocks, found = screened.stated(folder), scores(folder, most)
     names = [name for name, block in blocks.items() for _ in block.features]
     labels = [label for block in blocks.values() for label in block.features]
     responses = [label for block in blocks.values() for label in block.responses]

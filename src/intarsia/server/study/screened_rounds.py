@@ -39,7 +39,7 @@ def collect_rounds(folder: StudyFolder, ask: Ask) -> None:
             _look(folder, one, ask)
         elif not (folder.path / screened.TABLE).is_file():
             (screened_by_sketch.check_bound if by_sketch else _bound)(folder, one)
-            found = screened_by_sketch.table(folder) if by_sketch else _table(folder)
+            found = screened_by_sketch.table(folder, most_kept(folder)) if by_sketch else _table(folder)
             replace_json(folder.path / screened.TABLE, found, indent=None)
 
 
