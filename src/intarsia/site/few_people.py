@@ -299,10 +299,11 @@ class _Tried:
             likely = nearest >= WARN_ONE
             short = np.concatenate([_short(some) for some in self.waiting])
             for few, least in ((self.some, WARN_SOME - 0.05), (self.few, FEW - 0.05)):
+                if not 1 < few < near.shape[1]:
+                    continue
                 # So few people cannot carry that much where none carries a share of it.
-                rest = np.flatnonzero(~likely & short & (few * nearest > least)) if near.shape[1] > few > 1 else []
-                if len(rest):
-                    likely[rest] = np.partition(near[rest], -few, axis=1)[:, -few:].sum(axis=1) > least
+                rest = np.flatnonzero(~likely & short & (few * nearest > least))
+                likely[rest] = np.partition(near[rest], -few, axis=1)[:, -few:].sum(axis=1) > least
         at = 0
         for some in self.waiting:
             good = np.flatnonzero(likely[at : at + some.found.shape[1]])
