@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick lint format test-slow faults oldest lock system-packages docs figures clean
+.PHONY: help install demo test vectors quick lint format test-slow faults oldest lock system-packages docs figures clean
 .PHONY: bench-sketch bench-sampler bench-default bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
 
 help:  ## list the targets
@@ -88,6 +88,9 @@ faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studi
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults.over_network
 	$(BIN)/python -m tests.faults.sizes
+
+vectors: $(VENV)/.tested  ## write the protocol's test vectors anew, after a change of it that was meant
+	$(BIN)/python -m tests.vectors
 
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
 	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch

@@ -81,6 +81,34 @@ def pairs(n: int = 1000, m: int = 100, count: int = 150, share: float = 0.84) ->
     return Case(data, m, differences, hits=count // 3)
 
 
+def loud_in_some(n: int = 1000, m: int = 100, columns: int = 300, some: int = 60, times: float = 6.0) -> tuple[Case, Array]:
+    """One subject who is loud in some columns whose names have nothing in common, and which these are."""
+    rng = np.random.default_rng(0)
+    X, at = rng.standard_normal((n, columns)), rng.permutation(columns)[:some]
+    X[3, at] *= times
+    return Case(dict(zip(unnamed(columns, rng), X.T, strict=True)), m, leading), at
+
+
+def unnamed_totals(n: int = 600, m: int = 100, sums: int = 25, items: int = 9, slips: int = 2) -> Case:
+    """Totals with slips among columns whose names and places tell nothing."""
+    rng = np.random.default_rng(1)
+    columns = []
+    for _ in range(sums):
+        X = rng.standard_normal((n, items)) + 0.7 * rng.standard_normal((n, 1))
+        total = X.sum(axis=1)
+        total[rng.permutation(n)[:slips]] += 3 * rng.choice([-1, 1], slips)
+        columns += [*X.T, total]
+    place = rng.permutation(len(columns))
+    return Case({name: columns[j] for name, j in zip(unnamed(len(columns), rng), place, strict=True)}, m, differences)
+
+
+def unnamed(count: int, rng: np.random.Generator) -> list[str]:
+    names: dict[str, None] = {}
+    while len(names) < count:
+        names["".join(chr(97 + int(letter)) for letter in rng.integers(0, 26, 7))] = None
+    return list(names)
+
+
 def named(stem: str, X: Array) -> Columns:
     return {f"{stem}{j}": X[:, j] for j in range(X.shape[1])}
 

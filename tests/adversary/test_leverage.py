@@ -14,6 +14,7 @@ from tests.adversary.few_people_tables import (
     judged,
     leading,
     loud,
+    loud_in_some,
     ordinary,
     pairs,
     panels,
@@ -22,6 +23,7 @@ from tests.adversary.few_people_tables import (
     study,
     table,
     totals,
+    unnamed_totals,
 )
 
 from intarsia.privacy.blind import blind_phi, danger
@@ -89,6 +91,27 @@ def test_from_products_the_server_has_the_loud_persons_row() -> None:
     row = np.linalg.eigh(Z.T @ Z)[1][:, -1]
     assert abs(np.corrcoef(row, Z[3])[0, 1]) > 0.99
     assert "one subject" in told(loud(), "gram")
+
+
+@pytest.mark.parametrize("slips", [2, 3])
+def test_several_slips_in_totals_without_names_are_warned_of(slips: int) -> None:
+    """The direction is two or three people's columns of Φ, mixed; what nobody found it from is not in the columns' names."""
+    text = told(unnamed_totals(slips=slips), level=WARN)
+    assert f"is carried by {slips} subjects" in text
+    assert "a sum of those subjects' column of Φ" in text
+    assert "not looked for" not in text
+
+
+def test_somebody_loud_in_columns_without_names_is_warned_of_where_an_attacker_who_guesses_them_gains() -> None:
+    """The attacker is told which 60 of the 300 columns they are. At six times the others' size the gate warns; at four the best
+    direction has a cosine of about a half with the person's column of Φ, which page and gate count as nothing found."""
+    for times, level, cosine in ((6.0, "warn", 0.7), (4.0, "ok", 0.45)):
+        case, at = loud_in_some(times=times)
+        oracle = replace(case, attack=lambda S, labels, at=at: leading(S[:, at], labels), cosine=cosine)
+        assert hits(oracle) == 1
+        assert hits(replace(oracle, cosine=cosine + 0.1)) == 0
+        assert hits(replace(case, cosine=cosine)) == 0  # without that help
+        assert {f.level for f in judged(case).verdict.findings if f.rule == "leverage"} == {level}
 
 
 def test_what_is_refused_is_named_with_how_many_people_and_the_remedy() -> None:
@@ -193,7 +216,7 @@ def test_weights_of_a_direction_make_the_direction() -> None:
     for some in attacks(S, names, 4, [np.arange(9)]):
         ways.add(some.how)
         for k in range(some.found.shape[1]):
-            made = S @ some.weights(k)
+            made = S @ some.weights(np.array([k]))[:, 0]
             assert people_of(some.found[:, [k]], made[:, None], 0.999) == {0}
     assert ways == {"loud", "principal", "totals", "meeting", "pursuit"}
 

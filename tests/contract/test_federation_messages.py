@@ -43,7 +43,7 @@ MESSAGES = {
     "sum": PredictionSum("lab", HASH, "june", HASH, HASH, 3, HASH, np.ones((2, 3, 1), dtype=np.uint64)),
     "receipt": Receipt("clinic", HASH, HASH, 3, HASH, signature=bytes(64)),
     "leave": Leave("clinic", HASH, HASH, signature=bytes(64)),
-    "offer": KeyOffer("clinic", HASH, bytes(32), signature=bytes(64)),
+    "offer": KeyOffer("clinic", HASH, bytes(1216), signature=bytes(64)),
     "share": ShareBundle("clinic", HASH, bytes(32), bytes(32), {"lab": b"sealed"}, signature=bytes(64)),
     "confirmation": Confirmation("clinic", HASH, bytes(32), "0f" * 16),
 }  # fmt: skip

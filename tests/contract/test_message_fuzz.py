@@ -57,7 +57,7 @@ def _good() -> dict[str, tuple[bytes, Callable[[Any], Any]]]:
     masked = np.zeros((4, 3, 1), np.uint64)
     identity = Identity.new("clinic")
     group = cohort_groups.Group(30, 10, ("y",))
-    offer = signed.KeyOffer("clinic", HASH, bytes(32))
+    offer = signed.KeyOffer("clinic", HASH, bytes(1216))
     share = signed.ShareBundle("clinic", HASH, bytes(32), bytes(32), {"mri": b"x"})
     file = signed.FileSignature("clinic", HASH, HASH)
     receipt = signed.Receipt("clinic", HASH, HASH, 3, HASH)

@@ -71,7 +71,7 @@ def test_a_signed_message_in_a_sketchs_place_is_called_what_it_is(tmp_path: Path
     with pytest.raises(MessageError, match=r"\.sig is not the sketch of a site, but a signature of a file\. Give the file"):
         carrier(study(), [beside])("sketch", {"mri": {}})
     offer = tmp_path / "mri.offer"
-    offer.write_bytes(KeyOffer("mri", "ab" * 32, bytes(32), signature=bytes(64)).to_bytes())
+    offer.write_bytes(KeyOffer("mri", "ab" * 32, bytes(1216), signature=bytes(64)).to_bytes())
     with pytest.raises(MessageError, match=r"mri\.offer is not the sketch of a site, but an offer of a key for one run"):
         carrier(study(), [offer])("sketch", {"mri": {}})
 

@@ -1,16 +1,20 @@
 """The study key through a relay: the same at all sites, unknown to the relay, and every interference named."""
 
 import base64
+import json
+import secrets
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from intarsia.errors import FederationError, KeyFileError
-from intarsia.site import agreement
+from intarsia.errors import FederationError, KeyFileError, MessageError
+from intarsia.site import agreement, hybrid_seal
 from intarsia.site.identity import Identity
 from intarsia.site.key import SketchKey
 from intarsia.site.site import Site
-from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle
+from intarsia.wire.signed import PUBLIC_BYTES, Confirmation, KeyOffer, ShareBundle, encode
 from intarsia.wire.study import Study, new_run
 
 NAMES = ("clinic", "lab", "mri")
@@ -55,6 +59,10 @@ class Relay:
         opened_by = (self.run_keys[name], self.secrets[name])
         return agreement.combine(self.study, self.ids[name], self.own[name], opened_by, bundles or self.bundles)
 
+    def pairs(self, name: str) -> dict[str, bytes]:
+        curves = agreement.curve_secrets(self.study, self.ids[name], self.run_keys[name], self.offers)
+        return agreement.pair_secrets(self.study, name, curves, (self.run_keys[name], self.secrets[name]), self.bundles)
+
 
 @pytest.fixture
 def relay(ids: dict[str, Identity]) -> Relay:
@@ -85,24 +93,86 @@ def test_the_relay_sees_no_share_and_no_key(relay: Relay) -> None:
 def test_a_stolen_identity_opens_nothing_of_the_past(relay: Relay) -> None:
     """All private identity keys and every message of the run: no sealed share opens, and no pair secret comes out."""
     for name in NAMES:
-        stolen = relay.ids[name].exchange.private_bytes_raw()
+        stolen = bytes(64) + relay.ids[name].exchange.private_bytes_raw()
         for bundle in relay.bundles.values():
             if name in bundle.sealed:
                 with pytest.raises(FederationError, match="cannot be opened"):
                     agreement._open(relay.study, name, stolen, bundle)
                 # The same call with the run's key opens it: the test can fail.
-                assert agreement._open(relay.study, name, relay.run_keys[name], bundle) == relay.secrets[bundle.site]
-        genuine = agreement.pair_secrets(relay.study, relay.ids[name], relay.run_keys[name], relay.offers)
-        thief = agreement.pair_secrets(relay.study, relay.ids[name], stolen, relay.offers)
+                assert agreement._open(relay.study, name, relay.run_keys[name], bundle)[:32] == relay.secrets[bundle.site][:32]
+        genuine = agreement.curve_secrets(relay.study, relay.ids[name], relay.run_keys[name], relay.offers)
+        thief = agreement.curve_secrets(relay.study, relay.ids[name], stolen, relay.offers)
         assert not set(genuine.values()) & set(thief.values())
 
 
 def test_pairs_have_the_same_secret_from_both_sides_and_no_other(relay: Relay) -> None:
-    pairs = {n: agreement.pair_secrets(relay.study, relay.ids[n], relay.run_keys[n], relay.offers) for n in NAMES}
+    pairs = {n: relay.pairs(n) for n in NAMES}
     for a in NAMES:
         for b in set(NAMES) - {a}:
             assert pairs[a][b] == pairs[b][a]
     assert len({secret for row in pairs.values() for secret in row.values()}) == 3
+
+
+def broken_curve(relay: Relay) -> dict[str, bytes]:
+    """What somebody has in twenty years who recorded everything and computes discrete logarithms: all X25519 private halves."""
+    return {name: secrets.token_bytes(64) + key[64:] for name, key in relay.run_keys.items()}
+
+
+def broken_lattice(relay: Relay) -> dict[str, bytes]:
+    return {name: key[:64] + X25519PrivateKey.generate().private_bytes_raw() for name, key in relay.run_keys.items()}
+
+
+@pytest.mark.parametrize("break_half", [broken_curve, broken_lattice])
+def test_a_seal_holds_while_one_of_its_halves_does(relay: Relay, break_half: Callable[[Relay], dict[str, bytes]]) -> None:
+    """One half of every key of the run, everybody's long-lived keys and all messages: no share, no pair's secret."""
+    half = break_half(relay)
+    for name in NAMES:
+        for peer in set(NAMES) - {name}:
+            with pytest.raises(FederationError, match="cannot be opened"):
+                agreement._open(relay.study, name, half[name], relay.bundles[peer])
+    # The curve alone gives the older half of the pairs' secrets, and these are not what is used.
+    curves = {n: agreement.curve_secrets(relay.study, relay.ids[n], broken_curve(relay)[n], relay.offers) for n in NAMES}
+    for name in NAMES:
+        assert curves[name] == agreement.curve_secrets(relay.study, relay.ids[name], relay.run_keys[name], relay.offers)
+        assert not set(curves[name].values()) & set(relay.pairs(name).values())
+
+
+def test_a_pairs_secret_needs_what_both_sealed_for_it_alone(relay: Relay) -> None:
+    """A third site knows all shares; with the curve broken too it lacks what the two sealed to each other."""
+    part = agreement._open(relay.study, "clinic", relay.run_keys["clinic"], relay.bundles["mri"])[32:]
+    other = agreement._open(relay.study, "lab", relay.run_keys["lab"], relay.bundles["mri"])
+    assert part != other[32:]
+    assert other[:32] == relay.secrets["mri"][:32]
+
+
+def test_nobody_talks_two_sites_into_a_weaker_seal(relay: Relay) -> None:
+    """An offer without the lattice's half, under any name of a suite, is refused though its site signed it."""
+    curve = relay.offers["mri"].public[-32:]
+    identity, body = relay.ids["mri"], json.loads(relay.offers["mri"].body())
+    short = {"public": encode(curve)}
+    for changed in (short | {"suite": "X25519"}, short, {"suite": "X25519"}, {"suite": None}):
+        text = json.dumps(body | changed, sort_keys=True, separators=(",", ":"))
+        weaker = {"body": text, "signature": encode(identity.sign(text.encode()))}
+        with pytest.raises(MessageError):
+            KeyOffer.from_bytes(json.dumps(weaker, sort_keys=True, separators=(",", ":")).encode())
+    with pytest.raises(ValueError, match="public key of a run"):
+        hybrid_seal.seal(b"share", curve, b"")
+    del body["suite"]  # as an earlier version wrote it
+    text = json.dumps(body | short, sort_keys=True, separators=(",", ":"))
+    old = json.dumps({"body": text, "signature": encode(identity.sign(text.encode()))}, sort_keys=True, separators=(",", ":"))
+    with pytest.raises(MessageError, match=r"seals with X25519 alone.*Update intarsia at that site"):
+        KeyOffer.from_bytes(old.encode())
+
+
+def test_a_run_that_an_earlier_version_began_starts_anew(relay: Relay) -> None:
+    old = relay.run_keys["lab"][64:]
+    with pytest.raises(FederationError, match=r"earlier version of intarsia.*Start a new run"):
+        agreement.combine(relay.study, relay.ids["lab"], relay.own["lab"], (old, relay.secrets["lab"]), relay.bundles)
+
+
+def test_sizes_are_those_of_the_page(relay: Relay) -> None:
+    assert {len(offer.public) for offer in relay.offers.values()} == {PUBLIC_BYTES} == {1216}
+    assert {len(sealed) for bundle in relay.bundles.values() for sealed in bundle.sealed.values()} == {1200}
 
 
 def test_every_share_matters(relay: Relay) -> None:
@@ -189,12 +259,12 @@ def test_a_site_posing_as_another_is_named(relay: Relay) -> None:
 
 def test_an_unusable_key_is_our_error(relay: Relay) -> None:
     """A malicious site signs a point of small order."""
-    bad = KeyOffer("mri", relay.study.hash, bytes(32))
+    bad = KeyOffer("mri", relay.study.hash, bytes(PUBLIC_BYTES))
     relay.offers["mri"] = replace(bad, signature=relay.ids["mri"].sign(bad.body()))
     with pytest.raises(FederationError, match="'mri' offers for this run is not a usable"):
         relay.share("clinic")
     with pytest.raises(FederationError, match="'mri' offers for this run is not a usable"):
-        agreement.pair_secrets(relay.study, relay.ids["clinic"], relay.run_keys["clinic"], relay.offers)
+        agreement.curve_secrets(relay.study, relay.ids["clinic"], relay.run_keys["clinic"], relay.offers)
 
 
 def test_missing_and_swapped_confirmations(relay: Relay) -> None:
@@ -228,7 +298,9 @@ def test_a_site_keeps_nothing_that_opens_the_agreement_again(tmp_path) -> None: 
     left = b"".join(path.read_bytes() for path in (tmp_path / "lab").rglob("*") if path.is_file())
     assert run_key not in left
     assert run_key.hex().encode() not in left
-    assert not [name for name in ("run-key.secret", "share.secret", "pending.secret") if store.get(name) is not None]
+    assert not [
+        name for name in ("run-key.secret", "share.secret", "curves.secret", "pending.secret") if store.get(name) is not None
+    ]
     for name, site in sites.items():
         assert site.offer(study) == offers[name]
         assert site.share(study, {}) == shares[name]

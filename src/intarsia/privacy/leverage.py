@@ -31,31 +31,38 @@ MOST_FAMILIES = 300  # of one length of beginning or end
 LONGEST_NAME = 6  # parts of a name
 PURSUED = (1, 2, 3, 5, 8, 12)  # after so many steps somebody looks at what is left
 SHORT = 0.1  # of a column's variance: so little is left of a sum when its parts are taken off
+_PART = re.compile(r"[^\W\d_]+|\d+")
 _NEGLIGIBLE = 1e-6  # of a column's length: less is rounding
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Unit directions (rows of S, k) found in one way; `weights(k)` are those of the columns in the k-th. Where something is
-    taken off a column, `short` says of which next to nothing is left: an attacker sees that, and takes it for few people's."""
+    """Unit directions (rows of S, k) found in one way; `weights(some)` are those of the columns (column, ·) in some of them.
+
+    Where something is taken off a column, `short` says of which next to nothing is left: an attacker sees that, and takes it for
+    few people's.
+    """
 
     how: str
     found: Array
-    weights: Callable[[int], Array]
+    weights: Callable[[Indices], Array]
     short: NDArray[np.bool_] | None = None
 
 
 def families(labels: Sequence[str]) -> list[list[Indices]]:
     """Columns that share the beginning or the end of their names (`visit3_…`, `…_item4`, `a17` and `a18`): for each length of
     beginning and end the sets there are, largest first."""
-    namings: dict[tuple[str, int], dict[tuple[str, ...], list[int]]] = {}
-    for j, label in enumerate(labels):
-        tokens = tuple(re.findall(r"[^\W\d_]+|\d+", label.lower()))
-        for k in range(1, min(len(tokens), LONGEST_NAME)):
-            namings.setdefault(("begins", k), {}).setdefault(tokens[:k], []).append(j)
-            namings.setdefault(("ends", k), {}).setdefault(tokens[-k:], []).append(j)
+    parts = [tuple(_PART.findall(label.lower())) for label in labels]
+    namings: list[dict[tuple[str, ...], list[int]]] = []
+    for k in range(1, min(max(map(len, parts), default=0), LONGEST_NAME)):
+        for end in (slice(None, k), slice(-k, None)):
+            naming: dict[tuple[str, ...], list[int]] = {}
+            for j, tokens in enumerate(parts):
+                if len(tokens) > k:
+                    naming.setdefault(tokens[end], []).append(j)
+            namings.append(naming)
     out, seen = [], set()
-    for naming in namings.values():
+    for naming in namings:
         groups = [tuple(group) for group in naming.values() if 2 <= len(group) < len(labels)]
         if groups and (key := frozenset(groups)) not in seen:
             seen.add(key)
@@ -136,7 +143,7 @@ def meeting(unit: Array, groups: Sequence[Indices]) -> Iterator[Directions]:
         every, columns = np.hstack([basis for _, basis, _ in bases]), np.concatenate([at for at, _, _ in bases])
         nearest = np.linalg.eigh(every @ every.T)[1][:, ::-1][:, :FAMILY_ENDS]
         back = [weights @ (basis.T @ nearest) for _, basis, weights in bases]
-        yield Directions("meeting", nearest, _placed(np.concatenate(back), columns, c))
+        yield Directions("meeting", nearest, _placed(np.concatenate(back), columns, c, repeated=True))
 
 
 def pursuit(unit: Array, steps: int, chunk: int = 2048) -> Iterator[Directions]:
@@ -169,27 +176,41 @@ def pursuit(unit: Array, steps: int, chunk: int = 2048) -> Iterator[Directions]:
                 yield Directions("pursuit", _unit(left[:, good]), _pursued(unit, here[good], picks[good, : k + 1]), short)
 
 
-def _pursued(unit: Array, columns: Indices, picks: Indices) -> Callable[[int], Array]:
-    def weights(k: int) -> Array:
-        out = np.zeros(unit.shape[1])
-        out[columns[k]] = 1.0
-        out[picks[k]] = -np.linalg.lstsq(unit[:, picks[k]], unit[:, columns[k]], rcond=None)[0]
+def _pursued(unit: Array, columns: Indices, picks: Indices) -> Callable[[Indices], Array]:
+    def weights(some: Indices) -> Array:
+        out, at = np.zeros((unit.shape[1], len(some))), np.arange(len(some))
+        taken = picks[some]
+        # Least squares of all of them at once; a copy among the columns has nothing of its own, and gets nothing.
+        basis, factor = np.linalg.qr(unit[:, taken].transpose(1, 0, 2))
+        size = np.abs(np.diagonal(factor, axis1=1, axis2=2))
+        own = size > 1e-7 * size.max(axis=1, keepdims=True)
+        k = np.arange(taken.shape[1])
+        factor[:, k, k] = np.where(own, factor[:, k, k], 1e300)
+        inner = np.einsum("imk,mi->ik", basis, unit[:, columns[some]])
+        times = np.linalg.solve(factor, np.where(own, inner, 0.0)[:, :, None])[:, :, 0]
+        out[columns[some], at] = 1.0
+        out[taken, at[:, None]] = -times
         return out
 
     return weights
 
 
-def _placed(weights: Array, at: Indices, columns: int) -> Callable[[int], Array]:
-    def one(k: int) -> Array:
-        out = np.zeros(columns)
-        np.add.at(out, at, weights[:, k])
+def _placed(weights: Array, at: Indices, columns: int, repeated: bool = False) -> Callable[[Indices], Array]:
+    """`repeated`: a column may stand in `at` twice, as those do that belong to two families that meet."""
+
+    def those(some: Indices) -> Array:
+        out = np.zeros((columns, len(some)))
+        if repeated:
+            np.add.at(out, at, weights[:, some])
+        else:
+            out[at] = weights[:, some]
         return out
 
-    return one
+    return those
 
 
-def _per_length(weights: Callable[[int], Array], length: Array) -> Callable[[int], Array]:
-    return lambda k: weights(k) / length
+def _per_length(weights: Callable[[Indices], Array], length: Array) -> Callable[[Indices], Array]:
+    return lambda some: weights(some) / length[:, None]
 
 
 def _unit(directions: Array) -> Array:

@@ -1,14 +1,16 @@
 """The study key, agreed by the sites through a server that learns nothing, and closed for ever once it is agreed.
 
-1. `offer`: each site draws an X25519 key for this run alone and signs its public half with its pinned Ed25519 key.
-2. `share`: each site draws 32 bytes, commits to them, and seals them (HPKE: X25519, HKDF-SHA256, ChaCha20-Poly1305) to
-   every peer's key of this run. The signed bundle names the digest of all the offers it rests on.
+1. `offer`: each site draws a key for this run alone (X25519 and ML-KEM-768 together) and signs its public half with its pinned
+   Ed25519 key.
+2. `share`: each site draws 32 bytes, commits to them, and seals them to every peer's key of this run (`hybrid_seal`), beside 32
+   more that are for this pair alone. The signed bundle names the digest of all the offers it rests on.
 3. `combine`: K = HKDF(all shares, salt = hash of all bundles); every site proves by a MAC that it holds the same K and
    saw the same bundles.
 
 The server only relays. The study hash, which covers the run nonce and the pinned keys, is inside every seal and
 signature, so a message of another study, run or site does not fit. The keys of the run are deleted when the study key is
-confirmed: whoever steals a site's identity later, with everything the server ever relayed, opens nothing of the past.
+confirmed: whoever steals a site's identity later, with everything the server ever relayed, opens nothing of the past. Nor does
+whoever breaks X25519 later, or ML-KEM-768: both would have to fall.
 """
 
 import hashlib
@@ -17,42 +19,39 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from intarsia.errors import FederationError, KeyFileError
+from intarsia.site.hybrid_seal import curve_secret, new_run_key, opened, public_half, seal
 from intarsia.site.identity import Identity
 from intarsia.wire.signed import Confirmation, KeyOffer, ShareBundle, verify
 from intarsia.wire.study import Study
 
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+__all__ = [
+    "check", "check_confirmations", "check_offers", "combine", "confirm", "curve_secrets", "new_run_key", "new_share", "offer",
+    "pair_secrets", "public_half", "share",
+]  # fmt: skip
+_SHARE = 32  # bytes of a share of the study key, and of what two sites have for themselves
 
 
 def new_share() -> bytes:
-    """A site's secret contribution; kept until the agreement is confirmed, so that a repeated step sends the same."""
-    return secrets.token_bytes(32)
-
-
-def new_run_key() -> bytes:
-    """The private half of a site's X25519 key for one run; deleted when the study key is confirmed."""
-    return X25519PrivateKey.generate().private_bytes_raw()
+    """A site's secrets of the agreement: its share of the study key, and what its parts for each pair are made from. Kept until
+    the agreement is confirmed, so that a repeated step sends the same."""
+    return secrets.token_bytes(2 * _SHARE)
 
 
 def offer(study: Study, identity: Identity, run_key: bytes) -> KeyOffer:
     """The public half of this site's key for this run, signed by its pinned key."""
     _own(study, identity)
-    public = X25519PrivateKey.from_private_bytes(run_key).public_key().public_bytes_raw()
-    unsigned = KeyOffer(identity.name, study.hash, public)
+    unsigned = KeyOffer(identity.name, study.hash, public_half(run_key))
     return replace(unsigned, signature=identity.sign(unsigned.body()))
 
 
 def check_offers(study: Study, offers: Mapping[str, KeyOffer]) -> bytes:
     """Every site's offer is there, is for this run and is signed by its pinned key; returns the digest of them all."""
     _all_here(study, "offer", offers)
-    digest = hashlib.sha256(b"intarsia offers 1|" + study.hash.encode())
+    digest = hashlib.sha256(b"intarsia offers 2|" + study.hash.encode())
     for name in study.names:
         found = offers[name]
         _genuine(study, name, "offer", found)
@@ -69,22 +68,21 @@ def share(study: Study, identity: Identity, secret: bytes, offers: Mapping[str, 
     sealed = {}
     for name in study.names:
         if name != identity.name:
-            key = X25519PublicKey.from_public_bytes(offers[name].public)
+            content = secret[:_SHARE] + _for_the_pair(study, secret, name)
             try:
-                sealed[name] = _SUITE.encrypt(secret, key, _context(study, identity.name, name))
-            except (ValueError, InvalidTag):
+                sealed[name] = seal(content, offers[name].public, _context(study, identity.name, name))
+            except ValueError:
                 raise _unusable(name) from None
-    unsigned = ShareBundle(identity.name, study.hash, _commit(study, identity.name, secret), digest, sealed)
+    unsigned = ShareBundle(identity.name, study.hash, _commit(study, identity.name, secret[:_SHARE]), digest, sealed)
     return replace(unsigned, signature=identity.sign(unsigned.body()))
 
 
-def pair_secrets(study: Study, identity: Identity, run_key: bytes, offers: Mapping[str, KeyOffer]) -> dict[str, bytes]:
-    """For every peer, a secret only it and this site can compute, from both sites' keys of the run and pinned keys.
+def curve_secrets(study: Study, identity: Identity, run_key: bytes, offers: Mapping[str, KeyOffer]) -> dict[str, bytes]:
+    """For every peer, what X25519 makes of both sites' keys of the run and pinned keys: the older half of the pair's secret.
 
     Whoever steals the pinned keys later lacks the run's; a run key that was badly drawn is still covered by the pinned.
     """
     digest = check_offers(study, offers)
-    own = X25519PrivateKey.from_private_bytes(run_key)
     out = {}
     for entry in study.sites:
         if entry.name == identity.name:
@@ -93,10 +91,25 @@ def pair_secrets(study: Study, identity: Identity, run_key: bytes, offers: Mappi
         context = f"run|{study.hash}|{digest.hex()}|{pair}".encode()
         pinned = identity.pair_secret(_pinned(entry.name, entry.exchange_key), context)
         try:
-            fresh = own.exchange(X25519PublicKey.from_public_bytes(offers[entry.name].public))
+            fresh = curve_secret(run_key, offers[entry.name].public)
         except ValueError:
             raise _unusable(entry.name) from None
         out[entry.name] = HKDF(SHA256(), 32, salt=pinned, info=b"intarsia pair 2|" + context).derive(fresh)
+    return out
+
+
+def pair_secrets(
+    study: Study, name: str, curve: Mapping[str, bytes], opened_by: tuple[bytes, bytes], bundles: Mapping[str, ShareBundle]
+) -> dict[str, bytes]:
+    """For every peer, a secret only it and this site can compute: from the curve's (`curve_secrets`) and from what the two sealed
+    to each other beside their shares. The bundles have passed `combine`."""
+    run_key, secret = opened_by
+    out = {}
+    for peer, salt in curve.items():
+        parts = {name: _for_the_pair(study, secret, peer), peer: _open(study, name, run_key, bundles[peer])[_SHARE:]}
+        first, second = sorted(parts)
+        info = f"intarsia pair 3|{study.hash}|{first}|{second}".encode()
+        out[peer] = HKDF(SHA256(), 32, salt=salt, info=info).derive(parts[first] + parts[second])
     return out
 
 
@@ -110,7 +123,7 @@ def combine(
     _own(study, identity)
     _all_here(study, "share", bundles)
     run_key, secret = opened_by
-    shares, transcript = [], hashlib.sha256(b"intarsia transcript 2|" + study.hash.encode())
+    shares, transcript = [], hashlib.sha256(b"intarsia transcript 3|" + study.hash.encode())
     for name in study.names:
         bundle = bundles[name]
         check(study, name, bundle)
@@ -125,12 +138,12 @@ def combine(
                     f"The relayed share of this site ({identity.name!r}) is not the one it made: an old share was "
                     "replayed. Start a new run of the study."
                 )
-            shares.append(secret)
+            shares.append(secret[:_SHARE])
         else:
-            shares.append(_open(study, identity.name, run_key, bundle))
+            shares.append(_open(study, identity.name, run_key, bundle)[:_SHARE])
         transcript.update(hashlib.sha256(bundle.to_bytes()).digest())
     digest = transcript.digest()
-    key = HKDF(SHA256(), 32, salt=digest, info=b"intarsia study key 2|" + study.hash.encode()).derive(b"".join(shares))
+    key = HKDF(SHA256(), 32, salt=digest, info=b"intarsia study key 3|" + study.hash.encode()).derive(b"".join(shares))
     return key, digest
 
 
@@ -143,7 +156,7 @@ def check(study: Study, name: str, bundle: ShareBundle) -> None:
 
 
 def _unusable(name: str) -> FederationError:
-    return FederationError(f"The key that site {name!r} offers for this run is not a usable X25519 key. Refused.")
+    return FederationError(f"The key that site {name!r} offers for this run is not a usable key. Refused.")
 
 
 def _all_here(study: Study, what: str, found: Mapping[str, object]) -> None:
@@ -209,27 +222,29 @@ def _pinned(name: str, key: str | None) -> str:
 
 
 def _context(study: Study, sender: str, receiver: str) -> bytes:
-    return f"intarsia share 2|{study.hash}|{sender}|{receiver}".encode()
+    return f"intarsia share 3|{study.hash}|{sender}|{receiver}".encode()
 
 
 def _commit(study: Study, name: str, share: bytes) -> bytes:
-    return hmac.digest(share, f"intarsia commitment 2|{study.hash}|{name}".encode(), "sha256")
+    return hmac.digest(share, f"intarsia commitment 3|{study.hash}|{name}".encode(), "sha256")
 
 
 def _mac(study: Study, name: str, key: bytes, transcript: bytes) -> bytes:
-    confirm_key = HKDF(SHA256(), 32, salt=transcript, info=b"intarsia confirm 2").derive(key)
+    confirm_key = HKDF(SHA256(), 32, salt=transcript, info=b"intarsia confirm 3").derive(key)
     return hmac.digest(confirm_key, f"{study.hash}|{name}".encode(), "sha256")
 
 
+def _for_the_pair(study: Study, secret: bytes, peer: str) -> bytes:
+    """What this site alone knows, and tells this peer alone."""
+    return hmac.digest(secret[_SHARE:], f"intarsia pair part 1|{study.hash}|{peer}".encode(), "sha256")
+
+
 def _open(study: Study, receiver: str, run_key: bytes, bundle: ShareBundle) -> bytes:
-    key = X25519PrivateKey.from_private_bytes(run_key)
-    try:
-        secret = _SUITE.decrypt(bundle.sealed[receiver], key, _context(study, bundle.site, receiver))
-    except (InvalidTag, ValueError):
-        secret = b""
-    if len(secret) != 32 or not hmac.compare_digest(bundle.commitment, _commit(study, bundle.site, secret)):
+    """A peer's share and, behind it, its part of the pair's secret."""
+    content = opened(bundle.sealed[receiver], run_key, _context(study, bundle.site, receiver)) or b""
+    if len(content) != 2 * _SHARE or not hmac.compare_digest(bundle.commitment, _commit(study, bundle.site, content[:_SHARE])):
         raise FederationError(
             f"The share of site {bundle.site!r} cannot be opened by site {receiver!r}, or differs from the one it "
             "committed to. Refused; ask that site to start again with a new run."
         )
-    return bytes(secret)
+    return content

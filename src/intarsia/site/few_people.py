@@ -29,10 +29,12 @@ from intarsia.site.sketch.partial import Design
 Array = NDArray[np.float64]
 ONE, WARN_ONE = ONE_PERSONS_SHARE, 0.5  # of a direction's squared length: cosines .84 and .71 with the person's column of Φ
 ONE_OF_PRODUCTS = 0.75  # the same where products leave: every direction is there, and of so many one may be ordinary
+SOME, WARN_SOME = 3, 0.7  # so many people together: their columns of Φ come mixed, and a second such direction unmixes them
 FEW = DOMINATED_SHARE  # by fewer people than the smallest allowed level
 LARGEST_SEARCH = 4_000_000_000  # multiplications that one look may cost: a few seconds
 STEPS = 12  # columns that are taken off another, at most
 AT_ONCE = 1000  # directions that are held against the rows together
+LARGEST_INNER = 20_000_000  # inner products of directions with columns of Φ that are held at once
 LARGEST_CHECK = 20_000_000_000  # multiplications for all of that
 _MORE = 0.1  # of the length may be a person's in the sketch beyond the share in the rows: of so many some are near a φ by chance
 LARGEST_PRODUCTS = 40_000_000_000  # multiplications for the products of a Gram study's columns: it makes them anyway
@@ -41,6 +43,7 @@ ALIKE, FEWEST_ALIKE = 0.7, 20  # columns that correlate so in the sketch have a 
 WORTH_TRYING = 0.1  # of the danger at which the blind attack begins to work: below, it finds nothing
 _NAMED = 0.1  # of the largest weight: columns with a smaller one are not named
 ROWS_PER_PERSON = 10  # of the sketch: of more people than one per so many rows a direction says little of each
+ROWS_TO_WARN = 20  # the same where a smaller share counts
 _FEW = 20  # of so many subjects at most one counts as few
 
 
@@ -259,79 +262,126 @@ def search(rows: Rows, S: Array, Phi: Array | None, level: int, loud: Sequence[N
 
 
 class _Tried:
-    """Directions that may be few people's, held against the rows, many together."""
+    """Directions that may be few people's, held against Φ and then against the rows, many together."""
 
     def __init__(self, rows: Rows, Phi: Array | None, few: int):
         self.rows, self.few, self.left_out = rows, max(few, 1), 0
+        self.some = min(SOME, self.few, SOME if Phi is None else len(Phi) // ROWS_TO_WARN)
+        self.labels = rows.labels
         self.one = ONE_OF_PRODUCTS if Phi is None else ONE
         self.phi = None if Phi is None else np.asarray(Phi / np.linalg.norm(Phi, axis=0))
         self.most = LARGEST_CHECK // max(rows.n * len(rows.at), 1)
-        self.kept: list[tuple[str, Array, Array | None]] = []
+        self.together = max(min(AT_ONCE, LARGEST_INNER // rows.n), 1)
+        self.waiting: list[Directions] = []
+        self.kept: list[tuple[str, Array, Array]] = []
         self.found: list[Carried] = []
 
     def add(self, some: Directions) -> None:
-        good, count = np.arange(some.found.shape[1]), some.found.shape[1]
-        if self.phi is not None and count:
-            near = np.square(some.found.T @ self.phi)
-            likely = near.max(axis=1) >= WARN_ONE
-            if near.shape[1] > self.few > 1:
-                together = np.partition(near, -self.few, axis=1)[:, -self.few :].sum(axis=1) > FEW - 0.05
-                likely |= together if some.short is None else together & some.short
-            good = np.flatnonzero(likely)
-        fit = good[: max(self.most, 0)]
-        self.most, self.left_out = self.most - len(fit), self.left_out + len(good) - len(fit)
-        self.kept += [(some.how, some.weights(k), None if self.phi is None else some.found[:, k]) for k in fit]
-        if len(self.kept) >= AT_ONCE:
-            self._check()
+        for begin in range(0, some.found.shape[1], self.together):
+            self.waiting.append(_part(some, begin, begin + self.together))
+            if sum(one.found.shape[1] for one in self.waiting) >= self.together:
+                self._sift()
 
     def carried(self) -> list[Carried]:
+        self._sift()
         self._check()
         return self.found
+
+    def _sift(self) -> None:
+        """Keep those near to some people's columns of Φ; without one, all."""
+        if not self.waiting:
+            return
+        found = np.hstack([some.found for some in self.waiting])
+        likely = np.ones(found.shape[1], dtype=bool)
+        if self.phi is not None:
+            near = np.square(found.T @ self.phi)
+            nearest = near.max(axis=1)
+            likely = nearest >= WARN_ONE
+            short = np.concatenate([_short(some) for some in self.waiting])
+            for few, least in ((self.some, WARN_SOME - 0.05), (self.few, FEW - 0.05)):
+                if not 1 < few < near.shape[1]:
+                    continue
+                # So few people cannot carry that much where none carries a share of it.
+                rest = np.flatnonzero(~likely & short & (few * nearest > least))
+                likely[rest] = np.partition(near[rest], -few, axis=1)[:, -few:].sum(axis=1) > least
+        at = 0
+        for some in self.waiting:
+            good = np.flatnonzero(likely[at : at + some.found.shape[1]])
+            at += some.found.shape[1]
+            fit = good[: max(self.most, 0)]
+            self.most, self.left_out = self.most - len(fit), self.left_out + len(good) - len(fit)
+            if len(fit):
+                self.kept.append((some.how, some.weights(fit), some.found[:, fit]))
+        self.waiting.clear()
+        if sum(weights.shape[1] for _, weights, _ in self.kept) >= AT_ONCE:
+            self._check()
 
     def _check(self) -> None:
         if not self.kept:
             return
-        W = np.column_stack([weights for _, weights, _ in self.kept])
-        total, largest, who, at = np.zeros(W.shape[1]), np.zeros((0, W.shape[1])), np.zeros((0, W.shape[1]), dtype=int), 0
+        W = np.hstack([weights for _, weights, _ in self.kept])
+        total, largest, who, at = np.zeros(W.shape[1]), np.zeros((W.shape[1], 0)), np.zeros((W.shape[1], 0), dtype=int), 0
         for Z in self.rows.blocks():
-            squares = np.square(Z @ W)
-            total += squares.sum(axis=0)
-            some = min(self.few, len(squares))
-            top = np.argpartition(squares, len(squares) - some, axis=0)[len(squares) - some :]
-            largest = np.concatenate([largest, np.take_along_axis(squares, top, axis=0)])
-            who, at = np.concatenate([who, top + at]), at + len(Z)
-            best = np.argsort(-largest, axis=0, kind="stable")[: self.few]
-            largest, who = np.take_along_axis(largest, best, axis=0), np.take_along_axis(who, best, axis=0)
-        shares = largest / np.where(total > 0, total, 1.0)
-        judged = (self._judged(k, W[:, k], shares[:, k], who[:, k]) for k in range(W.shape[1]))
-        self.found += [one for one in judged if one is not None]
+            squares = np.square(W.T @ Z.T)
+            total += squares.sum(axis=1)
+            some = min(self.few, squares.shape[1])
+            top = np.argpartition(squares, squares.shape[1] - some, axis=1)[:, squares.shape[1] - some :]
+            largest = np.hstack([largest, np.take_along_axis(squares, top, axis=1)])
+            who, at = np.hstack([who, top + at]), at + len(Z)
+            best = np.argsort(-largest, axis=1, kind="stable")[:, : self.few]
+            largest, who = np.take_along_axis(largest, best, axis=1), np.take_along_axis(who, best, axis=1)
+        shares = largest / np.where(total > 0, total, 1.0)[:, None]
+        ways = [how for how, weights, _ in self.kept for _ in range(weights.shape[1])]
+        found = np.hstack([directions for _, _, directions in self.kept])
+        one = shares[:, 0]
+        if self.phi is not None:
+            near = np.square(np.einsum("mk,mk->k", found, self.phi[:, who[:, 0]]))
+            one = np.minimum(near, one + _MORE)
+        some = shares[:, : self.some].sum(axis=1) >= (WARN_SOME if self.some > 1 else np.inf)
+        for k in np.flatnonzero((one >= WARN_ONE) | (shares.sum(axis=1) >= FEW) | some):
+            judged = self._judged(ways[k], W[:, k], found[:, k], float(one[k]), shares[k], who[k])
+            self.found += [] if judged is None else [judged]
         self.kept.clear()
 
-    def _judged(self, k: int, weights: Array, shares: Array, who: NDArray[np.int64]) -> Carried | None:
-        how, _, direction = self.kept[k]
-        one, person = float(shares[0]), int(who[0])
-        if self.phi is not None:
-            assert direction is not None
-            near = float(np.square(direction @ self.phi[:, person]))
-            one = min(near, one + _MORE)
-        people, share = 1, one
+    def _judged(
+        self, how: str, weights: Array, direction: Array, one: float, shares: Array, who: NDArray[np.int64]
+    ) -> Carried | None:
+        people, share, person = 1, one, int(who[0])
         if one < self.one:
             together = np.cumsum(shares)
             enough = np.flatnonzero(together >= FEW)
             if len(enough) and self._near_all(direction, who[: enough[0] + 1]):
                 people, share = int(enough[0]) + 1, float(together[enough[0]])
             elif one < WARN_ONE:
-                return None
-        size = np.abs(weights)
-        named = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= _NAMED * size.max()]
-        labels = self.rows.labels
-        return Carried(how, tuple(labels[j] for j in named), people, share, people > 1 or share >= self.one, person)
+                few = int(np.searchsorted(together, WARN_SOME)) + 1
+                if not 1 < few <= self.some or not self._near_all(direction, who[:few], WARN_SOME - _MORE):
+                    return None
+                return self._carried(how, weights, few, float(together[few - 1]), False, person)
+        return self._carried(how, weights, people, share, people > 1 or share >= self.one, person)
 
-    def _near_all(self, direction: Array | None, who: NDArray[np.int64]) -> bool:
-        if self.phi is None or direction is None:
+    def _carried(self, how: str, weights: Array, people: int, share: float, refuse: bool, person: int) -> Carried:
+        size = np.abs(weights)
+        named = np.argsort(-size, kind="stable")[: (size >= _NAMED * size.max()).sum()]
+        return Carried(how, tuple(self.labels[j] for j in named), people, share, refuse, person)
+
+    def _near_all(self, direction: Array, who: NDArray[np.int64], least: float = ONE) -> bool:
+        if self.phi is None:
             return True
         basis = np.linalg.qr(self.phi[:, who])[0]
-        return float(np.square(basis.T @ direction).sum()) >= ONE
+        return float(np.square(basis.T @ direction).sum()) >= least
+
+
+def _part(some: Directions, begin: int, end: int) -> Directions:
+    if end - begin >= some.found.shape[1]:
+        return some
+    return Directions(
+        some.how, some.found[:, begin:end], lambda at: some.weights(at + begin),
+        None if some.short is None else some.short[begin:end],
+    )  # fmt: skip
+
+
+def _short(some: Directions) -> NDArray[np.bool_]:
+    return np.ones(some.found.shape[1], dtype=bool) if some.short is None else some.short
 
 
 def summed_up(carried: Sequence[Carried]) -> tuple[Carried, ...]:

@@ -130,19 +130,21 @@ def differing(x: Array, y: Array, same: NDArray[np.int64], level: int) -> int | 
     """
     e = np.zeros(len(x))
     for _ in range(_REFITS):
-        dx = x[same] - x[same].mean()
+        x_same, y_same = x[same], y[same]
+        x_mean, y_mean = x_same.sum() / len(same), y_same.sum() / len(same)
+        dx = x_same - x_mean
         power = float(dx @ dx)
         if power <= 0:
             return None
-        slope = float(dx @ y[same]) / power
-        e = np.square(y - y[same].mean() - slope * (x - x[same].mean()))
+        slope = float(dx @ y_same) / power
+        e = np.square(y - y_mean - slope * (x - x_mean))
         # The group the line was fitted to may hold a person who differs: fit again without the largest differences.
         same = np.argpartition(e, len(e) - level)[: len(e) - level] if len(e) > 2 * level else same
     variance = float(y.var())
     if float(e.max(initial=0.0)) <= NEGLIGIBLE_SD**2 * variance:
         return None
     # Two columns that agree in nobody but have a few large values each are no pair: the rest must lie on the line.
-    rest = np.argpartition(e, len(e) - level)[: len(e) - level]
+    rest = same if len(e) > 2 * level else np.argpartition(e, len(e) - level)[: len(e) - level]
     if float(e[rest].mean()) > AGREEING_SHARE * float(y[rest].var()):
         return None
     shares = np.cumsum(np.sort(e)[::-1]) / e.sum()

@@ -223,7 +223,7 @@ def _told_by_results(facts: Facts, found: Profile) -> tuple[ColumnFacts, ...]:
     laws = {name: law for name, law in found.laws.items() if name in facts.responses}
     unknown = exposures(laws, min(share, 1.0))
     more = {name: 1.0 if share >= 1 else 1 - left / (1 - share) for name, left in unknown.items()}
-    return tuple(replace(one, told_more=more.get(one.name)) for one in facts.own_columns)
+    return tuple(replace(one, told_more=more[one.name]) if one.name in more else one for one in facts.own_columns)
 
 
 class SharedScale(NamedTuple):

@@ -53,7 +53,7 @@ def attack_columns(
     # Responses first, should time run out: the other sites get effects on them.
     first = set(table.responses)
     unknown = exposures(found.laws, phi.m / phi.n, seconds / 2, first)
-    facts = {f.name: replace(f, theory_unknown=unknown.get(f.name)) for f in found.facts}
+    facts = {f.name: replace(f, theory_unknown=unknown[f.name]) if f.name in unknown else f for f in found.facts}
     # Far beyond the threshold nothing is found; trying costs time only.
     ranked = [c for c in unknown if unknown[c] < 0.9]
     ranked.sort(key=lambda c: (c not in first, unknown[c], facts[c].off_mode))

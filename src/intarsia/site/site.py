@@ -246,8 +246,7 @@ class Site:
             read = {name: _named(name, KeyOffer.from_bytes, raw) for name, raw in offers.items()}
             secret = store.put("share.secret", agreement.new_share())
             bundle = agreement.share(study, self.own_identity(), secret, read)
-            pairs = agreement.pair_secrets(study, self.own_identity(), run_key, read)
-            store.replace("pairs.secret", json.dumps({name: raw.hex() for name, raw in pairs.items()}).encode())
+            store.replace("curves.secret", _in_hex(agreement.curve_secrets(study, self.own_identity(), run_key, read)))
             message = store.put("share", bundle.to_bytes())
         return self._send(study, "share", message)
 
@@ -261,6 +260,8 @@ class Site:
             opened_by = (store.need("run-key.secret", remedy), store.need("share.secret", remedy))
             read = {name: _named(name, ShareBundle.from_bytes, raw) for name, raw in bundles.items()}
             secret, transcript = agreement.combine(study, self.own_identity(), own, opened_by, read)
+            curves = {name: bytes.fromhex(raw) for name, raw in json.loads(store.need("curves.secret", remedy)).items()}
+            store.replace("pairs.secret", _in_hex(agreement.pair_secrets(study, self.name, curves, opened_by, read)))
             store.replace("pending.secret", secret + transcript)
             fingerprint = SketchKey(secret).study_fingerprint(study.hash)
             message = store.put("confirmation", agreement.confirm(study, self.name, secret, transcript, fingerprint).to_bytes())
@@ -276,7 +277,7 @@ class Site:
         read = {name: _named(name, Confirmation.from_bytes, raw) for name, raw in confirmations.items()}
         agreement.check_confirmations(study, secret, transcript, read)
         self._save_key(store, SketchKey(secret))
-        for name in ("run-key.secret", "share.secret", "pending.secret"):
+        for name in ("run-key.secret", "share.secret", "curves.secret", "pending.secret"):
             store.forget(name)
 
     # Alignment and sketch.
@@ -618,6 +619,10 @@ class Site:
         prediction = joint_prediction.finish(self, study, request, data, total, id)
         self.predictions[study.hash, request] = prediction
         return prediction
+
+
+def _in_hex(secrets: Mapping[str, bytes]) -> bytes:
+    return json.dumps({name: raw.hex() for name, raw in secrets.items()}).encode()
 
 
 def _named(name: str, read: Any, raw: bytes) -> Any:

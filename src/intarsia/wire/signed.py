@@ -14,6 +14,8 @@ from intarsia.errors import MessageError
 from intarsia.wire.schema import check_name
 
 LIMIT_BYTES = 2**20
+PUBLIC_BYTES = 1216  # of a key of the run: ML-KEM-768 (1184) and X25519 (32)
+SUITE = "X25519+ML-KEM-768"  # the one there is: an offer of anything else is refused, whoever asks for it
 
 
 def encode(raw: bytes) -> str:
@@ -80,17 +82,30 @@ class Signed:
 
 @dataclass(frozen=True)
 class KeyOffer(Signed):
-    """The public half of a site's X25519 key for one run, signed by the site's pinned key."""
+    """The public half of a site's key for one run (X25519 and ML-KEM-768 together), signed by the site's pinned key."""
 
-    kind, what, own = "offer", "an offer of a key for one run", ("public",)
+    kind, what, own = "offer", "an offer of a key for one run", ("public", "suite")
     public: bytes
+    suite: str = SUITE
 
     def entries(self) -> dict[str, Any]:
-        return {"public": encode(self.public)}
+        return {"public": encode(self.public), "suite": self.suite}
 
     @classmethod
     def values(cls, body: dict[str, Any]) -> dict[str, Any]:
-        return {"public": decode(body["public"], 32, "public key")}
+        if body["suite"] != SUITE:
+            raise MessageError(f"An offer of a key for one run is not of the kind {SUITE}, the only one that is taken.")
+        return {"public": decode(body["public"], PUBLIC_BYTES, "public key"), "suite": SUITE}
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        entries = _object(_text(_object(raw, None).get("body")), None) if len(raw) <= LIMIT_BYTES else {}
+        if entries.get("kind") == cls.kind and "suite" not in entries:
+            raise MessageError(
+                f"An offer of a key for one run comes from a version of intarsia that seals with X25519 alone: what it seals can "
+                f"be recorded and opened later. This version takes {SUITE} and nothing less. Update intarsia at that site."
+            )
+        return super().from_bytes(raw)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def middle(rogue: Rogue, study: dict[str, Any]) -> dict[str, Any]:
     s = Study.from_dict(study)
     offers = {name: KeyOffer.from_bytes(raw) for name, raw in rogue.ask(s.hash, "offer", {n: {} for n in NAMES}).items()}  # type: ignore
     run_key, eve = agreement.new_run_key(), Identity.new("lab")
-    public = KeyOffer("lab", s.hash, agreement.X25519PrivateKey.from_private_bytes(run_key).public_key().public_bytes_raw())
+    public = KeyOffer("lab", s.hash, agreement.public_half(run_key))
     forged = {
         "unsigned": KeyOffer("lab", s.hash, public.public, signature=bytes(64)),
         "own signature": KeyOffer("lab", s.hash, public.public, signature=eve.sign(public.body())),

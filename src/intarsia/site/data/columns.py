@@ -121,7 +121,7 @@ def _first_pass(table: Table, order: NDArray[np.int64] | None, feed: Callable[[A
     assert shift is not None
     variance = np.maximum(square - total**2 / n, 0.0)
     # A value that most subjects share is the median of most blocks.
-    common = np.array([_most_common(column) for column in np.array(medians).T])
+    common = medians[0] if len(medians) == 1 else np.array([_most_common(column) for column in np.array(medians).T])
     return _First(n, shift + total / n, variance, counts, common)
 
 
@@ -187,9 +187,9 @@ def _near(
     found: list[NearDuplicate] = []
     for _ in range(MOST_COMPARISONS):
         chosen: set[int] = set()
-        for pair, _ in left:
-            if len(chosen.union(pair)) <= most:
-                chosen.update(pair)
+        for (a, b), _ in left:
+            if len(chosen) + (a not in chosen) + (b not in chosen) <= most:
+                chosen.update((a, b))
         if not chosen:
             break
         at = sorted(chosen)
@@ -208,7 +208,9 @@ def _count(ordered: Array, counts: list[dict[float, int] | None]) -> None:
         if changes[j] > MOST_LEVELS:
             counts[j] = None
             continue
-        values, times = np.unique(ordered[:, j], return_counts=True)
+        column = ordered[:, j]
+        begins = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
+        values, times = column[begins], np.diff(begins, append=len(column))
         for value, count in zip(values.tolist(), times.tolist()):
             known[value] = known.get(value, 0) + count
         if len(known) > MOST_LEVELS:
