@@ -58,7 +58,8 @@ def helix(folder: Path) -> tuple[pd.DataFrame, pd.Series, list[str]]:
     cohort = pd.get_dummies(C["h_cohort"], drop_first=True).astype(float)
     Z = np.column_stack([np.ones(len(C)), cohort, C[list(OFF)].astype(float)])
     y = Y["hs_zbmi_who"].to_numpy(float)
-    return X, pd.Series(y - Z @ np.linalg.lstsq(Z, y, rcond=None)[0], index=X.index, name="bmi"), []
+    X, y = X - Z @ np.linalg.lstsq(Z, X.to_numpy(), rcond=None)[0], y - Z @ np.linalg.lstsq(Z, y, rcond=None)[0]
+    return X, pd.Series(y, index=X.index, name="bmi"), []
 
 
 def screened(X: pd.DataFrame, y: pd.Series) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -78,8 +79,12 @@ def screened(X: pd.DataFrame, y: pd.Series) -> tuple[dict[str, Any], pd.DataFram
                 raise
             X = X.drop(columns=list(named))
             continue
-        kept = [row["feature"] for row in result.screened if row["kept"]]
-        return {"kept": len(kept), "found": sorted(result.selected), "sets": [sorted(one) for one in result.groups]}, X
+        assert result.screened is not None
+        return {
+            "kept": int(result.screened["kept"].sum()),
+            "found": sorted(result.selected),
+            "sets": [sorted(one) for one in result.groups],
+        }, X
 
 
 def as_the_server(W: np.ndarray, X: pd.DataFrame, kind: str, m: int, n: int) -> dict[str, Any]:

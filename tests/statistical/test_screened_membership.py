@@ -203,7 +203,8 @@ def test_a_sites_own_table_shows_who_is_farthest_out():
 
 
 def test_a_second_look_is_asked_for_where_it_leaves_enough_to_keep():
-    assert worth_looking_again(20_000, 1000, 3, 0, 0.6)  # 28 of 71 places stay
+    assert worth_looking_again(20_000, 500, 3, 0, 0.6)  # 71 of 71 places stay
+    assert not worth_looking_again(20_000, 1000, 3, 0, 0.6)  # 28 of 71
     assert not worth_looking_again(1262, 294, 1, 0, 0.6)  # both looks together would be refused
     assert not worth_looking_again(1301, 243, 1, 0, 0.6)  # 5 of 18 stay
     assert not worth_looking_again(1000, 2000, 5, 0, 0.6)  # nor is one look

@@ -119,14 +119,14 @@ def usual_kept(n: int) -> int:
 
 
 def worth_looking_again(n: int, features: int, responses: int, covariates: int, max_auc: float, binary: int = 0) -> bool:
-    """Whether a second look, which tells as many sums once more, leaves at least a third of the features that one look lets be
+    """Whether a second look, which tells as many sums once more, leaves at least half of the features that one look lets be
     kept (`max_auc`: where the gate warns)."""
 
     def kept(looks: int) -> int:
         sums = features * responses * looks
         return min(most_kept(n, sums, responses, covariates, max_auc + ABOVE, binary), usual_kept(n), features)
 
-    return features > 0 and responses > 0 and kept(2) * 3 >= kept(1) > 0
+    return features > 0 and responses > 0 and kept(2) * 2 >= kept(1) > 0
 
 
 def least_people(sums: int, responses: int, auc: float, binary: int = 0) -> int:
