@@ -8,7 +8,7 @@ By the same theory as `intarsia privacy plan`: 20,000 people, 1,000 features, 3 
 from dataclasses import replace
 from pathlib import Path
 
-from intarsia.privacy import three_ways
+from intarsia.privacy import kinds_of_study
 from intarsia.privacy.plan import Problem, plan
 
 TARGET = Path(__file__).parents[1] / "docs" / "images" / "screened.svg"
@@ -27,12 +27,12 @@ STYLE = """.t{fill:#333}.a{stroke:#888}.g{stroke:#ddd}path{fill:none;stroke-widt
 def curves() -> dict[str, tuple[str, float, list[float]]]:
     """By kind: what stands beside the curve, membership AUC, and the chance for every size."""
     out: dict[str, tuple[str, float, list[float]]] = {}
-    three_ways.EFFECTS = SIZES  # type: ignore[assignment]
+    kinds_of_study.EFFECTS = SIZES  # type: ignore[assignment]
     for kind, m in (("large", 2000), ("small", 500)):
         found = plan(PROBLEM, grid=[m])
-        way = three_ways.compare(PROBLEM, replace(found, recommended=m))[0]
+        way = kinds_of_study.compare(PROBLEM, replace(found, recommended=m))[0]
         out[kind] = (f"sketch of {m:,} rows", way.membership_auc or 0.0, list(way.power))
-    _, gram, screen = three_ways.compare(PROBLEM, plan(PROBLEM))
+    _, gram, screen, _ = kinds_of_study.compare(PROBLEM, plan(PROBLEM))
     out["pooled"] = ("exact Gram matrix of all columns", gram.membership_auc or 0.0, list(gram.power))
     out["screened"] = (screen.name, screen.membership_auc or 0.0, list(screen.power))
     return out

@@ -13,12 +13,12 @@ from intarsia.errors import IntarsiaError, PrivacyError, StudyError
 from intarsia.privacy.card import verify
 from intarsia.privacy.facts import NOTE, OK, REFUSE, WARN, Carried, ColumnFacts, Facts, Looked, Screen
 from intarsia.privacy.gate import judge
+from intarsia.privacy.kinds_of_study import compare, verdict
 from intarsia.privacy.ledger import Ledger
 from intarsia.privacy.membership import membership_auc as sketch_auc
 from intarsia.privacy.plan import Problem, plan
 from intarsia.privacy.policy import Override, Policy
 from intarsia.privacy.screened_leakage import auc_of, distance, membership_auc, most, most_kept
-from intarsia.privacy.three_ways import compare, verdict
 from intarsia.server.study import protocol, screened
 from intarsia.server.study.folder import StudyFolder
 from intarsia.site.screened.kept_gate import largest_leverage
@@ -30,7 +30,7 @@ FINE = (ColumnFacts("x", 13, None, 900, 0.01), ColumnFacts("y", 13, None, 900, 0
 
 
 def facts(n=20_000, P=1000, Q=3, looks=1, **more) -> Facts:  # type: ignore[no-untyped-def]
-    of_screen = {k: more.pop(k) for k in ("keep", "largest", "exposure", "earlier_sums") if k in more}
+    of_screen = {k: more.pop(k) for k in ("keep", "largest", "binary", "farthest", "earlier_sums") if k in more}
     if "earlier_sums_of_features" in more:
         more["earlier_sums"] = more.pop("earlier_sums_of_features")
     given = {"own_columns": FINE, "responses": frozenset({"y"}), "other_sites": True} | more
@@ -48,7 +48,7 @@ def said(of: Facts, rule: str, policy: Policy | None = None):  # type: ignore[no
         (facts(), WARN),
         (facts(P=3000), REFUSE),
         (facts(looks=3), REFUSE),
-        (facts(exposure=9.0), WARN),
+        (facts(farthest=((9.0, 1.0),)), WARN),
     ],
 )
 def test_membership_is_warned_of_above_60_and_refused_above_65(of, level):
@@ -76,7 +76,7 @@ def test_another_site_with_more_columns_than_a_third_of_the_people_is_refused_wh
 
 
 def test_a_group_that_sums_single_out_is_judged_as_a_study_of_its_own():
-    for apart, level in ((None, OK), (0, REFUSE), (50, REFUSE), (8000, REFUSE), (8400, OK)):
+    for apart, level in ((None, OK), (0, REFUSE), (50, REFUSE), (9000, REFUSE), (9200, OK)):
         found = said(facts(singled_out=apart), "differencing")[0]
         assert found.level == level, apart
         assert level == OK or "What would pass" in found.text
@@ -180,7 +180,7 @@ def test_what_results_tell_and_new_pseudonyms_are_said_as_of_a_gram_matrix():
 
 def test_the_verdict_states_the_most_exposed_person():
     assert judge(facts(), Policy()).most_exposed is None  # nobody looked
-    ordinary, loud = (judge(facts(exposure=e), Policy()) for e in (1.0, 9.0))
+    ordinary, loud = (judge(facts(farthest=((1.0, 1.0), (e, 1.0))), Policy()) for e in (1.0, 9.0))
     assert ordinary.most_exposed == pytest.approx(ordinary.membership, abs=0.01)
     assert loud.most_exposed > loud.membership + 0.1
 
@@ -331,20 +331,29 @@ def test_before_all_sites_have_announced_their_columns_nothing_leaves(tmp_path):
         site.sketch(study, None)
 
 
-def test_the_plan_compares_three_ways_and_says_when_none_is_worth_it(capsys):
+def test_the_plan_compares_four_kinds_and_says_when_none_is_worth_it(capsys):
     problem = Problem.expected(20_000, 1000, 3, 20)
     ways = compare(problem, plan(problem))
-    sketch, gram, screen = ways
+    sketch, gram, screen, by_sketch = ways
     assert all(way.allowed for way in ways)
     assert screen.power == pytest.approx(gram.power, abs=0.02)
     assert screen.membership_auc < 0.65 < sketch.membership_auc < gram.membership_auc
     assert sketch.power[0] < 0.5 < screen.power[0]
+    # What a sketch keeps is fitted to all rows: more than in the sketch alone, less than where exact sums screen.
+    assert all(a <= b <= c for a, b, c in zip(sketch.power, by_sketch.power, screen.power, strict=True))
+    assert by_sketch.power[1] > sketch.power[1] + 0.1
+    assert by_sketch.membership_auc > sketch.membership_auc
+    assert "m = 2000, 71 kept" in by_sketch.name
+    assert by_sketch.megabytes < screen.megabytes
     assert "screened, 71 kept finds nearly as much and tells less" in verdict(ways)
     small = Problem.expected(150, 300, 4, 5)
     assert "not worth running with these people" in verdict(compare(small, plan(small)))
     assert not compare(small, plan(small))[2].allowed
     assert main(["privacy", "plan", "--n", "20000", "--features", "1000", "--responses", "3", "--json"]) == 0
-    assert [way["name"] for way in json.loads(capsys.readouterr().out)["ways"]][2] == "screened, 71 kept"
+    names = [way["name"] for way in json.loads(capsys.readouterr().out)["ways"]]
+    assert names[2] == "screened, 71 kept"
+    assert names[3].startswith("screened by a sketch, m = ")
+    assert len(names) == 4
     assert main(["privacy", "plan", "--n", "1262", "--features", "294", "--responses", "6"]) == 0
     assert "refused" in capsys.readouterr().out
 

@@ -214,6 +214,18 @@ def screened_table(folder: StudyFolder) -> Any:
     return DataFrame(rows)
 
 
+def _looks(sites: Sequence[Site], roster: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """A second look, which shows what neighbours of strong effects hide, where the gate's limit leaves room for it."""
+    from intarsia.privacy.policy import Policy
+    from intarsia.privacy.screened_leakage import worth_looking_again
+
+    features, responses, covariates = (sum(len(one[role]) for one in roster) for role in ("features", "responses", "covariates"))
+    kinds = [said for site in sites for said in site.kinds.values()]
+    binary = sum((said if isinstance(said, str) else said.get("kind")) == "binary" for said in kinds)
+    n = min(site.table().n for site in sites)
+    return {"again": 1} if worth_looking_again(n, features, responses, covariates, Policy().max_auc, binary) else {}
+
+
 def study_for(
     sites: Sequence[Site], m: int | None = None, *, id: str = "study", kind: ExactKind | None = None, **options: Any
 ) -> Study:
@@ -257,7 +269,7 @@ def study_for(
     if exact and len(sites) != 3:
         sketch["holders"] = [*[site.name for site in sites[:3]], *([SERVER] if len(sites) == 2 else [])]
     if kind == SCREENED and m is None:  # a sketch of m rows screens otherwise
-        sketch["again"] = 1  # a second look shows what neighbours of strong effects hide
+        sketch |= _looks(sites, roster)
     sketch |= options.pop("sketch", {})
     return Study.from_dict({"id": id, "run": new_run(), "sketch": sketch, "site": roster, **options})
 

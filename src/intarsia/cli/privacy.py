@@ -115,9 +115,9 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def _plan(args: argparse.Namespace) -> int:
     from intarsia.privacy.gram_leakage import beside_sketch
+    from intarsia.privacy.kinds_of_study import compare
     from intarsia.privacy.plan import Budget, Problem, plan
     from intarsia.privacy.precision import findable
-    from intarsia.privacy.three_ways import compare
 
     if (args.epsilon is None) != (args.delta is None):
         raise InputError("State epsilon and delta together, or neither.")
@@ -162,8 +162,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _ways(ways: Any) -> None:
-    """The three kinds of study side by side."""
-    from intarsia.privacy.three_ways import EFFECTS, verdict
+    """The four kinds of study side by side."""
+    from intarsia.privacy.kinds_of_study import EFFECTS, verdict
 
     def cells(way: Any) -> list[str]:
         if not way.allowed:
@@ -172,7 +172,7 @@ def _ways(ways: Any) -> None:
 
     head = ["", *(f"finds {effect:g}" for effect in EFFECTS), "AUC", "leaves a site"]
     print()
-    grid("three ways: the chance to find an effect of so many sd, and what it costs", head, [cells(way) for way in ways])
+    grid("four kinds of study: the chance to find an effect of so many sd, and what it costs", head, [cells(way) for way in ways])
     for way in ways:
         print(f"  {way.name}: {'tells ' + way.tells if way.allowed else 'refused, ' + way.why_not}")
     print(f"  {verdict(ways)}")

@@ -139,7 +139,7 @@ def study_card(
         if screen is not None and m:
             told = screened_leakage.auc_beside_sketch(n, m, screen.features + screen.responses + screen.covariates, columns)
         elif screen is not None:
-            told = screened_leakage.membership_auc(n, screen.sums, screen.responses, columns)
+            told = screened_leakage.membership_auc(n, screen.sums, screen.responses, columns, screen.binary)
         kept = None if screen is None else columns - screen.responses - screen.covariates
         card = _head(study) | screened_card.common(study, n, told, screen, kept)
     elif study.sketch.gram:

@@ -49,10 +49,10 @@ class ColumnFacts:
 class Screen:
     """Of a screened study: whose products leave and how often (no `looks` where a sketch screens), and what is kept.
 
-    `features` and `covariates` are those of all sites, `largest` the columns of the other site that brings most; `exposure` is
-    the squared length of the longest row beside an average one, features times responses (None: nobody
-    looked); `earlier_sums` left before on these
-    people.
+    `features` and `covariates` are those of all sites, `largest` the columns of the other site that brings most, `binary` the
+    responses of two values. `farthest` are the squared distances of this site's people from the mean, in features and in
+    responses, beside an average person's: of those to whom nobody is farther out in both (None: nobody looked). `earlier_sums`
+    left before on these people.
     """
 
     features: int
@@ -61,7 +61,8 @@ class Screen:
     looks: int
     keep: int | None = None
     largest: int = 0
-    exposure: float | None = None
+    binary: int = 0
+    farthest: tuple[tuple[float, float], ...] | None = None
     earlier_sums: int = 0
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 from intarsia.privacy.facts import Screen
 from intarsia.privacy.gram_card import NOT_CLAIMED, ExactProducts, together
 from intarsia.privacy.leakage import known_phi_r2, known_phi_text
-from intarsia.privacy.screened_leakage import person_auc
+from intarsia.privacy.screened_leakage import worst_auc
 
 UNKNOWN = "unknown"  # in place of a figure that rests on counts nobody has made
 
@@ -88,15 +88,11 @@ def _more_attacks(study: Any, n: int, screen: Screen | None, kept: int | None) -
     """What a site with the server has of another's responses and who is told best; where a sketch screens, how exact it is."""
     if study.sketch.by_sketch:
         return {"correlations_known_to": study.sketch.m**-0.5}
-    known = screen is not None and kept is not None and screen.exposure is not None
+    worst = None if screen is None or kept is None else worst_auc(n, screen, kept)
     return {
-        "membership_auc_most_exposed": _worst(screen, n, kept) if known else UNKNOWN,
+        "membership_auc_most_exposed": UNKNOWN if worst is None else worst,
         "response_known_to_a_site_with_the_server": UNKNOWN if screen is None else min(1.0, screen.largest / n),
     }
-
-
-def _worst(screen: Any, n: int, kept: Any) -> float:
-    return person_auc(n, screen.sums, kept + screen.responses + screen.covariates, screen.exposure or 1.0)
 
 
 def in_one_sentence(card: Mapping[str, Any]) -> str:

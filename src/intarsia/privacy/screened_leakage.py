@@ -4,8 +4,11 @@
 with every look). Somebody who holds a person's rows x and y, and knows the covariances, whitens them and takes t = xᵀS y. For
 somebody outside t/n has mean 0 (beside what x and y have in common anyway) and variance ‖x‖²‖y‖²/n; for a member it is
 larger by ‖x‖²‖y‖²/n. So a person is d = ‖x‖‖y‖/√n standard deviations away from not being there, and the attack tells this person
-with AUC = Φ(d/√2). With many features ‖x‖² is P or nearly so; ‖y‖² is χ² of Q, over which the average is taken. The person with
-the longest rows is told best, and stands on the card by that (`tests/statistical/test_screened_membership.py`).
+with AUC = Φ(d/√2). Somebody who weighs all people's evidence alike, by its likelihood ratio, tells members from others with
+AUC = E Φ(√(d₁² + d₂²)/2) over two people. With many features ‖x‖² is P or nearly so; ‖y‖² is χ² of Q, or one and the same for
+everybody where responses have two values. The person whose rows lie farthest out is told best, and stands on the card by that:
+lengths are in units of the columns' covariances, so a person whose values contradict each other is far out.
+(`tests/statistical/test_screened_membership.py`).
 
 The exact Gram matrix of what is kept tells more, as `gram_leakage` says. Both are taken as independent: their d² add.
 
@@ -54,13 +57,16 @@ def auc_of(squared: float) -> float:
 
 
 @lru_cache
-def membership_auc(n: int, sums: int, responses: int, columns: int = 0) -> float:
-    """AUC of the membership attack on so many exact sums of products with so many responses over n people, and on the exact Gram
-    matrix of so many columns: the average over people."""
-    if n < 2 or sums < 0 or responses < 1:
-        raise InputError(f"{sums} sums with {responses} responses over {n} people: expected 0 or more, 1 or more, 2 or more.")
+def membership_auc(n: int, sums: int, responses: int, columns: int = 0, binary: int = 0) -> float:
+    """AUC of the membership attack on so many exact sums of products with so many responses over n people, `binary` of which have
+    two values, and on the exact Gram matrix of so many columns: of members against others, all told by one scale."""
+    if n < 2 or sums < 0 or responses < 1 or not 0 <= binary <= responses:
+        raise InputError(
+            f"{sums} sums with {responses} responses ({binary} binary) over {n} people: expected 0 or more, 1 or more, 2 or more."
+        )
     gram = _gram(n, columns) if columns else 0.0
-    return float(np.mean(stats.norm.cdf(np.sqrt((_lengths(responses) * sums / n + gram) / 2))))
+    squared = _lengths(responses, binary) * sums / n + gram
+    return float(np.mean(stats.norm.cdf(np.sqrt(np.add.outer(squared, squared)) / 2)))
 
 
 @lru_cache
@@ -69,30 +75,41 @@ def auc_beside_sketch(n: int, m: int, sketched: int, columns: int) -> float:
     return auc_of(distance(sketch_auc(n, m, sketched)) ** 2 + _gram(n, columns))
 
 
-def person_auc(n: int, sums: int, columns: int, exposure: float) -> float:
-    """The same for one person whose ‖x‖²‖y‖² is so many times the average."""
-    return auc_of(exposure * (sums / n + (_gram(n, columns) if columns else 0.0)))
+def person_auc(n: int, screen: Screen, kept: int, far: tuple[float, float]) -> float:
+    """The same for one person, whose squared distances from the mean in features and in responses are so many times the average
+    person's; in the kept features as in all."""
+    x, y = far
+    columns = kept + screen.responses + screen.covariates
+    gram = gram_leakage.auc_of_person(n, columns, x * kept + y * screen.responses + screen.covariates) if kept else 0.5
+    return auc_of(x * y * screen.sums / n + distance(gram) ** 2)
+
+
+def worst_auc(n: int, screen: Screen, kept: int) -> float | None:
+    """The same for the person of a site's table who is easiest to tell; None where nobody looked."""
+    return None if screen.farthest is None else max(person_auc(n, screen, kept, far) for far in screen.farthest)
 
 
 @lru_cache
-def most_sums(n: int, responses: int, auc: float) -> int:
+def most_sums(n: int, responses: int, auc: float, binary: int = 0) -> int:
     """How many sums may leave of n people so that membership stays at or below `auc`: in proportion to n."""
     low, high = 0.0, 10.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if membership_auc(10**6, int(middle * 10**6), responses) <= auc else (low, middle)
+        few_enough = membership_auc(10**6, int(middle * 10**6), responses, 0, binary) <= auc
+        low, high = (middle, high) if few_enough else (low, middle)
     return int(low * n)
 
 
 @lru_cache
-def most_kept(n: int, sums: int, responses: int, covariates: int, auc: float) -> int:
+def most_kept(n: int, sums: int, responses: int, covariates: int, auc: float, binary: int = 0) -> int:
     """How many features may be kept beside responses and covariates so that membership stays at or below `auc`, and no more
     columns than a Gram matrix may have; 0 where the sums alone are too many."""
     others = responses + covariates
     low, high = 0, max(0, int(n * gram_leakage.MOST_COLUMNS) - others)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if membership_auc(n, sums, responses, middle + others) <= auc else (low, middle - 1)
+        few_enough = membership_auc(n, sums, responses, middle + others, binary) <= auc
+        low, high = (middle, high) if few_enough else (low, middle - 1)
     return low
 
 
@@ -101,15 +118,26 @@ def usual_kept(n: int) -> int:
     return max(1, round(sqrt(n) / 2))
 
 
-def least_people(sums: int, responses: int, auc: float) -> int:
+def worth_looking_again(n: int, features: int, responses: int, covariates: int, max_auc: float, binary: int = 0) -> bool:
+    """Whether a second look, which tells as many sums once more, leaves at least half of the features that one look lets be
+    kept (`max_auc`: where the gate warns)."""
+
+    def kept(looks: int) -> int:
+        sums = features * responses * looks
+        return min(most_kept(n, sums, responses, covariates, max_auc + ABOVE, binary), usual_kept(n), features)
+
+    return features > 0 and responses > 0 and kept(2) * 2 >= kept(1) > 0
+
+
+def least_people(sums: int, responses: int, auc: float, binary: int = 0) -> int:
     """How many people a table of so many sums must be over."""
-    return ceil(sums * 10**6 / most_sums(10**6, responses, auc))
+    return ceil(sums * 10**6 / most_sums(10**6, responses, auc, binary))
 
 
 def most(facts: Facts, policy: Policy) -> int:
     """How many features of all sites this site's gate lets the server keep: at most those the study asks for."""
     screen = counted(facts)
-    limit = most_kept(facts.n, screen.sums, screen.responses, screen.covariates, policy.max_auc + ABOVE)
+    limit = most_kept(facts.n, screen.sums, screen.responses, screen.covariates, policy.max_auc + ABOVE, screen.binary)
     if policy.overridden("membership") is not None:
         room = int(facts.n * gram_leakage.MOST_COLUMNS) - screen.responses - screen.covariates
         limit = max(limit, min(max(0, room), screen.keep or usual_kept(facts.n)))
@@ -134,7 +162,8 @@ def _expected_auc(facts: Facts, policy: Policy) -> float:
     screen = counted(facts)
     if facts.m:
         return auc_beside_sketch(facts.n, facts.m, facts.columns, most(facts, policy) + screen.responses + screen.covariates)
-    return membership_auc(facts.n, screen.sums, screen.responses, most(facts, policy) + screen.responses + screen.covariates)
+    columns = most(facts, policy) + screen.responses + screen.covariates
+    return membership_auc(facts.n, screen.sums, screen.responses, columns, screen.binary)
 
 
 def most_exposed(facts: Facts, policy: Policy) -> float | None:
@@ -143,10 +172,8 @@ def most_exposed(facts: Facts, policy: Policy) -> float | None:
         return None
     if facts.m:
         return _most_exposed_in_sketch(facts, policy)
-    if facts.screen.exposure is None:
-        return None
-    columns = most(facts, policy) + facts.screen.responses + facts.screen.covariates
-    return max(_expected_auc(facts, policy), person_auc(facts.n, facts.screen.sums, columns, facts.screen.exposure))
+    worst = worst_auc(facts.n, facts.screen, most(facts, policy))
+    return None if worst is None else max(_expected_auc(facts, policy), worst)
 
 
 def _most_exposed_in_sketch(facts: Facts, policy: Policy) -> float | None:
@@ -172,7 +199,7 @@ def beside_sketch(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
             "covariates, or more people; or a sketch alone."
         )
         return [Finding("membership", REFUSE, text, None, limit)]
-    alone = membership_auc(facts.n, 0, screen.responses, kept + screen.responses + screen.covariates)
+    alone = membership_auc(facts.n, 0, screen.responses, kept + screen.responses + screen.covariates, screen.binary)
     worst = most_exposed(facts, policy)
     text = (
         f"membership: AUC {auc:.3f} by the sketch of {facts.columns:,} columns ({sketch:.3f} alone) and the exact products of "
@@ -200,11 +227,11 @@ def membership(facts: Facts, auc: float, policy: Policy) -> list[Finding]:
     if facts.m:
         return beside_sketch(facts, auc, policy)
     screen, limit = counted(facts), policy.max_auc + ABOVE
-    alone = membership_auc(facts.n, screen.sums, screen.responses)
-    fits = most_sums(facts.n, screen.responses, limit) // screen.looks
+    alone = membership_auc(facts.n, screen.sums, screen.responses, 0, screen.binary)
+    fits = most_sums(facts.n, screen.responses, limit, screen.binary) // screen.looks
     what = f"{screen.features:,} features × {screen.responses} responses" + (f" × {screen.looks}" if screen.looks > 1 else "")
     if alone > limit or most(facts, policy) < 1:
-        people = least_people(screen.sums, screen.responses, limit)
+        people = least_people(screen.sums, screen.responses, limit, screen.binary)
         text = (
             f"membership: exact sums of {what} over {facts.n:,} people let whoever holds a person's values tell with AUC "
             f"{alone:.3f} whether the person is in the cohort (limit {limit:g}). What would pass: at most {fits:,} products of "
@@ -269,13 +296,16 @@ def smallest_group(facts: Facts, policy: Policy) -> int:
     screen = counted(facts)
     columns = most(facts, policy) + screen.responses + screen.covariates
     apart = gram_leakage.least_apart(columns, policy.min_level)
-    return max(apart, least_people(screen.sums, screen.responses, policy.max_auc + ABOVE))
+    return max(apart, least_people(screen.sums, screen.responses, policy.max_auc + ABOVE, screen.binary))
 
 
 @lru_cache
-def _lengths(responses: int) -> NDArray[np.float64]:
-    """How long rows of so many responses are beside the average, at equal probabilities."""
-    return np.asarray(stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, responses) / responses)
+def _lengths(responses: int, binary: int) -> NDArray[np.float64]:
+    """How long rows of so many responses are beside the average, at equal probabilities. Those of two values have one length if
+    both are as common, which is when they tell most."""
+    normal = responses - binary
+    drawn = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, normal) if normal else np.zeros(1)
+    return np.asarray((drawn + binary) / responses)
 
 
 @lru_cache

@@ -210,7 +210,7 @@ def counted(folder: "StudyFolder") -> "Screen":
     return Screen(
         features=sum(len(b.features) for b in blocks), responses=sum(len(b.responses) for b in blocks),
         covariates=sum(len(b.covariates) for b in blocks), looks=folder.study.sketch.looks, keep=folder.study.sketch.keep,
-        largest=max(len(b.features) for b in blocks),
+        largest=max(len(b.features) for b in blocks), binary=len(folder.study.yes_or_no),
     )  # fmt: skip
 
 

@@ -198,6 +198,8 @@ class ParquetSource:
         # A fresh reader each time: two passes at once (read-ahead) must not share one file position.
         for batch in pq.ParquetFile(self.path, pre_buffer=False).iter_batches(rows, columns=list(columns)):
             yield ArrowBatch(batch)
+            del batch
+        pa.default_memory_pool().release_unused()  # or a site holds on to as much as a pass needed
 
 
 class FeatherSource:

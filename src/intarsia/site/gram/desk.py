@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from intarsia.site.gram.encode import opened
+from intarsia.site.gram.encode import let_go, opened
 from intarsia.site.gram.shares import Splitting
 from intarsia.site.run_store import RunStore
 from intarsia.wire.gram_sharing import Cut, Sharing
@@ -95,5 +95,7 @@ class Columns:
         return int(self.all.shape[1]) if self.chosen is None else len(self.chosen)
 
     def rows(self, cut: Cut) -> Ring:
-        found = np.asarray(self.all[cut.start : cut.stop])
-        return found if self.chosen is None else np.ascontiguousarray(found[:, list(self.chosen)])
+        some = slice(None) if self.chosen is None else list(self.chosen)
+        found = np.array(self.all[cut.start : cut.stop][:, some], order="C", subok=False)
+        let_go(self.all)
+        return found

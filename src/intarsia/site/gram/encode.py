@@ -7,6 +7,7 @@ subjects or the carrier: a run again tells nothing new.
 """
 
 import hashlib
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -106,6 +107,7 @@ def _fill(out: Any, table: Table, how: Standard, place: Any, uniform: np.random.
         code = encode(standard, how.bits, u[chosen])
         squares += np.square(code.view(np.int64).astype(np.float64)).sum(axis=0)
         out[where[chosen]] = code
+        let_go(out)
     return squares
 
 
@@ -125,6 +127,13 @@ def _moments(table: Table, place: Any) -> Moments:
     return found
 
 
+def let_go(columns: Any) -> None:
+    """Take the pages of a file that is mapped out of this process's memory: its columns may be larger than what a site has. What
+    was written stays in the system's cache until it is on the disk."""
+    if isinstance(columns, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
+        columns._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # numpy keeps it there
+
+
 @contextmanager
 def _target(store: RunStore, n: int, c: int) -> Iterator[Any]:
     """Numbers to fill in, kept as the run's encoded columns when they all are."""
@@ -139,7 +148,11 @@ def _target(store: RunStore, n: int, c: int) -> Iterator[Any]:
         mapped = np.memmap(file, dtype=np.uint64, mode="r+", shape=(n, c))
         yield mapped
         mapped.flush()
-        store.replace(DIGEST, hashlib.sha256(mapped.data).hexdigest().encode())
+        digest, step = hashlib.sha256(), block_rows(c)
+        for start in range(0, n, step):
+            digest.update(mapped[start : start + step].data)
+            let_go(mapped)
+        store.replace(DIGEST, digest.hexdigest().encode())
 
 
 def _units(table: Table, moments: Moments, kept: Any, flat: Any) -> Units:

@@ -10,7 +10,7 @@ import numpy as np
 
 from intarsia.errors import FederationError, PrivacyError
 from intarsia.privacy.policy import Policy
-from intarsia.site.gram.encode import opened
+from intarsia.site.gram.encode import let_go, opened
 from intarsia.site.site_ledger import open_ledger
 from intarsia.wire.screening import KeptList, ScreenBlock
 from intarsia.wire.study import Study
@@ -72,6 +72,7 @@ def largest_leverage(columns: Any, chosen: Sequence[int]) -> float:
 def _parts(columns: Any, chosen: Sequence[int]) -> Any:
     for start in range(0, len(columns), BLOCK_ROWS):
         some = np.asarray(columns[start : start + BLOCK_ROWS])[:, list(chosen)]
+        let_go(columns)
         yield np.ascontiguousarray(some).view(np.int64).astype(np.float64) * 2.0**-16
 
 

@@ -1,8 +1,9 @@
-"""A planned study three ways: by a sketch, by the exact Gram matrix of all columns, and screened. What each would find, what it
-tells whom, what it costs, and whether any of them is worth running.
+"""A planned study four ways: by a sketch, by the exact Gram matrix of all columns, screened by exact sums, screened by a sketch.
+What each would find, what it tells whom, what it costs, and whether any of them is worth running.
 
 Power is for independent features of unit variance whose effects leave the response's variance near one. A screened study finds an
-effect if it is kept and then selected; both look at the same people, so the stronger of the two conditions counts.
+effect if it is kept and then selected; both look at the same people, so the stronger of the two conditions counts. The gate is
+that of a site without overrides.
 """
 
 from dataclasses import asdict, dataclass
@@ -40,8 +41,9 @@ class Way:
 
 
 def compare(problem: "Problem", plan: "Plan", policy: Policy | None = None) -> tuple[Way, ...]:
-    """The sketch that is recommended, the Gram matrix and the screen."""
-    return _sketch(problem, plan), _gram(problem), _screened(problem, policy or Policy())
+    """The sketch that is recommended, the Gram matrix, the screen by sums and the screen by that sketch."""
+    policy = policy or Policy()
+    return _sketch(problem, plan), _gram(problem), _screened(problem, policy), _screened_by_sketch(problem, plan, policy)
 
 
 def verdict(ways: tuple[Way, ...]) -> str:
@@ -100,6 +102,23 @@ def _screened(problem: "Problem", policy: Policy) -> Way:
     auc = screened_leakage.membership_auc(n, sums, Q, kept + Q)
     each = tuple(min(_kept(n, e, P, kept, problem.nonzero), power(n - 1, e, P, problem.nonzero)) for e in EFFECTS)
     return Way(f"screened, {kept} kept", True, "", each, auc, tells, 8e-6 * n * (P + Q) / SITES)
+
+
+def _screened_by_sketch(problem: "Problem", plan: "Plan", policy: Policy) -> Way:
+    n, m, P, Q = problem.n, plan.recommended, problem.features, problem.responses
+    limit = policy.max_auc + screened_leakage.ABOVE
+    kept = min(screened_leakage.most_kept(n, 0, Q, 0, limit), screened_leakage.usual_kept(n), P)
+    tells = (
+        f"the server: how all columns go together, roughly, and the {kept} kept, exactly; a site that works with it: Φ; two "
+        "holders that work together: the kept columns"
+    )
+    if kept < 1:
+        why = f"the exact products of {Q} responses over {n:,} people tell too well who took part"
+        return Way("screened by a sketch", False, why, (0.0,) * len(EFFECTS), None, tells, 0.0)
+    each = tuple(min(_kept(m, e, P, kept, problem.nonzero), power(n - 1, e, P, problem.nonzero)) for e in EFFECTS)
+    auc = screened_leakage.auc_beside_sketch(n, m, problem.columns, kept + Q)
+    megabytes = 8e-6 * (m * problem.columns + n * (kept + Q)) / SITES
+    return Way(f"screened by a sketch, m = {m}, {kept} kept", True, "", each, auc, tells, megabytes)
 
 
 def _kept(n: int, effect: float, features: int, kept: int, nonzero: int) -> float:
