@@ -14,7 +14,7 @@ from intarsia.server.assess.findings import select
 from intarsia.server.posterior import draws as kept
 from intarsia.server.posterior import posterior as module
 from intarsia.server.posterior.draws import Draws
-from intarsia.server.posterior.posterior import Names, Posterior, effective_rank
+from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior, effective_rank
 
 FEATURES = [f"roi {i}" for i in range(7)]
 SITES = ["clinic"] * 3 + ["mri"] * 4
@@ -82,6 +82,22 @@ def test_predictive_draws(draws, posterior):
     assert loud.coords["draw"].values.tolist() == list(range(0, 41, 2))
     with pytest.raises(InputError, match="expected \\(rows, 7\\)"):
         posterior.predictive_draws(X[:, :3])
+
+
+def test_arviz_puts_the_right_label_to_every_number(draws, tmp_path):
+    """The summary of ArviZ 1.3 goes by the order of the variables, so C comes first, and Gamma is to be asked for alone."""
+    Gamma = np.random.default_rng(3).standard_normal((3, 41, 2, 2))
+    names = Names(FEATURES, ["age", "iq"], SITES, ["clinic"] * 2)
+    made = Posterior.from_draws(draws, names, effects=CovariateEffects(Gamma, ("sex", "smoking")))
+    theirs = arviz.from_netcdf(str(made.save(tmp_path / "fit.nc")))
+    mean = arviz.summary(theirs, round_to="none")["mean"]
+    alone = arviz.summary(theirs, var_names=["Gamma"], round_to="none")["mean"]
+    assert "var_names=['Gamma']" in theirs["posterior"].attrs["comment_on_covariates"]
+    for q, response in enumerate(("age", "iq")):
+        of_C = mean[[f"C[{feature}, {response}]" for feature in FEATURES]]
+        np.testing.assert_allclose(of_C, made.mean()[:, q], atol=1e-9)
+        of_Gamma = alone[[f"Gamma[{covariate}, {response}]" for covariate in ("sex", "smoking")]]
+        np.testing.assert_allclose(of_Gamma, Gamma.mean(axis=(0, 1))[:, q], atol=1e-9)
 
 
 def test_netcdf_round_trip_and_plain_arviz(posterior, tmp_path):

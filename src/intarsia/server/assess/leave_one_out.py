@@ -218,10 +218,12 @@ def to_arviz(posterior: Posterior, features: Sequence[Any] | None = None) -> Any
 
     Of sparse draws C is there for the features that are named, or for all of them where that is not too much.
     """
+    from intarsia.server.posterior.netcdf import in_order
+
     tree = posterior.tree
     if posterior.draws.sparse:
         C = posterior.dense(features).drop_vars(HELD_BY, errors="ignore")
-        tree["posterior"] = tree["posterior"].to_dataset().drop_vars("feature").assign(C=C)
+        tree["posterior"] = in_order(tree["posterior"].to_dataset().drop_vars("feature").assign(C=C))
     try:
         import arviz
     except ImportError:  # arviz-stats takes a tree as well

@@ -26,6 +26,7 @@ WORDS = "words"  # the variable of a group that is JSON text
 COMPRESSED_FROM = LABELLED = 100_000  # numbers in an array; features that each group names
 LIKELIHOOD = "log_likelihood"  # ArviZ takes each of its variables for a likelihood, so its words are attributes
 _OWN = ("posterior", "sparse_effects", "inclusion", "sample_stats", "constant_data")
+_ONE_AT_A_TIME = "arviz.summary of version 1.3 mixes up the labels of Gamma unless it is asked for alone: var_names=['Gamma']."
 _WHERE_C_IS = (
     "Most effects C are zero in a draw and lie in the group sparse_effects as lists: a summary of this group has none of them. "
     "intarsia.server.assess.leave_one_out.to_arviz(intarsia.server.posterior.posterior.Posterior.load(file), features) adds C."
@@ -70,10 +71,23 @@ def _label(posterior: Posterior, sets: dict[str, xr.Dataset]) -> None:
     held = {name: labels.pop(name) for name in HELD_BY if name in labels}
     if not posterior.covariates:
         labels.pop("covariate", None)
-    sets["/posterior"] = sets["/posterior"].drop_vars(HELD_BY, errors="ignore").assign_coords(labels)
+    sets["/posterior"] = in_order(sets["/posterior"].drop_vars(HELD_BY, errors="ignore").assign_coords(labels))
     sets["/constant_data"] = sets["/constant_data"].assign_coords(held)
     if d.sparse:
         sets["/posterior"].attrs["comment"] = _WHERE_C_IS
+
+
+def in_order(found: xr.Dataset) -> xr.Dataset:
+    """The coefficients before all else.
+
+    The summary of ArviZ 1.3 puts labels to values by the order in which dimensions first come up in any variable. Where a
+    variable has another order, it gives the label of one coefficient to the value of another.
+    """
+    first = [name for name in ("C", "Gamma") if name in found]
+    if len(first) == 2:
+        found.attrs["comment_on_covariates"] = _ONE_AT_A_TIME
+    names = [*first, *(name for name in found.data_vars if name not in first)]
+    return xr.Dataset({name: found[name] for name in names}, coords=found.coords, attrs=found.attrs)
 
 
 def _dims(name: str, values: Any) -> tuple[str, ...]:
@@ -139,8 +153,8 @@ def load(where: Path) -> Posterior:
 def _from_tree(tree: xr.DataTree) -> Posterior:
     attrs = {str(key): unpacked(value) for key, value in tree.attrs.items() if key != "intarsia_format"}
     here = _arrays(tree, "posterior")
-    groups = [tree.children[name].dataset.coords for name in ("constant_data", "posterior") if name in tree.children]
-    coords = {str(name): one.values.tolist() for found in groups for name, one in found.items()}
+    labelled = [tree.children[name].dataset.coords for name in ("constant_data", "posterior") if name in tree.children]
+    coords = {str(name): one.values.tolist() for found in labelled for name, one in found.items()}
     names = Names(*(coords.get(name) for name in ("feature", "response", "site", "response_site")))
     names = names.filled(len(coords["feature"]), len(coords["response"]))
     for name in {"C", "Sigma"} & set(here):
