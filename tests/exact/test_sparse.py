@@ -10,6 +10,7 @@ from tests.sparse_draws import CHAINS, DRAWS, P, Q, at_random, made
 
 from intarsia.errors import InputError, MessageError
 from intarsia.server.assess.effects import unshrunk
+from intarsia.server.assess.leave_one_out import to_arviz
 from intarsia.server.posterior import sparse as module
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.posterior import CovariateEffects, Names, Posterior
@@ -88,8 +89,21 @@ def test_the_file_keeps_draws_sparse_and_arviz_opens_it(both: tuple[Draws, Draws
     assert back.response_scales == {"y": 2.0, "z": 3.0}
     np.testing.assert_array_equal(back.Gamma, effects.Gamma)
     theirs = arviz.from_netcdf(str(tmp_path / "fit.nc"))
-    assert {"posterior", "sparse_effects", "inclusion"} <= set(theirs.groups())
-    np.testing.assert_array_equal(theirs.posterior["included"], draws.parameters["included"])
+    groups = theirs.children if hasattr(theirs, "children") else theirs.groups()  # a tree from ArviZ 1 on
+    assert {"posterior", "sparse_effects", "inclusion"} <= set(groups)
+    np.testing.assert_array_equal(theirs["posterior"]["included"], draws.parameters["included"])
+    told = theirs["posterior"].attrs["comment"]
+    assert "sparse_effects" in told
+    assert "to_arviz(" in told
+    summary = arviz.summary(theirs, round_to="none")
+    assert summary.loc["included", "mean"] == pytest.approx(draws.parameters["included"].mean())
+    assert not summary.index.str.startswith("C[").any()
+    whole = to_arviz(back, ["rs3", "rs0"])
+    summary = arviz.summary(whole, round_to="none")["mean"]
+    of_C = summary[["C[rs3, y]", "C[rs3, z]", "C[rs0, y]", "C[rs0, z]"]].to_numpy()
+    np.testing.assert_allclose(of_C.reshape(2, 2), back.mean().values[[3, 0]], atol=1e-12)
+    of_Gamma = arviz.summary(whole, var_names=["Gamma"], round_to="none")["mean"][["Gamma[age, y]", "Gamma[age, z]"]]
+    np.testing.assert_allclose(of_Gamma, effects.Gamma.mean(axis=(0, 1, 2)), atol=1e-12)
     np.testing.assert_array_equal(back.dense(["rs3", "rs0"]), both[1].effects.dense([3, 0]))
     assert back.dense(["rs3"]).coords["site"].values.tolist() == ["chip"]
 

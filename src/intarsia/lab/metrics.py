@@ -141,12 +141,9 @@ def ess_coda(draws: Array) -> Array:
 
 def ess_arviz(draws: Array, method: str = "bulk") -> Array:
     """ArviZ's rank-normalised effective sample size for draws (chain, draw, …)."""
-    import arviz
-    import xarray
+    from arviz_stats.base import array_stats
 
-    flat = draws.reshape(*draws.shape[:2], -1)
-    data = xarray.Dataset({"x": (("chain", "draw", "entry"), flat)})
-    return np.asarray(arviz.ess(data, method=method)["x"]).reshape(draws.shape[2:])
+    return np.asarray(array_stats.ess(draws, chain_axis=0, draw_axis=1, method=method))
 
 
 def computational_efficiency(ess: Array, seconds: float) -> float:

@@ -9,10 +9,8 @@ Where a dense background was fitted, rows that are alike share it, and a row is 
 it: given the sparse effects the residuals are N(0, (I + wK) ⊗ Σ), K = XXᵀ/P, and one row given the rest has a closed form.
 """
 
-import os
-import tempfile
-import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -22,7 +20,7 @@ from scipy import special
 
 from intarsia.errors import InputError
 from intarsia.server.assess.diagnostics import ess
-from intarsia.server.posterior.posterior import Group, Posterior
+from intarsia.server.posterior.posterior import HELD_BY, Group, Posterior
 from intarsia.server.posterior.sparse import parts
 
 Array = NDArray[np.float64]
@@ -32,6 +30,7 @@ K_LIMIT = 0.7  # Pareto shape above which the estimate for a row is unreliable
 _MOST_NUMBERS = 3e7  # fitted values kept at once: draws × rows × responses
 _MOST_OPERATIONS = 2e10  # of X C over the draws used
 _LEAST_DRAWS = 400
+_LEAST_TO_SMOOTH = 25  # draws, of which at most a fifth is the tail, and a tail has five
 _BLOCK = 2**24  # numbers of X worked on at once
 _EDGE = 1e-10  # floor of a correlation matrix' eigenvalues
 
@@ -177,20 +176,18 @@ def normal_log_density(residual: Array, Sigma: Array) -> Array:
 
 def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     """Leave-one-out of every row; the posterior also gets the group `log_likelihood`, which ArviZ reads."""
-    psislw = arvizs("psislw")
     ratio = posterior.draws.parameters.get("background_ratio")
     each, values = (log_likelihood if ratio is None or not ratio.any() else with_background)(posterior, rows)
-    posterior.groups["log_likelihood"] = Group({"Y": (("chain", "draw", "row"), each)}, {})  # where ArviZ's loo looks for it
     chains, draws, m = each.shape
     S = chains * draws
     if not np.isfinite(each).all():
         raise InputError("Some draws are not finite, so no row's likelihood can be computed. Look at the diagnosis.")
     flat = each.reshape(S, m).T
     relative = float(np.clip(np.nanmean(ess(np.ascontiguousarray(each.transpose(2, 0, 1)))) / S, 1e-3, 1.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # k̂ is told in words of our own
-        weights, k = psislw(-flat, reff=relative)
-    weights, k = np.asarray(weights), np.asarray(k)
+    # Where ArviZ's loo looks for it; it takes the parameters' relative efficiency unless it is told another.
+    words = {"reff": relative, "comment": f"arviz.loo(data, reff={relative:.6g}) gives the report's numbers."}
+    posterior.groups["log_likelihood"] = Group({"Y": (("chain", "draw", "row"), each)}, words)
+    weights, k = smoothed(flat, relative)
     elpd = special.logsumexp(weights + flat, axis=1)
     in_sample = special.logsumexp(flat, axis=1) - np.log(S)
     mean = np.einsum("is,siq->iq", np.exp(weights), values.reshape(S, m, -1), optimize=True)
@@ -198,31 +195,37 @@ def leave_one_out(posterior: Posterior, rows: Rows) -> LeaveOneOut:
     return LeaveOneOut(elpd, k, float((in_sample - elpd).sum()), r2, r2_se, mean)
 
 
+def smoothed(log_likelihoods: Array, relative: float) -> tuple[Array, Array]:
+    """Normalised log weights of the draws without each row (row, draw), their tails smoothed, and the rows' k̂ (row,).
+
+    Where the largest weights are all the same, or too few, there is no tail to fit: the weights stay as they are, k̂ is infinite.
+    """
+    from arviz_stats.base import array_stats
+
+    weights = -log_likelihoods - special.logsumexp(-log_likelihoods, axis=1, keepdims=True)
+    k = np.full(len(log_likelihoods), np.inf)
+    if log_likelihoods.shape[1] < _LEAST_TO_SMOOTH:
+        return weights, k
+    with np.errstate(all="ignore"):
+        for i, row in enumerate(log_likelihoods):
+            with suppress(ValueError):  # the largest weights are all the same
+                weights[i], k[i] = array_stats.psislw(row, r_eff=relative)
+    return weights, k
+
+
 def to_arviz(posterior: Posterior, features: Sequence[Any] | None = None) -> Any:
-    """The posterior as this ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on.
+    """The posterior as the installed ArviZ takes it: an InferenceData before ArviZ 1, the DataTree itself from then on.
 
     Of sparse draws C is there for the features that are named, or for all of them where that is not too much.
     """
+    from intarsia.server.posterior.netcdf import in_order
+
     tree = posterior.tree
     if posterior.draws.sparse:
-        tree["posterior"] = tree["posterior"].assign(C=posterior.dense(features).rename(feature="feature"))
-    turn = arvizs("from_datatree", None)
-    return tree if turn is None else turn(tree)
-
-
-def arvizs(name: str, *default: Any) -> Any:
-    """A function of ArviZ's. Its daily note about its next version is not for our users; the note's date goes into the home
-    folder, which a service may not have.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        try:
-            import arviz
-        except OSError:
-            before = os.environ.get("XDG_CACHE_HOME")
-            with tempfile.TemporaryDirectory() as elsewhere:
-                os.environ["XDG_CACHE_HOME"] = elsewhere
-                import arviz
-            del os.environ["XDG_CACHE_HOME"]
-            os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
-    return getattr(arviz, name, *default)
+        C = posterior.dense(features).drop_vars(HELD_BY, errors="ignore")
+        tree["posterior"] = in_order(tree["posterior"].to_dataset().drop_vars("feature").assign(C=C))
+    try:
+        import arviz
+    except ImportError:  # arviz-stats takes a tree as well
+        return tree
+    return arviz.from_datatree(tree) if hasattr(arviz, "from_datatree") else tree

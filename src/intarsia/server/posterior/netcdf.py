@@ -2,6 +2,8 @@
 
 Groups: `posterior` (what has a chain and a draw), `sparse_effects` and `inclusion` (draws of C of which most rows are zero, as
 lists), `sample_stats`, `constant_data`, and what others keep with the draws. Format 2 had dense draws of C alone.
+
+The sites of features and responses are coordinates of `constant_data`: ArviZ's summary wants none in `posterior` but the labels.
 """
 
 import json
@@ -16,13 +18,19 @@ from intarsia.errors import InputError, MessageError, of_the_system
 from intarsia.files import writing
 from intarsia.server.posterior.draws import Draws
 from intarsia.server.posterior.hdf5_file import Hdf5File
-from intarsia.server.posterior.posterior import DIMS, CovariateEffects, Group, Names, Posterior, effective_rank
+from intarsia.server.posterior.posterior import DIMS, HELD_BY, CovariateEffects, Group, Names, Posterior, effective_rank
 from intarsia.server.posterior.sparse import Inclusion, SparseEffects
 
 FORMAT = 3
 WORDS = "words"  # the variable of a group that is JSON text
 COMPRESSED_FROM = LABELLED = 100_000  # numbers in an array; features that each group names
+LIKELIHOOD = "log_likelihood"  # ArviZ takes each of its variables for a likelihood, so its words are attributes
 _OWN = ("posterior", "sparse_effects", "inclusion", "sample_stats", "constant_data")
+_ONE_AT_A_TIME = "arviz.summary of version 1.3 mixes up the labels of Gamma unless it is asked for alone: var_names=['Gamma']."
+_WHERE_C_IS = (
+    "Most effects C are zero in a draw and lie in the group sparse_effects as lists: a summary of this group has none of them. "
+    "intarsia.server.assess.leave_one_out.to_arviz(intarsia.server.posterior.posterior.Posterior.load(file), features) adds C."
+)
 _SPARSE = {"offsets": ("bound",), "features": ("entry",), "effects": ("entry", "response")}
 _INCLUSION = {
     "pip": ("chain", "feature"), "offsets": ("bound",), "features": ("entry",), "probability": ("entry",),
@@ -45,13 +53,41 @@ def to_tree(posterior: Posterior) -> xr.DataTree:
         "constant_data": _there(d, {"shrinkage": ("feature",), "background": ("feature", "response")}),
     }
     for name, group in posterior.groups.items():
-        words = {WORDS: ((), np.asarray(json.dumps(group.words), dtype=object))} if group.words else {}
+        words = {WORDS: ((), np.asarray(json.dumps(group.words), dtype=object))} if group.words and name != LIKELIHOOD else {}
         groups[name] = {**group.arrays, **words}
-    sets = {f"/{name}": _dataset(posterior, found) for name, found in groups.items() if found}
-    sets["/posterior"] = sets["/posterior"].assign_coords(posterior.coords({"feature": d.P}))
+    sets = {f"/{name}": _dataset(posterior, found) for name, found in groups.items() if found or name == "constant_data"}
+    if LIKELIHOOD in posterior.groups:
+        sets[f"/{LIKELIHOOD}"].attrs.update(posterior.groups[LIKELIHOOD].words)
+    _label(posterior, sets)
     tree = xr.DataTree.from_dict(sets)
     tree.attrs.update({"intarsia_format": FORMAT, **_flat(posterior.attrs)})
     return tree
+
+
+def _label(posterior: Posterior, sets: dict[str, xr.Dataset]) -> None:
+    """All features, responses and covariates named in `posterior`, the sites that hold them in `constant_data`."""
+    d = posterior.draws
+    labels = posterior.coords({"feature": d.P, "response": d.Q, "covariate": len(posterior.covariates)})
+    held = {name: labels.pop(name) for name in HELD_BY if name in labels}
+    if not posterior.covariates:
+        labels.pop("covariate", None)
+    sets["/posterior"] = in_order(sets["/posterior"].drop_vars(HELD_BY, errors="ignore").assign_coords(labels))
+    sets["/constant_data"] = sets["/constant_data"].assign_coords(held)
+    if d.sparse:
+        sets["/posterior"].attrs["comment"] = _WHERE_C_IS
+
+
+def in_order(found: xr.Dataset) -> xr.Dataset:
+    """The coefficients before all else.
+
+    The summary of ArviZ 1.3 puts labels to values by the order in which dimensions first come up in any variable. Where a
+    variable has another order, it gives the label of one coefficient to the value of another.
+    """
+    first = [name for name in ("C", "Gamma") if name in found]
+    if len(first) == 2:
+        found.attrs["comment_on_covariates"] = _ONE_AT_A_TIME
+    names = [*first, *(name for name in found.data_vars if name not in first)]
+    return xr.Dataset({name: found[name] for name in names}, coords=found.coords, attrs=found.attrs)
 
 
 def _dims(name: str, values: Any) -> tuple[str, ...]:
@@ -117,7 +153,8 @@ def load(where: Path) -> Posterior:
 def _from_tree(tree: xr.DataTree) -> Posterior:
     attrs = {str(key): unpacked(value) for key, value in tree.attrs.items() if key != "intarsia_format"}
     here = _arrays(tree, "posterior")
-    coords = {str(name): one.values.tolist() for name, one in tree.children["posterior"].dataset.coords.items()}
+    labelled = [tree.children[name].dataset.coords for name in ("constant_data", "posterior") if name in tree.children]
+    coords = {str(name): one.values.tolist() for found in labelled for name, one in found.items()}
     names = Names(*(coords.get(name) for name in ("feature", "response", "site", "response_site")))
     names = names.filled(len(coords["feature"]), len(coords["response"]))
     for name in {"C", "Sigma"} & set(here):
@@ -147,7 +184,8 @@ def _from_tree(tree: xr.DataTree) -> Posterior:
 
 def _group(found: xr.Dataset) -> Group:
     arrays = {str(k): (tuple(map(str, v.dims)), v.values) for k, v in found.data_vars.items() if k != WORDS}
-    return Group(arrays, json.loads(str(found[WORDS].item())) if WORDS in found else {})
+    words = json.loads(str(found[WORDS].item())) if WORDS in found else {str(k): unpacked(v) for k, v in found.attrs.items()}
+    return Group(arrays, words)
 
 
 def _arrays(tree: xr.DataTree, group: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ DIMS = {
     "intercept": ("chain", "draw", "response"),
     "Gamma": ("chain", "draw", "covariate", "response"),
 }
+HELD_BY = ("site", "response_site", "covariate_site")  # coordinates that say whose a feature, response or covariate is
 
 
 @dataclass(frozen=True)
