@@ -48,6 +48,19 @@ def test_formulas_become_mathml() -> None:
     assert "formulas.py" in SETTINGS
 
 
+def test_search_has_a_name_and_code_can_be_moved_by_keyboard() -> None:
+    reachable = runpy.run_path(str(ROOT / "docs" / "reference" / "for_everybody.py"))["reachable"]
+    assert "for_everybody.py" in SETTINGS
+    theme = Path(
+        pytest.importorskip("material", reason="mkdocs-material is not installed (pip install 'intarsia[docs]')").__file__
+    )
+    search = (theme.parent / "templates" / "partials" / "search.html").read_text(encoding="utf-8")
+    assert reachable(search).count('role="dialog" aria-label="Search">') == 1
+    highlight = pytest.importorskip("pymdownx.highlight", reason="pymdownx is not installed (pip install 'intarsia[docs]')")
+    code = highlight.Highlight(linenums=False).highlight("pip install x", "bash")
+    assert reachable(code).count('<code tabindex="0">') == 1
+
+
 def test_no_script_or_style_comes_from_elsewhere() -> None:
     """A hospital's browser may reach nothing but the page."""
     assert "extra_javascript" not in SETTINGS
