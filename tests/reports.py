@@ -48,3 +48,17 @@ def made_up(
     labels = {key: tuple(value) for key, value in names.items()}
     joined = Joined(X=X, Y=Y, n=900, m=m, kind="orthonormal", study_hash="ab" * 32, key_fingerprint="cd" * 16, **labels)
     return posterior, joined, C
+
+
+def card(level: str) -> dict[str, Any]:
+    """A small privacy card whose first finding is of this level."""
+    found = [{"rule": "ratio", "level": level, "text": "ratio: Σm/n = 0.100."}, {"rule": "x", "level": "ok", "text": "x: fine"}]
+    return {
+        "study": {"id": "s", "run": "ab", "hash": "cd"}, "made_by": "site clinic", "in_one_sentence": "It tells little.",
+        "sketch": {"n": 2000, "m": 200, "kind": "orthonormal", "precision": "float64"}, "not_claimed": ["Nothing."],
+        "information": {"phi_known": "much", "phi_secret_bits": {"lower": 1, "upper": 2, "exact": True},
+                        "phi_secret_bits_per_subject": [1, 2]},
+        "attacks": {"membership_auc": 0.58421, "correlations_known_to": 0.07, "known_rows_r2": 0.1, "columns_per_subject": 0.1},
+        "columns": {"own": 3}, "findings": found, "differential_privacy": None, "blind_danger": 0.001,
+        "parties": {"sites": ["clinic"], "server_receives": "a sketch", "server_never_receives": "rows", "know_phi": "sites"},
+    }  # fmt: skip

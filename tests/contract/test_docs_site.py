@@ -48,6 +48,20 @@ def test_formulas_become_mathml() -> None:
     assert "formulas.py" in SETTINGS
 
 
+def test_the_search_has_a_name() -> None:
+    named = runpy.run_path(str(ROOT / "docs" / "reference" / "for_everybody.py"))["named"]
+    assert "for_everybody.py" in SETTINGS
+    material = pytest.importorskip("material", reason="mkdocs-material is not installed (pip install 'intarsia[docs]')")
+    search = (Path(material.__file__).parent / "templates" / "partials" / "search.html").read_text(encoding="utf-8")
+    assert named(search).count('role="dialog" aria-label="Search">') == 1
+
+
+def test_quiet_words_in_code_can_be_read() -> None:
+    found = dict(re.findall(r'scheme="(\w+)"\] \{ --quiet-code: (#\w{6});', CSS))
+    assert contrast(hexadecimal(found["default"]), hexadecimal("#f5f5f5")) > 5  # the theme's block of code
+    assert contrast(hexadecimal(found["slate"]), colorsys.hls_to_rgb(232 / 360, 0.18, 0.15)) > 5
+
+
 def test_no_script_or_style_comes_from_elsewhere() -> None:
     """A hospital's browser may reach nothing but the page."""
     assert "extra_javascript" not in SETTINGS

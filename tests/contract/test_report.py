@@ -21,6 +21,7 @@ from tests.reports import made_up
 from intarsia import report
 from intarsia.cli import main
 from intarsia.errors import InputError, StudyError, UnknownNameError
+from intarsia.report import doubts
 from intarsia.report.brain import Region, split_edges
 from intarsia.report.checks import check
 from intarsia.report.evidence import standing
@@ -439,7 +440,7 @@ def test_plain_lines_and_live_bar(capsys):
 
 def test_assets_are_packaged():
     where = Path(report.__file__).parent
-    assert all((where / name).is_file() for name in ("style.css", "report.js", "monitor.js"))
+    assert all((where / name).is_file() for name in ("style.css", "report.js", "figures.js", "monitor.js"))
 
 
 # What speaks against a fit.
@@ -451,6 +452,20 @@ def test_out_of_sample_figures_stand_beside_in_sample_ones(page):
     assert "variance explained in-sample" in page
     assert "Correlation of the noise between responses" in page
     assert "0 (taken as independent)" in page
+
+
+def test_how_much_another_sketch_would_change_the_figures():
+    """R² .13 ± .04 under one Φ may be "not beyond chance" under another; where nothing was mixed there is no other."""
+    posterior, joined, _ = made_up(m=200)
+    m = collect(posterior, joined=joined)
+    loo = replace(m.loo, r2=np.array([0.13, 0.9, 0.0]), r2_se=np.array([0.04, 0.01, 0.04]))
+    m.assessment = replace(m.assessment, loo=loo)
+    said = doubts.unseen(m, None)
+    assert said.count("perhaps not beyond chance") == 1
+    assert "0.03 to 0.23" in said  # 1.96 · √(2 (1 − 200/900)) · .04 either way
+    assert "0.88 to 0.92" in said
+    m.attrs["n"] = 200
+    assert "another Φ" not in doubts.unseen(m, None)
 
 
 def test_doubts_are_said_in_words():

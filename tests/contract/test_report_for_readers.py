@@ -5,12 +5,11 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.federation import frames, sites, study
-from tests.reports import made_up
+from tests.reports import card, made_up
 
 import intarsia
 from intarsia.cli import main
@@ -156,19 +155,6 @@ def test_methods_of_the_default_prior_are_its_own(material: Material) -> None:
     with_one = replace(material, attrs=material.attrs | {"background": True})
     assert "Y = X (B + D) + E" in methods(with_one)
     assert "Texas A&M University" in text
-
-
-def card(level: str) -> dict[str, Any]:
-    found = [{"rule": "ratio", "level": level, "text": "ratio: Σm/n = 0.100."}, {"rule": "x", "level": "ok", "text": "x: fine"}]
-    return {
-        "study": {"id": "s", "run": "ab", "hash": "cd"}, "made_by": "site clinic", "in_one_sentence": "It tells little.",
-        "sketch": {"n": 2000, "m": 200, "kind": "orthonormal", "precision": "float64"}, "not_claimed": ["Nothing."],
-        "information": {"phi_known": "much", "phi_secret_bits": {"lower": 1, "upper": 2, "exact": True},
-                        "phi_secret_bits_per_subject": [1, 2]},
-        "attacks": {"membership_auc": 0.58421, "correlations_known_to": 0.07, "known_rows_r2": 0.1, "columns_per_subject": 0.1},
-        "columns": {"own": 3}, "findings": found, "differential_privacy": None, "blind_danger": 0.001,
-        "parties": {"sites": ["clinic"], "server_receives": "a sketch", "server_never_receives": "rows", "know_phi": "sites"},
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

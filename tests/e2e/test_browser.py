@@ -4,44 +4,19 @@ import json
 import shutil
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from tests.browser import WIDTHS, axe_script, barriers, look
 from tests.federation import frames, sites, study
-from tests.reports import made_up
+from tests.reports import card, made_up
 
 from intarsia import report
+from intarsia.privacy.card_page import page as card_page
 from intarsia.report.monitor import Monitor
 
 pytestmark = pytest.mark.browser
 NASTY = "<img src=x onerror=\"document.title='owned'\"> & 🧠"
-WIDTHS = {"desktop": (1280, 900), "phone": (390, 840)}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("Chromium is not installed (make system-packages)")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'intarsia[test]')")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
-
-
-def look(browser, address: str, size: str = "desktop", scheme: str = "light") -> None:
-    width, height = WIDTHS[size]
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    # Smooth scrolling would move the buttons away under the driver's hand.
-    features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    browser.get_log("browser"), browser.get_log("performance")
-    browser.get(address)
 
 
 def errors(browser) -> list[str]:
@@ -116,6 +91,56 @@ def test_text_has_contrast(browser, page):
         look(browser, page, "desktop", scheme)
         poor = browser.execute_script(script)
         assert poor == [], (scheme, poor[:5])
+
+
+def test_a_figure_is_saved_by_a_click(browser, page, tmp_path):
+    """As SVG and as PNG, standing alone: drawn in the colours of paper also from a dark page, whole, and with its name."""
+    look(browser, page, scheme="dark")
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    figures = browser.execute_script("return document.querySelectorAll('main svg.chart').length")
+    buttons = browser.find_elements("css selector", "#forest .save button, #map .save button")
+    assert len(browser.find_elements("css selector", ".save button")) == 2 * figures
+    before = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    for button in buttons[:4]:  # the map, which holds a picture, and the close-up
+        browser.execute_script("arguments[0].click()", button)
+    until(lambda: len([*tmp_path.glob("*.svg"), *tmp_path.glob("*.png")]) == 4)
+    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == before
+    drawn = sorted(tmp_path.glob("*.svg"))
+    for path in drawn:
+        text = path.read_text(encoding="utf-8")
+        root = ElementTree.fromstring(text)
+        assert "var(" not in text
+        assert "class=" not in text
+        assert root[0].tag.endswith("title")
+        assert root[0].text
+        inks = {piece.get("fill") for piece in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert "rgb(31, 35, 41)" in inks  # --ink of the light page
+        raw = path.with_suffix(".png").read_bytes()
+        wide, high = (int.from_bytes(raw[at : at + 4], "big") for at in (16, 20))
+        scale = min(3, 16000 / max(float(root.get("width")), float(root.get("height"))))
+        assert (wide, high) == pytest.approx((scale * float(root.get("width")), scale * float(root.get("height"))), abs=1)
+    assert any("<image" in path.read_text(encoding="utf-8") for path in drawn)
+    assert errors(browser) == []
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "dark"), ("phone", "light")])
+def test_axe_finds_no_barrier(browser, page, size, scheme, tmp_path):
+    """In report, privacy card and monitor; and axe itself finds one that is planted."""
+    script = axe_script()
+    monitor = Monitor(tmp_path, port=0)
+    monitor.start()
+    signed = tmp_path / "card.html"
+    signed.write_text(card_page(card("warn"), "clinic"), encoding="utf-8")
+    try:
+        for address in (page, signed.as_uri(), monitor.address):
+            look(browser, address, size, scheme)
+            assert barriers(browser, script) == [], address
+    finally:
+        monitor.close()
+    planted = tmp_path / "planted.html"
+    planted.write_text('<html lang="en"><title>x</title><main><h1>x</h1><input type="text"></main></html>', encoding="utf-8")
+    look(browser, planted.as_uri(), size)
+    assert [line.split()[1] for line in barriers(browser, script)] == ["label"]
 
 
 def test_table_sorts_and_searches(browser, page):

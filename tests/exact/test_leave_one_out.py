@@ -158,3 +158,27 @@ print(weights.shape, numpy.isfinite(k).all())
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "(2, 1000) True\n", done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("explained", [0.0, 0.13, 0.6])
+def test_another_sketch_of_the_same_people_gives_what_the_first_foretold(explained: float) -> None:
+    """200 pairs of sketches: R² of the second lies where the first said, about 95 times of 100."""
+    rng = np.random.default_rng(0)
+    n, m = 500, 100
+    X = rng.standard_normal((n, 3))
+    y = X.sum(axis=1) * np.sqrt(explained / 3) + rng.standard_normal(n) * np.sqrt(1 - explained)
+    Z = np.column_stack([X, y])
+    Z -= Z.mean(axis=0)
+
+    def figures() -> tuple[np.ndarray, np.ndarray]:
+        S = np.linalg.qr(rng.standard_normal((n, m)))[0].T @ Z * np.sqrt(n / m)
+        H = S[:, :3] @ np.linalg.pinv(S[:, :3])
+        left = (S[:, 3] - H @ S[:, 3]) / (1 - np.diag(H))  # least squares without that row
+        return module.out_of_sample(S[:, 3:], (S[:, 3] - left)[:, None])
+
+    inside = 0
+    for _ in range(200):
+        (r2, se), (other, _) = figures(), figures()
+        low, high = module.under_another_sketch(r2, se, m, n)
+        inside += bool(low[0] < other[0] < high[0])
+    assert 0.89 < inside / 200 < 0.98

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("intarsia.cli.report", "one self-contained page about a fitted study"),
     "privacy": ("intarsia.cli.privacy", "plan a sketch size, attack your own sketch, check cards and the ledger"),
     "precompile": ("intarsia.cli.precompile", "compile the sampler's loops now, not in the first fit"),
+    "completion": ("intarsia.cli.completion", "a script with which the shell completes these commands"),
     "lab": ("intarsia.cli.lab", "the paper's experiments, tables and figures"),
 }
 

@@ -38,7 +38,7 @@ STYLE = (
     + _text("style.css")
 )
 
-SCRIPT = _text("report.js").strip()
+SCRIPT = "\n".join(_text(name).strip() for name in ("report.js", "figures.js"))
 MONITOR_SCRIPT = _text("monitor.js").strip()
 
 LOGO = (

@@ -8,6 +8,7 @@ from intarsia.report import charts
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, scrolled, small, table, with_code
 from intarsia.server.assess.criticism import objections
+from intarsia.server.assess.leave_one_out import under_another_sketch
 
 MOST_PAIRS = 12  # residual correlations listed
 MOST_DRAWS = 1000  # for the intervals of correlations
@@ -57,6 +58,8 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
     refitted = m.assessment.weighed is not None
     head = ["response", "in-sample R²", f"out-of-sample R² ({'rows left out' if refitted else 'leave-one-out'})"]
     head += [f"out-of-sample R² ({folds['folds']}-fold)"] if folds else []
+    others = _other_sketches(m)
+    head += ["with another Φ, in 95 of 100"] if others else []
     rows: list[list[Any]] = []
     for q in range(m.Q):
         row: list[Any] = [
@@ -65,7 +68,8 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
             join([f"{fixed(loo.r2[q], 2)} ± {fixed(loo.r2_se[q], 2)} ",
                   el("span", "not beyond chance", class_="tag no") if loo.unpredicted[q] else ""]),
         ]  # fmt: skip
-        rows.append([*row, fixed(folds["r2"][q], 2)] if folds else row)
+        row += [fixed(folds["r2"][q], 2)] if folds else []
+        rows.append([*row, others[q]] if others else row)
     how = (
         "The model was fitted again without a fifth of the rows in turn and predicted these, as the study's predictions do: the "
         "sparse fit weighed with others."
@@ -74,7 +78,29 @@ def unseen(m: Material, in_sample: np.ndarray | None) -> Html | None:
     )
     words = f"The rows of a sketch are exchangeable. {how} In-sample figures flatter: believe the out-of-sample ones."
     warning = el("p", with_code(loo.warning()), class_="note") if loo.warning() and not refitted else None
-    return join([el("h3", "How well are responses predicted?"), el("p", words), table(head, rows), warning])
+    return join([el("h3", "How well are responses predicted?"), el("p", words), table(head, rows), _luck(m, others), warning])
+
+
+def _other_sketches(m: Material) -> list[Html]:
+    """What R² of each response another sketch of the same subjects might have given; none where nothing was mixed."""
+    if m.loo is None or m.gram or not m.m or not m.n or m.m >= m.n:
+        return []
+    low, high = under_another_sketch(m.loo.r2, m.loo.r2_se, m.m, m.n)
+    chance = (low < m.loo.r2_se) & ~m.loo.unpredicted
+    return [
+        join([f"{fixed(low[q], 2)} to {fixed(high[q], 2)} ",
+              el("span", "perhaps not beyond chance", class_="tag mid") if chance[q] else ""])
+        for q in range(m.Q)
+    ]  # fmt: skip
+
+
+def _luck(m: Material, others: list[Html]) -> Html | None:
+    """Why these figures would be others under another Φ, and what makes them firmer."""
+    if not others:
+        return None
+    return el("p", f"The {m.m:,} rows are one random mixture of {m.n:,} subjects. Another Φ, as good as this one, would have "
+              "given other figures: the last column says how far apart two sketches may lie. A figure that could have been "
+              "that of a response without any signal is no finding. More rows make it firmer.", class_="note")  # fmt: skip
 
 
 def residual_correlations(m: Material) -> Html | None:

@@ -65,11 +65,25 @@ class Rows:
 
 
 def out_of_sample(Y: Array, predicted: Array) -> tuple[Array, Array]:
-    """R² of each response and its standard error: 1 − Σ(y − ŷ)²/Σy². A sketch's rows have mean zero, so nothing is centred."""
+    """R² of each response and its standard error: 1 − Σ(y − ŷ)²/Σy². A sketch's rows have mean zero, so nothing is centred.
+
+    Both sums vary with the rows, and together: the error is that of a ratio.
+    """
     total = (Y**2).sum(axis=0)
     total = np.where(total > 0, total, np.inf)
-    gain = Y**2 - (Y - predicted) ** 2
-    return gain.sum(axis=0) / total, np.sqrt(len(Y)) * gain.std(axis=0) / total
+    wrong = (Y - predicted) ** 2
+    left = np.where(np.isinf(total), 1.0, wrong.sum(axis=0) / total)
+    return 1 - left, np.sqrt(len(Y)) * (left * Y**2 - wrong).std(axis=0) / total
+
+
+def under_another_sketch(r2: Array, se: Array, m: int, n: int, probability: float = 0.95) -> tuple[Array, Array]:
+    """Between which values R² would be had the same n subjects been mixed into m rows by another Φ.
+
+    A sketch's rows are to all subjects what a sample without replacement is: of the error of m rows the share 1 − m/n is Φ's.
+    Two sketches differ by two such errors.
+    """
+    reach = special.ndtri(0.5 + probability / 2) * np.sqrt(2 * max(0.0, 1 - m / n)) * se
+    return r2 - reach, r2 + reach
 
 
 @dataclass(frozen=True)
