@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import quoted_figures, quoting
-from benchmarks.quoting import Rows, Sentence
+from experiments import quoted_figures, quoting
+from experiments.quoting import Rows, Sentence
 
 ROOT = Path(__file__).parents[2]
 
