@@ -128,7 +128,9 @@ def fit(made: Any, true: Any, sweeps: int, *, whole: bool) -> dict[str, Any]:
     with Times() as parts:
         while chains.all.sweep < sweeps:
             began = time.perf_counter()
-            new = chains.advance(LOOK, keep=chains.all.sweep >= WARM)
+            new = chains.advance(LOOK)
+            if chains.all.sweep == WARM:
+                chains.find_near()
             spent += time.perf_counter() - began
             draws += new if chains.all.sweep > WARM else []
             sizes.append([len(draw.features) for draw in new[-1]])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intarsia.errors import InputError
-from intarsia.server.sampler.settings import Settings, Until
+from intarsia.server.sampler.settings import Settings, Standing, Until
 from intarsia.server.sampler.sparse.sample import SparseModel, sample
 
 RNG = np.random.default_rng(3)
@@ -75,6 +75,18 @@ def test_a_damaged_checkpoint_is_said_to_be_damaged(tmp_path):
 def test_a_run_stops_when_its_chains_agree():
     found = sample(X, Y, MODEL, Settings(until=Until(), seed=2))
     assert found.draws < 4_000
+
+
+def test_chains_that_stay_apart_without_moving_are_told_of_and_run_to_the_end(monkeypatch):
+    """R̂ is infinite where every chain sits still at another value, as a background's ratio may; no number of draws will do."""
+    import intarsia.server.sampler.sparse.sample as module
+
+    monkeypatch.setattr(module, "standing_of", lambda *_: Standing(50, np.inf, np.inf, 0.0))
+    told = []
+    run = sample(X, Y, MODEL, Settings(draws=100, until=Until(), progress=told.append))
+    assert run.draws == 100
+    assert any(one.standing is not None for one in told)
+    assert all(np.isfinite(one.total) for one in told)
 
 
 @pytest.mark.parametrize("kind", ["missing", "noisy"])

@@ -369,13 +369,7 @@ def test_inclusion_agrees_with_enumeration(P, Q, monkeypatch):
     made, _ = problem.prepare(X, Y, background=False)
     sigma, V = 0.5 * np.eye(Q) + 0.2, 0.2 * np.eye(Q) + 0.1
     rho, pi = np.linspace(0.4, 0.7, Q), 0.3
-    monkeypatch.setattr(Chain, "laws", lambda self: fixed(self))
-
-    def fixed(chain):
-        """Effects alone: all else stays."""
-        from intarsia.server.sampler.sparse.laws import draw_effects
-
-        draw_effects(chain.rng, chain.among(), chain.state(), chain.at, chain.R, chain.weight)
+    monkeypatch.setattr(Chain, "laws", Chain.reconsider)  # all else stays
 
     states = []
     for _ in range(8):
@@ -395,6 +389,39 @@ def test_inclusion_agrees_with_enumeration(P, Q, monkeypatch):
             effects[c, draw.features] += draw.effects / 400
     error = effects.std(axis=0) / np.sqrt(7)
     assert np.abs(effects.mean(axis=0) - means).max() < max(0.01, 4.5 * error.max())
+
+
+def test_what_is_near_is_found_and_kept(monkeypatch):
+    """At the end of the warm-up: the features that act and their close copies, for each chain, the same after a continuation."""
+    import intarsia.server.sampler.sparse.card as module
+
+    monkeypatch.setattr(module, "NEAR", 12)
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((40, 60))
+    X[:, 30] = 0.99 * X[:, 7] + 0.1 * X[:, 30]  # as good as the one that acts
+    Y = X[:, [7]] - X[:, [50]] + rng.standard_normal((40, 2))
+    made, _ = problem.prepare(X, Y)
+
+    def fresh():
+        starts = [problem.start(made, np.random.default_rng(k)) for k in range(2)]
+        return CardChains(card_problem.from_host(made, width=16), 9, range(2), starts)
+
+    chains = fresh()
+    assert all(not len(chain.near) for chain in chains.all.chains)
+    chains.advance(30)
+    chains.find_near()
+    assert chains.kept == 0
+    assert chains.pip().max() == 0
+    for chain in chains.all.chains:
+        assert len(chain.near) == 12
+        assert {7, 30, 50} <= set(chain.near.tolist())
+        assert np.array_equal(chain.near_rows, made.X[chain.near])
+    chains.advance(2)
+    kept = chains.arrays()
+    after, again = chains.advance(3), fresh()
+    again.restore(kept)
+    for one, other in zip(after, again.advance(3), strict=True):
+        assert all(np.array_equal(a.effects, b.effects) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("options", [{}, {"independent": True, "power": 0.7, "looked_at": 500.0}])

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from tests.statistical.sparse_joint import copy_with
 
-from intarsia.server.sampler.sparse import laws, pairs, places, problem, scan, state, sweep
+from intarsia.server.sampler.sparse import laws, places, problem, scan, state, sweep, together
 
 RNG = np.random.default_rng(7)
 
@@ -71,7 +71,7 @@ def enumerated(made, st):
     return np.array(models), np.exp(logs - logsumexp(logs))
 
 
-def visited(made, st, sweeps, scanning=scan, near=None, pairing=pairs):
+def visited(made, st, sweeps, scanning=scan, near=None):
     """PIPs that sweeps with all parameters fixed tell, how often each response is acted on, and the error of these."""
     P, Q = made.X.shape[0], made.Y.shape[1]
     rng, trace, g = np.random.default_rng(1), traces(P, Q), int(st.scalars[state.RATIO])
@@ -89,7 +89,8 @@ def visited(made, st, sweeps, scanning=scan, near=None, pairing=pairs):
             places.place(rng, made, st, at, R, scan.Among(np.arange(P), made.X, weight), 2)
         elif few.size:
             among = scan.Among(few, made.X[few], weight)
-            pairing.pair_up(rng, made, st, at, R, among)
+            together.scan_together(rng, made, st, at, R, among)
+            laws.draw_effects(rng, made, st, at, R, weight)
             scan.scan_some(rng, made, st, at, R, among, traces(len(few), Q))
             places.place(rng, made, st, at, R, among, 2)
         laws.draw_effects(rng, made, st, at, R, weight)
@@ -127,32 +128,92 @@ def test_every_model_has_its_probability(P, Q, background, power, near):
 SPIKE = ("scan", "                mean += given[q, r] * effect[r]", "                mean += 0.0")
 
 
-@pytest.mark.parametrize("bug", [None, "the partner keeps its score", "the partner keeps its square", "prior odds are forgotten"])
-def test_pairs_have_their_probability(bug):
-    """Two neighbours correlated at .9. Pairs alone visit the models in which one of them acts everywhere as they should."""
-    planted = {
-        "the partner keeps its score": ("h[q] = scores[1, q] - share * scores[0, q]", "h[q] = scores[1, q]"),
-        "the partner keeps its square": ("x[q] = max(x_p - share * g, 0.0)", "x[q] = x_p"),
-        "prior odds are forgotten": ("    out[1] = at.log_all\n", "    out[1] = at.log_out\n"),
-    }
-    made, st = case(2, 30, 2, background=False)
-    st.V[:] *= 4
+OPEN = {
+    "prior odds are forgotten": ("    out[1] = at.log_all\n", "    out[1] = at.log_out\n"),
+    "one that acts alone keeps its effect": ("h[q] = one.h[i, q] + x[q] * old[q]", "h[q] = one.h[i, q]"),
+    "one that acts alone is not taken from the rows": ("R[r, q] -= columns[i, r] * step[q]", "R[r, q] -= 0.0"),
+    "one that goes stays open": ("            leave(one, j, i, at.v, products)\n", "            pass\n"),
+}
+
+
+def alike():
+    """Four neighbours that are all alike, none of them in."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((30, 1)) + 0.6 * rng.standard_normal((30, 4))
+    made, _ = problem.prepare(
+        X, 0.4 * X[:, :1] + 0.3 * X[:, 1:3] + rng.standard_normal((30, 2)), background=False, every_row=True
+    )
+    st = problem.start(made, rng)
+    st.Sigma[:], st.V[:] = 0.4 * (np.eye(2) + 0.5), 0.3 * np.eye(2)
+    st.rho[:], st.scalars[state.PI] = [0.7, 0.6], 0.4
+    return made, st
+
+
+@pytest.mark.parametrize("bug", [None, *OPEN])
+def test_models_scanned_together_have_their_probability(bug):
+    """Scanned with open effects, but for one that is not near, and by nothing else: every model is as often as it should be."""
+    made, st = alike()
     models, chances = enumerated(made, st)
-    reached = models.all(axis=2).any(axis=1)
-    true = np.tensordot(chances[reached] / chances[reached].sum(), models[reached], 1)
-    pairing = copy_with(("pairs", *planted[bug])).pairs if bug else pairs
-    rng, at, few = np.random.default_rng(1), scan.coordinates(made, st), np.arange(2)
+    how = copy_with(("together", *OPEN[bug])).together if bug else together
+    rng, at, few, last = np.random.default_rng(1), scan.coordinates(made, st), np.array([0, 1, 3]), np.array([2])
     weight = 1 / (1 + made.ratios[int(st.scalars[state.RATIO])] * made.d)
-    scan.put(st, 0, np.ones(2, dtype=bool), np.array([0.1, 0.1]))
-    R, n, number = sweep.residual(made, st) @ at.T, 30, 2_000
-    acting = np.zeros((n, 2, 2))
+    R, n, number = sweep.residual(made, st) @ at.T, 30, 400 if bug else 1_000
+    acting, trace = np.zeros((n, 4, 2)), traces(1, 2)
     for t in range(n * number):
-        pairing.pair_up(rng, made, st, at, R, scan.Among(few, made.X, weight))
+        how.scan_together(rng, made, st, at, R, scan.Among(few, made.X[few], weight))
+        laws.draw_effects(rng, made, st, at, R, weight)
+        scan.scan_some(rng, made, st, at, R, scan.Among(last, made.X[last], weight), trace)
         k = int(st.count[0])
         acting[t // number, st.feature[:k]] += st.acts[:k] / number
-    assert np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)  # kept current
     error = acting.std(axis=0, ddof=1).max() / np.sqrt(n)
-    assert bool(np.abs(acting.mean(axis=0) - true).max() < 5 * error) is (bug is None)
+    kept = np.allclose(R, sweep.residual(made, st) @ at.T, atol=1e-4)
+    right = np.abs(acting.mean(axis=0) - np.tensordot(chances, models, 1)).max() < 5 * error
+    assert bool(kept and right) is (bug is None)
+
+
+def open_with(made, st, inside, alone=None):
+    """What is open where some features act everywhere, one perhaps on the second response alone, with an effect of .3."""
+    st.slot[:], st.count[0] = -1, 0
+    for p in inside:
+        scan.put(st, p, np.ones(2, dtype=bool), np.array([0.2, -0.1]))
+    if alone is not None:
+        scan.put(st, alone, np.array([False, True]), np.array([0.0, 0.3]))
+    at, features = scan.coordinates(made, st), np.arange(len(made.X))
+    weight = 1 / (1 + made.ratios[int(st.scalars[state.RATIO])] * made.d)
+    R = sweep.residual(made, st) @ at.T
+    return together.opened(made, st, at, R, scan.Among(features, made.X, weight)), at, R, (made.X * weight) @ made.X.T, weight
+
+
+def assert_same_open(one, other):
+    n = int(one.number[0])
+    order = np.argsort(one.member[:n])
+    back = order[np.argsort(np.argsort(other.member[:n]))]
+    outside = np.setdiff1d(np.arange(len(one.x)), one.member[:n])
+    assert (one.member[back] == other.member[:n]).all()
+    assert one.pull[back] == pytest.approx(other.pull[:n], abs=1e-4)
+    assert one.shared[back] == pytest.approx(other.shared[:n], abs=1e-4)
+    assert one.inverse[:, back][:, :, back] == pytest.approx(other.inverse[:, :n, :n], abs=1e-5)
+    assert one.x[outside] == pytest.approx(other.x[outside], abs=1e-3)
+    assert one.h[outside] == pytest.approx(other.h[outside], abs=1e-3)
+
+
+def test_what_is_open_is_kept_current():
+    """One that comes, goes, or takes an effect of its own leaves what opening it all anew would give."""
+    made, st = case(7, 30, 2)
+    one, at, R, products, weight = open_with(made, st, [0, 2, 4, 5])
+    together.come(one, 1, 1, at.v, (made.X[1] * weight) @ R, products[1])
+    assert_same_open(one, open_with(made, st, [0, 1, 2, 4, 5])[0])
+    together.leave(one, int(np.flatnonzero(one.member[:5] == 2)[0]), 2, at.v, products[2])
+    one = together.wider(one)
+    assert_same_open(one, open_with(made, st, [0, 1, 4, 5])[0])
+    together.take(one, 3, np.array([0.0, 0.3]) @ at.T, products[3])
+    again, _at, _R, _products, _weight = open_with(made, st, [0, 1, 4, 5], alone=3)
+    assert_same_open(one, again)
+    x, h = np.zeros(2), np.zeros(2)
+    together.left_to_member(again, 1, at.v, x, h)
+    other = open_with(made, st, [0, 4, 5], alone=3)[0]
+    assert x == pytest.approx(other.x[1], abs=1e-3)
+    assert h == pytest.approx(other.h[1], abs=1e-3)
 
 
 def test_rounds_among_features_chosen_by_the_state_would_be_wrong():

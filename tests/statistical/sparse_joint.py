@@ -15,7 +15,7 @@ import intarsia.server.sampler.sparse as package
 from intarsia.server.assess.diagnostics import ess
 from intarsia.server.sampler.sparse import laws, problem, state
 
-MODULES = ("state", "scan", "places", "pairs", "laws", "sweep")
+MODULES = ("state", "scan", "places", "together", "laws", "sweep")
 
 
 def copy_with(*changes: tuple[str, str, str]) -> Any:
@@ -107,6 +107,46 @@ def looks(made: Any, st: Any) -> np.ndarray:
             np.tanh(50 * (B[:, 0] * B[:, 1]).sum()),
         ]
     return np.array(values, dtype=float)
+
+
+def of_card(chain: Any) -> Any:
+    """The position of a chain of an accelerator, as a state of all features."""
+    st, k = problem.start(chain.whole, np.random.default_rng(0)), len(chain.ids)
+    st.slot[chain.ids], st.feature[:k], st.count[0] = np.arange(k), chain.ids, k
+    st.acts[:k], st.effect[:k] = chain.acts, chain.effect
+    for name in ("Sigma", "V", "rho", "scalars"):
+        getattr(st, name)[:] = getattr(chain, name)
+    return st
+
+
+def differences_on_card(made: Any, chains: int, sweeps: int, near: Any = None, seed: int = 1, direct: int = 20_000) -> np.ndarray:
+    """As `differences`, of an accelerator's sweeps: many chains, each begun at a draw from the joint law."""
+    from intarsia.server.sampler.sparse.card import CardChains
+    from intarsia.server.sampler.sparse.card_problem import from_host
+
+    rng, wanted = np.random.default_rng(seed), []
+    for _ in range(direct):
+        st = prior_draw(made, rng)
+        new_data(made, st, rng)
+        wanted.append(looks(made, st))
+    starts = [prior_draw(made, rng) for _ in range(chains)]
+    card = CardChains(from_host(made, width=4), seed, range(chains), starts)
+    for chain, st in zip(card.all.chains, starts, strict=True):
+        chain.whole = made._replace(Y=made.Y.copy())
+        chain.problem = chain.problem._replace(Y=chain.whole.Y)
+        new_data(chain.whole, st, rng)
+        if near is not None:
+            at = np.array(near, dtype=np.int64)
+            chain.know(at, made.X[at])
+    means = np.zeros((chains, len(wanted[0])))
+    for _ in range(sweeps):
+        card.advance(1, keep=False)
+        for c, chain in enumerate(card.all.chains):
+            st = of_card(chain)
+            new_data(chain.whole, st, rng)
+            means[c] += looks(chain.whole, st) / sweeps
+    spread = np.var(wanted, axis=0) / direct + means.var(axis=0, ddof=1) / chains
+    return np.asarray((np.mean(wanted, axis=0) - means.mean(axis=0)) / np.sqrt(np.maximum(spread, 1e-300)))
 
 
 def differences(made: Any, sweep: Any, number: int, seed: int = 1, rank: int = 0, near: Any = None) -> np.ndarray:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from scipy import stats
-from tests.statistical.sparse_joint import case, copy_with, differences
+from tests.statistical.sparse_joint import case, copy_with, differences, differences_on_card
 
-from intarsia.server.sampler.sparse import sweep
+from intarsia.server.sampler.sparse import card_chain, sweep
 
 CASES = [
     ({}, 0),
@@ -57,3 +57,25 @@ def test_a_planted_bug_is_found(bug):
 def test_the_copy_without_a_bug_passes():
     z = differences(case(), copy_with().sweep.sweep, 20_000)
     assert 2 * stats.norm.sf(np.abs(z).max()) * len(z) > 1e-3, np.round(z, 1)
+
+
+@pytest.mark.parametrize("near", [None, (0, 2, 5), ()], ids=["all are near", "half are near", "none is near"])
+def test_an_accelerators_sweeps_leave_the_joint_law_as_it_is(near):
+    z = differences_on_card(case(), 48, 60, near)
+    assert 2 * stats.t.sf(np.abs(z).max(), 47) * len(z) > 1e-3, np.round(z, 1)
+
+
+@pytest.mark.parametrize("bug", ["prior odds are forgotten", "rows weigh less among those near", "P is counted after screening"])
+def test_a_bug_planted_in_an_accelerators_sweeps_is_found(bug, monkeypatch):
+    coordinates, among_near, shares = card_chain.coordinates, card_chain.near, card_chain.draw_shares
+    if bug == "prior odds are forgotten":
+        forgotten = lambda made, st: (at := coordinates(made, st))._replace(log_all=at.log_out)  # noqa: E731
+        monkeypatch.setattr(card_chain, "coordinates", forgotten)
+    elif bug == "P is counted after screening":
+        monkeypatch.setattr(card_chain, "draw_shares", lambda rng, made, st: shares(rng, made._replace(looked_at=6.0), st))
+    else:
+        monkeypatch.setattr(
+            card_chain, "near", lambda rng, made, st, at, R, weight, n: among_near(rng, made, st, at, R, 0.6 * weight, n)
+        )
+    z = differences_on_card(case(), 48, 60)
+    assert 2 * stats.t.sf(np.abs(z).max(), 47) * len(z) < 1e-4, np.round(z, 1)

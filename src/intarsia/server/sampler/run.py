@@ -209,8 +209,9 @@ class Runner:
             if self.standing is None:
                 likely = min(total, self.warmup + self.settings.usual * self.thin)
             else:  # no more than the target asks for, as far as one can tell
-                enough = math.ceil(self.standing.draws * self.standing.factor(until))
-                total = likely = max(min(total, self.warmup + enough * self.thin), *sweeps)
+                enough = self.standing.draws * self.standing.factor(until)  # no end in sight where chains stay apart
+                likely = min(total, self.warmup + math.ceil(min(enough, total)) * self.thin)
+                total = likely = max(likely, *sweeps)
         if self.folder is not None:
             for k, (count, mean, square) in enumerate(seen):
                 files.replace_json(self.folder / f"progress-{k}.json", {

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from intarsia.errors import InputError
-from intarsia.wire.defaults import CHAINS, ESS, MEMORY, RHAT, RHAT_FOLDED
+from intarsia.wire.defaults import CHAINS, ESS, MEMORY, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
 ACCELERATORS = ("jax",)  # backends that need the library of their name
 BACKENDS = ("numpy", *ACCELERATORS)
@@ -64,6 +64,11 @@ class Standing:
         """So many times as many draws should meet the target: R̂ − 1 falls as one over them, the ESS grows with them."""
         parts = (self.rhat - 1) / (until.rhat - 1), (self.folded - 1) / (until.folded - 1), until.ess / max(self.ess, 1e-9)
         return max(1.0, *parts)
+
+    def of_parameters(self) -> "Standing":
+        """Where noise and prior stand, on the scale of coefficients: of them less is asked."""
+        rhat, folded = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1)
+        return Standing(self.draws, 1 + rhat * (self.rhat - 1), 1 + folded * (self.folded - 1), ESS / NOISE_ESS * self.ess)
 
     def beside(self, other: "Standing") -> "Standing":
         return Standing(self.draws, max(self.rhat, other.rhat), max(self.folded, other.folded), min(self.ess, other.ess))

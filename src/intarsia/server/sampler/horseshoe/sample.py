@@ -20,7 +20,6 @@ from intarsia.server.sampler.horseshoe.sweep import check, prepare
 from intarsia.server.sampler.run import Runner, asked_of
 from intarsia.server.sampler.settings import Length, Settings, Standing, Until, check_backend
 from intarsia.wire import defaults
-from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT, RHAT_FOLDED
 
 Array = NDArray[Any]
 
@@ -128,10 +127,7 @@ def standing(C: Array, Sigma: Array, until: Until) -> Standing:
     the target, in the end all.
     """
     draws = C.shape[1]
-    noise = Standing.of(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1))
-    # In units of the coefficients' limits.
-    share = (RHAT - 1) / (NOISE_RHAT - 1), (RHAT_FOLDED - 1) / (NOISE_RHAT - 1), ESS / NOISE_ESS
-    found = Standing(draws, 1 + share[0] * (noise.rhat - 1), 1 + share[1] * (noise.folded - 1), share[2] * noise.ess)
+    found = Standing.of(draws, entries(np.diagonal(Sigma, axis1=2, axis2=3), workers=1)).of_parameters()
     flat = C.reshape(*C.shape[:2], -1)
     number = flat.shape[2]
     for size in sorted({min(size, number) for size in (*WITNESSES, number)}):

@@ -19,13 +19,27 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from intarsia.errors import ConvergenceError, InputError
+from intarsia.server.sampler.sparse import card_device
 from intarsia.server.sampler.sparse.card_chain import Chain
 from intarsia.server.sampler.sparse.card_problem import CardProblem
-from intarsia.server.sampler.sparse.card_scan import LISTED, Together, place, scan
+from intarsia.server.sampler.sparse.card_scan import LISTED, Together, likely_places, place, scan
 from intarsia.server.sampler.sparse.chain import Draw
-from intarsia.server.sampler.sparse.state import State
+from intarsia.server.sampler.sparse.state import NEAR, State
+from intarsia.server.sampler.sparse.sweep import MOST_MOVES
 
-OF_CHAIN = ("ids", "acts", "effect", "Sigma", "V", "loadings", "rho", "scalars", "pull")  # what a continuation needs of each
+LIKELY_PLACES = 16  # of an effect and a window, that may be near
+OF_CHAIN = (
+    "ids",
+    "acts",
+    "effect",
+    "Sigma",
+    "V",
+    "loadings",
+    "rho",
+    "scalars",
+    "pull",
+    "near",
+)  # what a continuation needs of each
 
 
 class CardChains:
@@ -44,8 +58,15 @@ class CardChains:
         room = min(made.features, max(64, 2 * len(made.problem.Y)))
         threads = ThreadPoolExecutor(min(len(numbers), os.cpu_count() or 1))
         self.all = Together(made, chains, threads, room, keys, 0, LISTED)
-        self.kept = 0
-        self.sums = [self._sent(np.zeros((2, len(chains), made.width), np.float32)) for _ in made.windows]
+        self._begin_sums()
+        if made.features <= NEAR:
+            every = np.arange(made.features)
+            for chain in chains:
+                chain.know(every, made.columns(every))
+
+    def _begin_sums(self) -> None:
+        shape = 2, len(self.all.chains), self.made.width
+        self.kept, self.sums = 0, [self._sent(np.zeros(shape, np.float32)) for _ in self.made.windows]
 
     @property
     def device(self) -> str:
@@ -55,6 +76,25 @@ class CardChains:
         """So many sweeps, a call to the card each; a draw of every chain (second index) of each. `keep`: they count for PIPs."""
         with threadpool_limits(1):  # each chain has a thread of its own
             return [self._sweep(keep) for _ in range(sweeps)]
+
+    def find_near(self) -> None:
+        """The sweeps summed up so far end the warm-up, and the sums begin anew. From now on those likeliest to be in, or to be
+        where one that is in could sit instead, are near.
+        """
+        if self.made.features > NEAR:
+            self.all.begin()
+            best = [jax.device_get(card_device.largest(part[0], most=NEAR)) for part in self.sums]
+            places_of = likely_places(self.all, MOST_MOVES, LIKELY_PLACES)
+            for c, (chain, likely) in enumerate(zip(self.all.chains, places_of, strict=True)):
+                for w, (values, places) in enumerate(best):
+                    for p, value in zip(places[c] + self.made.span(w)[0], values[c], strict=True):
+                        likely[int(p)] = likely.get(int(p), 0.0) + float(value) / max(1, self.kept)
+                those = sorted((p for p in likely if p < self.made.features), key=lambda p: -likely[p])
+                near = np.sort(np.array(those[:NEAR], np.int64))
+                chain.know(near, self.made.columns(near))
+        self._begin_sums()
+        for chain in self.all.chains:
+            chain.pull[:] = 0.0
 
     def pip_sums(self) -> NDArray[np.float64]:
         """P(in | rest) (2, chain, P), summed over the sweeps that were kept, and over those of them without a background."""
@@ -78,7 +118,7 @@ class CardChains:
 
     def _drawn(self, c: int, chain: Chain, keep: bool) -> Draw:
         """Everything but inclusion, and what is kept of the sweep."""
-        chain.laws()
+        chain.laws(self.all.room)
         if not (np.isfinite(chain.effect).all() and np.isfinite(chain.Sigma).all()):
             raise ConvergenceError(f"Chain {c + 1}, sweep {self.all.sweep}: it left the range of double precision.")
         return chain.draw(keep)
@@ -109,4 +149,5 @@ class CardChains:
             for name in OF_CHAIN:
                 setattr(chain, name, np.array(arrays[f"{c}.{name}"]))
             chain.rows = self.made.columns(chain.ids)
+            chain.know(chain.near, self.made.columns(chain.near))
             chain.rng.bit_generator.state = json.loads(arrays[f"{c}.generator"].tobytes().decode())

@@ -25,8 +25,12 @@ from intarsia.server.sampler.sparse.scan import (
     pick,
 )
 from intarsia.server.sampler.sparse.state import PI, RATIO, WORTH_LISTING, Problem, State
+from intarsia.server.sampler.sparse.sweep import near
 
 Array = NDArray[np.float64]
+
+
+ROUNDS = 1  # beyond the first, among the features near: the card's sweeps are quick
 
 
 class Turns(NamedTuple):
@@ -122,6 +126,7 @@ class Chain:
             value.copy() for value in (state.Sigma, state.V, state.loadings, state.rho, state.scalars)
         )
         self.pull = np.zeros_like(problem.Y)  # as in `chain.SparseChain`
+        self.know(np.zeros(0, np.int64), self.rows[:0])
 
     @property
     def ratio(self) -> int:
@@ -133,6 +138,10 @@ class Chain:
         slots = np.arange(k, dtype=np.int32)
         parameters = self.Sigma, self.V, self.loadings, self.rho, self.scalars
         return State(slots, slots.copy(), self.acts, self.effect, np.array([k]), *parameters, np.arange(0))
+
+    def know(self, near: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """From now on these features (K,), ascending, with columns `rows` (K, m), are near (`state.State.near`)."""
+        self.near, self.near_rows = near, np.ascontiguousarray(rows, dtype=np.float32)
 
     def among(self) -> Problem:
         return self.problem._replace(X=self.rows)
@@ -221,10 +230,35 @@ class Chain:
             order = np.argsort(self.ids)
             self.ids, self.rows, self.acts, self.effect = self.ids[order], self.rows[order], self.acts[order], self.effect[order]
 
-    def laws(self) -> None:
-        """Everything but which features are in and where they act."""
-        problem, state = self.among(), self.state()
+    def reconsider(self, room: int) -> None:
+        """The features near, placed and put in and out once more as on a CPU (`sweep.near`); then all effects, together."""
+        ids = np.union1d(self.near, self.ids)
+        n, Q, k = len(ids), self.rho.size, len(self.ids)
+        inside, places = np.searchsorted(ids, self.ids), np.searchsorted(ids, self.near)
+        rows = np.empty((n, self.rows.shape[1]), np.float32)
+        rows[inside], rows[places] = self.rows, self.near_rows
+        squares = np.zeros((len(self.problem.ratios), n), np.float32)
+        squares[self.ratio] = np.einsum("pi,pi,i->p", rows, rows, self.weight)
+        slot, feature = np.full(n, -1, np.int32), np.zeros(max(k, min(n, room)), np.int32)
+        slot[inside], feature[:k] = np.arange(k), inside
+        acts, effect = np.zeros((len(feature), Q), np.bool_), np.zeros((len(feature), Q))
+        acts[:k], effect[:k] = self.acts, self.effect
+        parameters = self.Sigma, self.V, self.loadings, self.rho, self.scalars
+        state = State(slot, feature, acts, effect, np.array([k]), *parameters, places)
+        problem = self.problem._replace(X=rows, squares=squares)
+        near(self.rng, problem, state, self.at, self.R, self.weight, ROUNDS)
         draw_effects(self.rng, problem, state, self.at, self.R, self.weight)
+        slots = np.argsort(feature[: int(state.count[0])])
+        self.ids, self.rows = ids[feature[slots]], np.ascontiguousarray(rows[feature[slots]])
+        self.acts, self.effect = acts[slots], effect[slots]
+
+    def laws(self, room: int) -> None:
+        """Everything but which features are in, and where they act; that too of the features near."""
+        if len(self.near):
+            self.reconsider(room)
+        else:
+            draw_effects(self.rng, self.among(), self.state(), self.at, self.R, self.weight)
+        problem, state = self.among(), self.state()
         draw_noise(self.rng, problem, state, self.residual())
         draw_slab(self.rng, state)
         draw_shares(self.rng, problem, state)

@@ -208,19 +208,42 @@ def places_of(mask: Array, most: int) -> Array:
     return jnp.where((found[0] < p // groups) & (found[1] < most), places, p)
 
 
+def place_logs(X: Array, x: Array, R: Array, axes: Axes, taken: Array, numbers: Array) -> tuple[Array, Array]:
+    """Log Bayes factors (c, p) of an effect (of each chain) at every feature of the window that is not `taken`, given residuals
+    R (c, q, m), weighted, that are without it; and the scores (c, q, p).
+    """
+    _sweep, first, features = numbers
+    scores = product("cqm,pm->cqp", R, X)
+    pulls = product("cqk,cqp->ckp", axes.of_score, scores)
+    wide = x[:, None] + axes.v[:, :, None]
+    logs = 0.5 * (axes.live[:, :, None] * (pulls * pulls / wide - jnp.log(wide / axes.v[:, :, None]))).sum(axis=1)
+    return set_at(jnp.where(first + jnp.arange(x.shape[1]) < features, logs, -jnp.inf), taken, -jnp.inf), scores
+
+
+@partial(compiled, static_argnames=("most",))
+def likely_places(
+    X: Array, squares: Array, ratio: Array, R: Array, axes: Axes, taken: Array, numbers: Array, *, most: int
+) -> tuple[Array, Array, Array]:
+    """The likeliest places (c, most) of an effect, their log Bayes factors, and the log sum (c,) of those of all."""
+    logs, _scores = place_logs(X, squares[ratio], R, axes, taken, numbers)
+    best, places = jax.lax.top_k(logs, min(most, logs.shape[1]))
+    return places, best, jax.nn.logsumexp(logs, axis=1)
+
+
+@partial(compiled, static_argnames=("most",))
+def largest(values: Array, *, most: int) -> tuple[Array, Array]:
+    """The largest of values (c, p), and where they are."""
+    return jax.lax.top_k(values, min(most, values.shape[1]))
+
+
 @compiled
 def draw_place(
     X: Array, squares: Array, ratio: Array, R: Array, axes: Axes, taken: Array, uniforms: Array, numbers: Array
 ) -> Placed:
     """Where in the window an effect (of each chain) goes that residuals R (c, q, m), weighted, are without; not where `taken`."""
-    _sweep, first, features = numbers
     x = squares[ratio]
     c, p = x.shape
-    scores = product("cqm,pm->cqp", R, X)
-    pulls = product("cqk,cqp->ckp", axes.of_score, scores)
-    wide = x[:, None] + axes.v[:, :, None]
-    logs = 0.5 * (axes.live[:, :, None] * (pulls * pulls / wide - jnp.log(wide / axes.v[:, :, None]))).sum(axis=1)
-    logs = set_at(jnp.where(first + jnp.arange(p) < features, logs, -jnp.inf), taken, -jnp.inf)
+    logs, scores = place_logs(X, x, R, axes, taken, numbers)
     top = jnp.maximum(logs.max(axis=1), jnp.finfo(jnp.float32).min)
     mass = jnp.exp(logs - top[:, None])
     groups = min(p, GROUPS)

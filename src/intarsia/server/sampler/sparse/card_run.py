@@ -39,7 +39,10 @@ class CardRun:
         for _ in range(sweeps):
             past = self.sweeps + 1 - self.warmup
             keep = past > 0 and past % self.thin == 0
-            (drawn,) = self.card.advance(1, keep)
+            ending = 2 * past > -self.warmup and past <= 0  # of the warm-up: summed up to find those near
+            (drawn,) = self.card.advance(1, keep or ending)
+            if past == 0:
+                self.card.find_near()
             if keep:
                 for draws, draw in zip(self.draws, drawn, strict=True):
                     draws.append(draw)

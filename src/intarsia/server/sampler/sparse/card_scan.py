@@ -230,6 +230,35 @@ def place(all_: Together, windows: list[int], designs: list[Any]) -> None:
         chains[c].move(slot, to, drawn[i].row[c], of_chain, drawn[i].h[c], float(drawn[i].x[c]))
 
 
+def likely_places(all_: Together, moves: int, most: int) -> list[dict[int, float]]:
+    """Of each chain: features where one of its effects could sit, and how likely that is, summed over some effects."""
+    chains, made, C = all_.chains, all_.made, len(all_.chains)
+    (m, Q), found = chains[0].R.shape, [dict[int, float]() for _ in chains]
+    chosen = [chain.rng.permutation(len(chain.ids))[:moves] for chain in chains]
+    width = enough(max(len(chain.ids) for chain in chains))
+    for j in range(max(map(len, chosen))):
+        R, axes, taken = np.zeros((C, Q, m), np.float32), blank_axes(C, 0, Q), np.full((C, width), -1)
+        for c, (chain, slots) in enumerate(zip(chains, chosen, strict=True)):
+            if j < len(slots):
+                fill_axes(axes, (c,), pattern_axes(chain.acts[slots[j]], chain.at))
+                R[c] = chain.without(slots[j])
+                taken[c, : len(chain.ids) - 1] = np.delete(chain.ids, slots[j])
+        parts = []
+        for w, X in enumerate(made.sent()):
+            first, last = made.span(w)
+            inside = np.where((taken >= first) & (taken < last), taken - first, made.width).astype(np.int32)
+            places, logs, total = jax.device_get(
+                card.likely_places(X, made.squares[w], all_.ratio, R, axes, inside, all_.numbers(w), most=most)
+            )
+            parts.append((places.astype(np.int64) + first, logs.astype(float), total.astype(float)))
+        places, logs = (np.concatenate([part[i] for part in parts], axis=1) for i in range(2))
+        shares = np.exp(logs - np.logaddexp.reduce([part[2] for part in parts], axis=0)[:, None])
+        for c, slots in enumerate(chosen):
+            for p, share in zip(places[c], shares[c], strict=True) if j < len(slots) else ():
+                found[c][int(p)] = found[c].get(int(p), 0.0) + float(share)
+    return found
+
+
 def blank_axes(C: int, slots: int, Q: int) -> Any:
     shape = (C, slots) if slots else (C,)
     return card.Axes._make(np.full((*shape, *more), value, np.float32) for value, more in ((0, (Q, Q)), (1, (Q,)), (0, (Q,))))

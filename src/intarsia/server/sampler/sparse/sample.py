@@ -17,7 +17,6 @@ from intarsia.server.sampler.settings import ACCELERATORS, Length, Settings, Sta
 from intarsia.server.sampler.sparse.chain import Made, Packed, SparseChain, packed
 from intarsia.server.sampler.sparse.problem import Prior, Scales, prepare
 from intarsia.server.sampler.sparse.rows import MissingChain, NoisyChain, noisy_problem
-from intarsia.wire.defaults import ESS, NOISE_ESS, NOISE_RHAT, RHAT
 
 Array = NDArray[np.float64]
 
@@ -202,8 +201,7 @@ def _first(made: Sequence[Made], draws: int) -> Packed:
 def standing_of(made: Packed, chains: int, P: int) -> Standing:
     """How far draws are from the target: the mean effect given the rest, of features that come into play, and the parameters.
 
-    Of noise variances, number of features, background and slab a quarter of the effective samples will do, and their R̂ may be
-    five times as far from one.
+    Of noise variances, number of features, background and slab less is asked (`Standing.of_parameters`).
     """
     n, Q = len(made.Sigma) // chains, made.expected.shape[1]
     chain = np.repeat(np.arange(chains * n) // n, np.diff(made.listed_offsets))
@@ -213,12 +211,10 @@ def standing_of(made: Packed, chains: int, P: int) -> Standing:
     values = np.column_stack([
         np.log(np.diagonal(made.Sigma, axis1=1, axis2=2)), made.scalars[:, [0, 2]], np.log(np.trace(made.V, axis1=1, axis2=2)),
     ]).reshape(chains, n, -1)  # fmt: skip
-    found = [Standing.of(n, entries(values, workers=1))]
-    share = (RHAT - 1) / (NOISE_RHAT - 1)
-    found[0] = Standing(n, 1 + share * (found[0].rhat - 1), 1 + share * (found[0].folded - 1), ESS / NOISE_ESS * found[0].ess)
-    if at.size:
-        found.append(Standing.of(n, entries(traces.dense(at).reshape(chains, n, -1), workers=2)))
-    return found[0] if len(found) == 1 else found[0].beside(found[1])
+    found = Standing.of(n, entries(values, workers=1)).of_parameters()
+    if not at.size:
+        return found
+    return found.beside(Standing.of(n, entries(traces.dense(at).reshape(chains, n, -1), workers=2)))
 
 
 def _together(chains: Sequence[Any], run: Runner, scales: Scales) -> Draws:

@@ -2,10 +2,9 @@
 
 1. scan      every feature in or out, with its pattern and effects (`scan`)
 2. place     where do some of the effects sit (`places`)
-   pairs     is a neighbour needed beside a feature (`pairs`)
-   near      all of these again, among the features that came nearest to being in during the warm-up (`State.near`). They stay
-             the same from then on, are nearly all that matter, and a pass over them costs next to nothing.
-3. effects   of all features that are in, together
+   near      both again, among the features that came nearest to being in during the warm-up (`State.near`). They stay the
+             same from then on, are nearly all that matter, and a pass over them costs next to nothing.
+3. effects   of all features that are in, together; before, those near choose once more, with these effects open (`together`)
 4. the background's ratio w and Σ, the slab, π and the shares of patterns (`laws`)
 """
 
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from intarsia.server.sampler import compiled
 from intarsia.server.sampler.sparse.laws import draw_effects, draw_noise, draw_shares, draw_slab
-from intarsia.server.sampler.sparse.pairs import pair_up
 from intarsia.server.sampler.sparse.places import place
 from intarsia.server.sampler.sparse.scan import Among, Coordinates, coordinates, scan, scan_some
 from intarsia.server.sampler.sparse.state import RATIO, Problem, State, Trace
+from intarsia.server.sampler.sparse.together import scan_together
 
 Array = NDArray[np.float64]
 
@@ -55,7 +54,7 @@ def sweep(rng: Any, problem: Problem, state: State, trace: Trace) -> None:
     else:
         if state.near.size < P and rng.random() < FAR:
             place(rng, problem, state, at, R, everything, 1)
-        near(rng, problem, state, at, R, weight)
+        near(rng, problem, state, at, R, weight, min(MOST_ROUNDS, P // EACH_ROUND))
     draw_effects(rng, problem, state, at, R, weight)
     draw_noise(rng, problem, state, residual(problem, state))
     draw_slab(rng, state)
@@ -72,19 +71,20 @@ def likely_places(rng: Any, problem: Problem, state: State) -> Any:
 
 
 @compiled
-def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> None:
-    """Place, pair up, scan and draw effects among the features of `State.near`: more often where a pass over all costs more."""
-    P, (K,), Q = problem.X.shape[0], state.near.shape, problem.Y.shape[1]
+def near(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array, rounds: int) -> None:
+    """Place effects, and put in and out, among the features of `State.near`, and again so many times: more often where a pass
+    over all costs more. The effects of features on all responses are left open (`scan_together`).
+    """
+    (K,), Q = state.near.shape, problem.Y.shape[1]
     among = Among(state.near, problem.X[state.near], weight)
     wide = np.zeros((K, Q), dtype=np.float32)
     trace = Trace(np.zeros(K, dtype=np.float32), np.zeros(K, dtype=np.int32), wide, wide.copy(), np.zeros(1, dtype=np.int64))
-    place(rng, problem, state, at, R, among, NEAR_MOVES)
-    pair_up(rng, problem, state, at, R, among)
-    for _ in range(min(MOST_ROUNDS, P // EACH_ROUND)):
-        draw_effects(rng, problem, state, at, R, weight)
-        scan_some(rng, problem, state, at, R, among, trace)
+    for i in range(1 + rounds):
+        if i > 0:
+            draw_effects(rng, problem, state, at, R, weight)
+            scan_some(rng, problem, state, at, R, among, trace)
         place(rng, problem, state, at, R, among, NEAR_MOVES)
-        pair_up(rng, problem, state, at, R, among)
+        scan_together(rng, problem, state, at, R, among)
 
 
 @compiled
