@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 LOCKED ?= yes
 # Processes that run the tests; the tests of one file stay together. Some mostly wait, so three keep two cores busy.
 JOBS   ?= 3
-CODE   := src tests benchmarks experiments docs/reference
+CODE   := src tests experiments docs/reference
 # One BLAS thread per process: chains and tests run in parallel processes.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
@@ -14,7 +14,7 @@ export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test vectors quick lint format test-slow faults oldest lock system-packages docs figures clean
-.PHONY: bench-sketch bench-sampler bench-default bench-growth bench-storage bench-correlated bench-real bench-look-alikes bench-answer
+.PHONY: bench-sketch bench-sampler bench-default bench-growth bench-storage bench-real bench-look-alikes bench-answer
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -81,8 +81,8 @@ system-packages:  ## Debian's Chromium, PostgreSQL and strace, which some tests 
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null
 
-test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples each time
-	INTARSIA_EXPLORE=1 $(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.tested  ## the long evidence, with new keys and examples; its outcome goes to experiments/results/slow.jsonl
+	INTARSIA_EXPLORE=1 $(BIN)/python -m experiments.slow
 
 faults: $(VENV)/.tested  ## kill, fill, stop and spoil every step of small studies, and measure large ones: tests/faults/last_run.json
 	$(BIN)/python -m tests.faults
@@ -93,34 +93,31 @@ vectors: $(VENV)/.tested  ## write the protocol's test vectors anew, after a cha
 	$(BIN)/python -m tests.vectors
 
 bench-sketch: $(VENV)/.tested  ## sketching against a plain matrix product
-	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.sketch
+	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m experiments.sketch
 
-bench-sampler: $(VENV)/.tested  ## the sampler against the paper's algorithm as its authors coded it
-	$(BIN)/python -m benchmarks.sampler
+bench-sampler: $(VENV)/.tested  ## the horseshoe's sampler against the paper's algorithm as its authors coded it
+	$(BIN)/python -m experiments.sampler
 
 bench-growth: $(VENV)/.tested  ## how time and memory grow with n, P, m, Q, and other methods beside
-	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m experiments.growth
 
 bench-storage: $(VENV)/.tested  ## sketching from disk and on Dask with 1 and 2 workers
-	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m benchmarks.storage
+	env -u OPENBLAS_NUM_THREADS -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN)/python -m experiments.storage
 
 bench-default: $(VENV)/.tested  ## the default run on the paper's Simulation 2, every cell
-	$(BIN)/python -m benchmarks.sim2
-
-bench-correlated: $(VENV)/.tested  ## false discoveries and coverage where the responses' noise correlates
-	$(BIN)/python -m benchmarks.correlated
+	$(BIN)/python -m experiments.sim2
 
 bench-answer: $(VENV)/.tested  ## time from sketches to a converged answer at 20,000 features
-	$(BIN)/python -m benchmarks.answer
+	$(BIN)/python -m experiments.answer
 
 bench-look-alikes: $(VENV)/.tested  ## prediction on simulated sets that look like public ones
-	$(BIN)/python -m benchmarks.look_alikes
+	$(BIN)/python -m experiments.look_alikes
 
 bench-real: $(VENV)/.tested  ## prediction on public data beside a ridge (INTARSIA_DATA names their folder)
-	$(BIN)/python -m benchmarks.real
+	$(BIN)/python -m experiments.real
 
 figures: $(VENV)/.tested  ## write the kept results' figures into the documents
-	$(BIN)/python -m benchmarks.quoted_figures --write
+	$(BIN)/python -m experiments.quoted_figures --write
 
 docs: $(VENV)/.tested  ## build the documents, strict links
 	$(BIN)/mkdocs build --strict

@@ -8,8 +8,6 @@ the features above .05 for either, what each finds at one half, and the sets tha
 
 import argparse
 import json
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,30 +15,13 @@ from typing import Any
 import numpy as np
 
 from experiments.calibration import DESIGNS, simulate, sketched
+from experiments.rivals.susie import answers
 from intarsia.server.assess.findings import select
 from intarsia.server.sampler.settings import Settings, Until
 from intarsia.server.sampler.sparse.sample import SparseModel, sample
 
 RESULT = Path(__file__).parent / "results" / "susie.jsonl"
 KINDS = ("one response", "blocks", "ar", "genotypes")
-R = """
-suppressMessages(library(susieR)); a <- commandArgs(TRUE)
-X <- as.matrix(read.csv(a[1], header = FALSE)); y <- as.matrix(read.csv(a[2], header = FALSE))[, 1]
-t <- system.time(fit <- susie(X, y, L = 20, standardize = FALSE, intercept = FALSE, max_iter = 1000, coverage = .95))[["elapsed"]]
-sets <- lapply(fit$sets$cs, function(s) I(s - 1L))
-cat(sprintf('{"pip": [%s], "sets": [%s], "seconds": %f}', paste(format(fit$pip, digits = 6), collapse = ","),
-  paste(sapply(sets, function(s) paste0("[", paste(s, collapse = ","), "]")), collapse = ","), t))
-"""
-
-
-def susie(X: Any, y: Any) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        np.savetxt(f"{folder}/X.csv", X, delimiter=",")
-        np.savetxt(f"{folder}/y.csv", y, delimiter=",")
-        told = subprocess.run(
-            ["Rscript", "-e", R, f"{folder}/X.csv", f"{folder}/y.csv"], capture_output=True, text=True, check=True
-        )
-    return dict(json.loads(told.stdout))
 
 
 def row(design: str, seed: int) -> dict[str, Any]:
@@ -50,12 +31,12 @@ def row(design: str, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     draws = sample(A, B, SparseModel(background=False), Settings(seed=seed, until=Until()))
     seconds = time.perf_counter() - began
-    found, other = select(draws, X=A), susie(A, B)
-    ours, theirs = np.asarray(found.pip), np.array(other["pip"])
+    found, other = select(draws, X=A), answers([(A, B, 0)])[0]
+    ours, theirs = np.asarray(found.pip), other.evidence
     shown = np.flatnonzero(np.maximum(ours, theirs) >= 0.05)
-    sets = [set(map(int, one)) for one in other["sets"]]
+    sets = [set(map(int, one)) for one in other.sets]
     return {
-        "design": design, "seed": seed, "true": int(true.sum()), "seconds": round(seconds, 2), "susie_seconds": other["seconds"],
+        "design": design, "seed": seed, "true": int(true.sum()), "seconds": round(seconds, 2), "susie_seconds": other.seconds,
         "found": int(true[ours >= 0.5].sum()), "false": int((~true)[ours >= 0.5].sum()),
         "susie_found": int(true[theirs >= 0.5].sum()), "susie_false": int((~true)[theirs >= 0.5].sum()),
         "correlation": round(float(np.corrcoef(ours, theirs)[0, 1]), 4),

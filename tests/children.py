@@ -1,4 +1,4 @@
-"""What the tests of `benchmarks.child` and `benchmarks.resumed` run in another process."""
+"""What the tests of `experiments.child` and `experiments.resumed` run in another process."""
 
 import time
 from collections.abc import Iterator

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks import child, gram, growth, outcomes, resumed, storage, whole_answer
-from benchmarks.answer import Case
+from experiments import child, gram, growth, outcomes, resumed, storage, whole_answer
+from experiments.answer import Case
 from tests import children
 
 ROOT = Path(__file__).parents[2]
@@ -78,50 +78,33 @@ def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path: Path) -
     assert path.read_text() == ""
 
 
-@pytest.mark.parametrize("what", ["row", "element"])
-def test_a_point_of_a_sampling_curve(what: str) -> None:
-    found = growth.sweeps(40, 12, 2, what, seconds=0.0)
+def test_a_point_of_a_sampling_curve() -> None:
+    found = growth.sweeps(40, 12, 2, seconds=0.0)
     assert 0 < found["fastest"] <= found["ms_per_sweep"]
-    assert found["sweeps"] >= 9 * found["every"]  # four rounds of warm-up, five timed
+    assert found["sweeps"] == 5 * growth.ROUND
 
 
 @pytest.mark.slow
-def test_curves_comparison_and_pictures_at_toy_size(tmp_path: Path) -> None:
-    """The whole command but for its sizes and for NUTS, which takes long to compile; in this process."""
+def test_curves_and_pictures_at_toy_size(tmp_path: Path) -> None:
+    """The whole command but for its sizes, in this process."""
     lines: list[str] = []
-    table = [("sketch", "n", {"P": 8, "m": 6}, [50, 100]), ("row", "m", {"P": 30, "Q": 2}, [8, 12])]
+    table = [("sketch", "n", {"P": 8, "m": 6}, [50, 100]), ("sample", "m", {"P": 30, "Q": 2}, [8, 12])]
 
     def here(function: str, limit: float, cores: int = 1, **arguments: object) -> dict[str, object]:
         module, name = function.rsplit(".", 1)
-        got = getattr(__import__(module, fromlist=[name]), name)(**arguments)
-        rows = [got] if isinstance(got, dict) else list(got)
-        found: dict[str, object] = {}
-        for row in rows:
-            found |= row
+        found = getattr(__import__(module, fromlist=[name]), name)(**arguments)
         return found | {"mb": 1.0, "wall_s": 1.0, "stopped": False}
 
     with patch.object(child, "measure", here):
         found = {
             "date": "2026-01-01", "command": "test", "machine": "test", "curves": list(growth.curves(table, 0.0, lines.append)),
-            "comparison": list(growth.comparison([(30, 12, 2, 20, 20)], 0.2, lines.append, growth.METHODS[:-1])),
         }  # fmt: skip
-    assert [row["method"] for row in found["comparison"]] == ["ours", "elastic_net", "locus", "paper"]
-    ours = found["comparison"][0]
-    assert ours["s_per_1000_worst"] >= ours["s_per_1000_median"] > 0
     assert all(p["ms_per_sweep"] > 0 for p in found["curves"][1]["points"])
-    assert len(lines) == 4 + 4
-    from benchmarks import growth_plots
+    assert len(lines) == 4
+    from experiments import growth_plots
 
     made = growth_plots.draw(json.loads(json.dumps(found)), tmp_path)
-    assert [path.stat().st_size > 5000 for path in made] == [True] * 3
-
-
-@pytest.mark.slow
-def test_nuts_at_toy_size() -> None:
-    found = next(growth.comparison([(30, 6, 2, 50, 50)], 20.0, print, ("nuts",)))
-    assert not found["stopped"]
-    assert found["draws"] == 100
-    assert found["s_per_1000_worst"] >= found["s_per_1000_median"] > 0
+    assert [path.stat().st_size > 5000 for path in made] == [True] * 2
 
 
 def test_reading_and_sketching_a_file_at_toy_size(tmp_path: Path) -> None:
@@ -155,11 +138,11 @@ def test_dask_at_toy_size(tmp_path: Path) -> None:
 
 
 def test_kept_rows_name_sizes_device_and_time() -> None:
-    """What is kept under benchmarks/results can be read by anybody: sizes, device and time in every row."""
+    """What is kept under experiments/results can be read by anybody: sizes, device and time in every row."""
     wanted = {"P", "m", "Q", "device", "ms_per_sweep"}
-    folder = ROOT / "benchmarks" / "results"
+    folder = ROOT / "experiments" / "results"
     kept = json.loads((folder / "growth.json").read_text())
-    rows = [point for c in kept["curves"] for point in c["points"]] + kept["comparison"]
+    rows = [point for c in kept["curves"] for point in c["points"]]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", kept["date"])
     assert rows
     assert all(wanted <= set(row) for row in rows)

@@ -53,9 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prepared": SERVER_END | SITE_END,
     "estimator": SERVER_END | SITE_END | {"prepared"},
     "regression": SERVER_END | SITE_END | {"prepared", "estimator"},
-    "lab": EVERYTHING,
-    "demo": EVERYTHING | {"lab"},
-    "cli": EVERYTHING | {"lab", "demo"},
+    "demo": EVERYTHING,
+    "cli": EVERYTHING | {"demo"},
     "__main__": {"cli"},
 }
 # The rooms that never see raw data, ids or the key, and the walls they stop at.
@@ -166,12 +165,12 @@ def test_a_planted_import_of_the_server_is_found(room: str, house: Path) -> None
 
 def test_relative_imports_detours_and_new_rooms_are_found(house: Path) -> None:
     (house / "server" / "module.py").write_text("from ..site import module\n")
-    (house / "wire" / "module.py").write_text("import intarsia.lab.module\n")  # lab may see a site: not a way round
+    (house / "wire" / "module.py").write_text("import intarsia.demo.module\n")  # demo may see a site: not a way round
     (house / "attic").mkdir()
     (house / "attic" / "__init__.py").write_text("import intarsia.site.module\n")
     found = violations(house)
     assert "intarsia.server.module → intarsia.site.module" in found
-    assert "intarsia.wire.module → intarsia.lab.module" in found
+    assert "intarsia.wire.module → intarsia.demo.module" in found
     assert any(line.startswith("intarsia.attic: say") for line in found)
     (house / "server" / "module.py").write_text("import json\nimport intarsia.wire.module\n")
     assert not any(line.startswith("intarsia.server") for line in violations(house))

@@ -192,13 +192,13 @@ def test_named_tests_and_functions_exist():
     from importlib import import_module
 
     text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
-    paths = set(re.findall(r"\b(?:tests|benchmarks|docs)/[\w/.-]+\.(?:py|md|json|csv|png)", text))
+    paths = set(re.findall(r"\b(?:tests|experiments|docs)/[\w/.-]+\.(?:py|md|jsonl|json|csv|png)", text))
     rooms = "|".join(sorted(folder.name for folder in (ROOT / "src" / "intarsia").iterdir() if folder.is_dir()))
     modules = set(re.findall(rf"`((?:{rooms})/[\w/]+\.py)", text))
     assert "site/preflight.py" in modules
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert [path for path in modules if not (ROOT / "src" / "intarsia" / path).exists()] == []
-    for name in set(re.findall(r"`(intarsia(?:\.\w+)+)", text)):
+    for name in set(re.findall(r"`((?:intarsia|experiments)(?:\.\w+)+)", text)):
         parts = name.split(".")
         for cut in range(len(parts), 0, -1):
             try:

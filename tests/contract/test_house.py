@@ -82,7 +82,7 @@ ROOT = SOURCE.parents[1]
 CALLED_BY_OTHERS = {"start_controller", "stop_controller", "process_result_of_unknown_task", "control_flow", "log_message"}
 
 
-PAGES = ("docs/**/*.md", "docs/**/*.py", "benchmarks/*.py", "experiments/*.py", "*.md")
+PAGES = ("docs/**/*.md", "docs/**/*.py", "experiments/**/*.py", "*.md")
 
 
 def named_once(texts: dict[Path, str], elsewhere: str) -> set[str]:
@@ -126,7 +126,7 @@ def test_per_is_written_where_per_is_meant() -> None:
         assert DISTRIBUTIVE.search(planted), planted
     for right in ("near one for a feature", "one scale per feature", "after two runs a site has two lines", "once per sweep"):
         assert not DISTRIBUTIVE.search(right), right
-    pages = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("*.md")]
+    pages = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.py"), *ROOT.glob("*.md")]
     pages.remove(ROOT / "CHANGELOG.md")  # what it says of past versions stays as it was
     found = [f"{path.name}: {hit[0]}" for path in pages for hit in DISTRIBUTIVE.finditer(path.read_text(encoding="utf-8"))]
     assert found == []

@@ -6,16 +6,16 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.paper.designs.design import Cell
+from experiments.paper.designs.real import _run, cross_validate
+from experiments.paper.figure6 import figure6
+from experiments.paper.methods import Effort
+from experiments.paper.realdata import PUBLIC, Analysis, RealData, available, load
+from experiments.paper.simulate import Scenario, simulate
+from experiments.paper.sketching import Owners, federated_sketch
 
+from intarsia.demo.connectome import RESPONSES, regions, simulate_connectome
 from intarsia.errors import InputError
-from intarsia.lab.connectome import RESPONSES, regions, simulate_connectome
-from intarsia.lab.experiments.experiment import Cell
-from intarsia.lab.experiments.real import _run, cross_validate
-from intarsia.lab.figure6 import figure6
-from intarsia.lab.methods import Effort
-from intarsia.lab.realdata import PUBLIC, Analysis, RealData, available, load
-from intarsia.lab.simulate import Scenario, simulate
-from intarsia.lab.sketching import Owners, federated_sketch
 from intarsia.site.data.table import Table
 from intarsia.site.data.table_rules import TableRules
 from intarsia.site.key import SketchKey

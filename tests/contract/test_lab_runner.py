@@ -5,14 +5,14 @@ import json
 import os
 
 import pytest
+from experiments.paper import designs, runner
+from experiments.paper.designs.design import COLUMNS, Cell, Experiment
+from experiments.paper.methods import METHODS, Effort, make
+from experiments.paper.runner import Part
+from experiments.paper.simulate import Scenario
 
 import intarsia
 from intarsia.errors import InputError
-from intarsia.lab import experiments, runner
-from intarsia.lab.experiments.experiment import COLUMNS, Cell, Experiment
-from intarsia.lab.methods import METHODS, Effort, make
-from intarsia.lab.runner import Part
-from intarsia.lab.simulate import Scenario
 
 CHEAP = ("locus", "ridge")
 
@@ -30,10 +30,10 @@ def counted(monkeypatch):
 
     cells = (Cell("one", Scenario(n=10, P=5, s=1), (4, 8)), Cell("two", Scenario(n=10, P=5, s=2), (4,)))
     fake = Experiment(
-        "fake", "a fake", {"quick": cells, "full": cells, "smoke": cells}, ("intarsia", "ridge"),
+        "fake", "a fake", {"quick": cells, "full": cells, "smoke": cells}, ("horseshoe", "ridge"),
         {"quick": 2, "full": 3, "smoke": 1}, dict.fromkeys(("smoke", "quick", "full"), Effort()), run,
     )  # fmt: skip
-    monkeypatch.setitem(experiments.EXPERIMENTS, "fake", fake)
+    monkeypatch.setitem(designs.EXPERIMENTS, "fake", fake)
     return calls
 
 
@@ -43,7 +43,7 @@ def test_a_run_leaves_one_row_for_each_fit(counted, tmp_path):
     # two replicates of (intarsia at m=4 and 8, ridge) and of (intarsia at m=4, ridge)
     assert len(rows) == 2 * (3 + 2)
     assert tuple(rows[0]) == COLUMNS
-    assert {(r["cell"], r["replicate"], r["method"], r["m"]) for r in rows} >= {("one", "1", "intarsia", "8")}
+    assert {(r["cell"], r["replicate"], r["method"], r["m"]) for r in rows} >= {("one", "1", "horseshoe", "8")}
     about = json.loads(path.with_suffix(".json").read_text())
     assert about["experiment"] == "fake"
     assert "intarsia" in about["versions"]
@@ -63,7 +63,7 @@ def test_only_missing_methods_are_run(counted, tmp_path):
     runner.run("fake", "quick", tmp_path, Part(methods=["ridge"]), workers=1)
     counted.clear()
     path = runner.run("fake", "quick", tmp_path, workers=1)
-    assert all(method == "intarsia" for _, _, wanted in counted for method, _ in wanted)
+    assert all(method == "horseshoe" for _, _, wanted in counted for method, _ in wanted)
     keys = [(r["cell"], r["replicate"], r["method"], r["m"]) for r in runner.read_rows(path)]
     assert len(keys) == len(set(keys)) == 10
 
@@ -98,7 +98,7 @@ def test_a_file_of_older_columns_gets_todays(counted, tmp_path):
     mended = runner.read_rows(path)
     assert tuple(mended[0]) == COLUMNS
     assert len(mended) == 10
-    assert all(row["method"] in ("ridge", "intarsia") and row["seconds"] == "1" for row in mended)
+    assert all(row["method"] in ("ridge", "horseshoe") and row["seconds"] == "1" for row in mended)
     assert sum(row["machine"] == "" for row in mended) == 4
     assert all(len(line) == len(COLUMNS) for line in csv.reader(path.read_text().splitlines()))
 
@@ -114,7 +114,7 @@ def test_chains_of_another_length_are_told(tmp_path):
         "sim2",
         "smoke",
         tmp_path,
-        Part(methods=["intarsia"], options={"chain": {"warmup": 10, "draws": 40, "chains": 3}}),
+        Part(methods=["horseshoe"], options={"chain": {"warmup": 10, "draws": 40, "chains": 3}}),
         workers=1,
     )
     assert [row["sweeps"] for row in runner.read_rows(path)] == ["3x(10+40)"]
@@ -140,9 +140,9 @@ def test_a_new_versions_rows_take_the_place_of_the_old_ones(counted, tmp_path):
     old = here.read_text()
     here.write_text(old.replace(intarsia.__version__, "0.1.0"))
     there = runner.run("fake", "quick", tmp_path / "there", Part(replicates=1), workers=1)
-    assert runner.gather("fake", "quick", tmp_path / "here", [there], renewed=["intarsia", "centralized"]) == 3
+    assert runner.gather("fake", "quick", tmp_path / "here", [there], renewed=["horseshoe", "centralized"]) == 3
     versions = {(row["method"], row["version"]) for row in runner.read_rows(here)}
-    assert versions == {("intarsia", intarsia.__version__), ("ridge", "0.1.0")}
+    assert versions == {("horseshoe", intarsia.__version__), ("ridge", "0.1.0")}
     # A method that the files do not have keeps its rows.
     assert runner.gather("fake", "quick", tmp_path / "here", [there], renewed=["BayesVFLReg"]) == 0
     assert len(runner.read_rows(here)) == 3 + 4
@@ -158,10 +158,10 @@ def test_a_run_stops_after_its_minutes_and_goes_on(counted, tmp_path, monkeypatc
 
 
 def test_fits_of_real_data_are_tasks_of_their_own():
-    brain = experiments.find("brain")
+    brain = designs.find("brain")
     tasks = runner.plan(brain, "smoke", set())
     assert [len(task[4]) for task in tasks] == [1] * len(brain.fits(brain.cells["smoke"][0], brain.methods))
-    simulated = experiments.find("sim2")
+    simulated = designs.find("sim2")
     assert len(runner.plan(simulated, "smoke", set())) == 1
 
 
@@ -217,11 +217,11 @@ def test_every_method_can_be_made():
         assert hasattr(model, "fit")
         assert hasattr(model, "interval")
     with pytest.raises(InputError, match="give its number of rows"):
-        make("intarsia", Effort())
+        make("horseshoe", Effort())
 
 
 def test_every_experiment_names_known_methods():
-    for experiment in experiments.EXPERIMENTS.values():
+    for experiment in designs.EXPERIMENTS.values():
         assert set(experiment.methods) <= set(METHODS)
         for size in ("smoke", "quick", "full"):
             labels = [cell.label for cell in experiment.cells[size]]
@@ -230,7 +230,7 @@ def test_every_experiment_names_known_methods():
 
 
 def test_the_papers_cells_are_all_there():
-    sim1, sim2 = experiments.EXPERIMENTS["sim1"], experiments.EXPERIMENTS["sim2"]
+    sim1, sim2 = designs.EXPERIMENTS["sim1"], designs.EXPERIMENTS["sim2"]
     assert sim1.replicates["full"] == sim2.replicates["full"] == 50
     scenario = sim1.cells["full"][0].scenario
     assert (scenario.n, scenario.P, scenario.Q, scenario.rho) == (500, 300, 5, 0.5)

@@ -5,19 +5,19 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.paper import designs, paired
+from experiments.paper.designs.design import COLUMNS
+from experiments.paper.figures import choose_m, draw_all
+from experiments.paper.runner import kept_size, result_file
+from experiments.paper.tables import Table, results, table2, tables
 
 from intarsia.cli import main
 from intarsia.errors import InputError
-from intarsia.lab import experiments, paired
-from intarsia.lab.experiments.experiment import COLUMNS
-from intarsia.lab.figures import choose_m, draw_all
-from intarsia.lab.runner import kept_size, result_file
-from intarsia.lab.tables import Table, results, table2, tables
 
 
 def fill(folder, name, value):
     """A result file with every fit of the experiment; value(measure, row) gives each number."""
-    experiment = experiments.EXPERIMENTS[name]
+    experiment = designs.EXPERIMENTS[name]
     rows = []
     for cell in experiment.cells["quick"]:
         for replicate in range(2):
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 def test_table1_has_the_papers_numbers_beside_ours(tmp_path):
     def value(measure, row):
-        return row["s"] / 1000 + (row["m"] or 0) / 10**6 + (0.5 if row["method"].startswith("intarsia") else 0.0)
+        return row["s"] / 1000 + (row["m"] or 0) / 10**6 + (0.5 if row["method"].startswith("horseshoe") else 0.0)
 
     fill(tmp_path, "sim1", value)
     table = tables(tmp_path, "sim1", "quick")[0]
@@ -49,7 +49,7 @@ def test_table1_has_the_papers_numbers_beside_ours(tmp_path):
     assert lines["accuracy, non-zero", "m=50", "paper"] == ("0.995", "0.997", "0.998")
     assert lines["accuracy, zero", "m=250", "paper"] == ("0.999", "0.999", "0.999")
     assert lines["log2(ESS/T)", "centralized", "paper"] == ("3.261", "3.228", "2.932")
-    assert lines["accuracy, non-zero", "m=100", "intarsia, exact, Gaussian"] == ("0.510", "0.530", "0.550")
+    assert lines["accuracy, non-zero", "m=100", "horseshoe, exact, Gaussian"] == ("0.510", "0.530", "0.550")
     assert lines["log2(ESS/T)", "centralized", "BayesVFLReg, coda"] == ("0.010", "0.030", "0.050")
 
 
@@ -96,7 +96,7 @@ def test_plain_and_markdown_hold_the_same_cells():
 
 @pytest.mark.slow
 def test_figures_two_to_five_are_drawn(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("intarsia.lab.realdata.available", lambda data=None: [])
+    monkeypatch.setattr("experiments.paper.realdata.available", lambda data=None: [])
     made, missing = draw_all(folder, "quick", tmp_path)
     names = {path.stem for path in made}
     assert names >= {"figure2", "figure3-stated", "figure3-as-run", "figure4-stated", "figure5-connectome"}
@@ -112,7 +112,7 @@ def test_figures_without_results_say_so(tmp_path):
 
 def test_the_smallest_sketch_near_the_best_is_chosen():
     error = {20: 1.3, 30: 1.011, 50: 1.0, 75: 1.05}
-    frame = pd.DataFrame([{"cell": "b", "method": "intarsia", "m": m, "mse_y": e} for m, e in error.items()])
+    frame = pd.DataFrame([{"cell": "b", "method": "horseshoe", "m": m, "mse_y": e} for m, e in error.items()])
     assert choose_m(frame, "b") == 30
 
 
@@ -121,7 +121,7 @@ def test_commands_print_json(folder, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found[0]["title"].startswith("Table 2")
     assert main(["lab", "list", "--json"]) == 0
-    assert {e["name"] for e in json.loads(capsys.readouterr().out)} == set(experiments.EXPERIMENTS)
+    assert {e["name"] for e in json.loads(capsys.readouterr().out)} == set(designs.EXPERIMENTS)
 
 
 def test_the_largest_size_with_results_is_shown(tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_paired_lines_compare_the_same_data_sets(tmp_path):
 
     fill(tmp_path, "sim1", value)
     frame = results(tmp_path, "sim1", "quick")
-    alone = frame[frame["method"] == "intarsia"].assign(replicate=2, mse_nz=1e6)
+    alone = frame[frame["method"] == "horseshoe"].assign(replicate=2, mse_nz=1e6)
     table = paired.sim1_paired(pd.concat([frame, alone]))
     lines = {row[:2]: row[2:] for row in table.rows}
     assert lines["m=50", "s=10"] == ("2", "5.5000", "11.0000", "0.50", "0.50–0.50", "2/2")
@@ -159,7 +159,7 @@ def test_unsettled_data_sets_are_left_out_of_the_settled_table(tmp_path):
     def value(measure, row):
         if measure == "sigma2":
             return 9.0 if row["method"] == "BayesVFLReg" and row["replicate"] == 1 else 0.9
-        return 0.5 if row["method"] == "intarsia" or row["replicate"] == 1 else 1.0
+        return 0.5 if row["method"] == "horseshoe" or row["replicate"] == 1 else 1.0
 
     fill(tmp_path, "sim2", value)
     every, settled = (paired.sim2_paired(results(tmp_path, "sim2", "quick"), only) for only in (False, True))

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import privacy_gate
+from experiments import privacy_gate
 
 ROOT = Path(__file__).parents[2]
 KEPT = json.loads(privacy_gate.RESULTS.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def test_a_cell_is_measured_as_kept() -> None:
 
 def test_all_safeguards_together_cost_less_than_a_tenth() -> None:
     """As docs/federation.md says of the kept comparison with version 0.1.0."""
-    kept = json.loads((ROOT / "benchmarks" / "results" / "federation_cost.json").read_text(encoding="utf-8"))
+    kept = json.loads((ROOT / "experiments" / "results" / "federation_cost.json").read_text(encoding="utf-8"))
     assert kept["commits"]["before"] == "470f568"
     assert len(kept["runs"]["after"]) == len(kept["runs"]["before"]) >= 4
     assert set(kept["ratio_of_medians"]) == {"study_seconds", "steps_seconds", "jobs_processor_seconds"}

@@ -231,8 +231,7 @@ def test_docs_import_public_names_only() -> None:
 
 # Simulated data for examples, and the pieces of a sketch for those who build a store of their own.
 DEEPER = {
-    "howto-neuroimaging.md: from intarsia.lab.connectome import simulate_connectome",
-    "howto-genetics.md: from intarsia.lab import realdata",
+    "howto-neuroimaging.md: from intarsia.demo.connectome import simulate_connectome",
     "sketch.md: from intarsia.site.sketch.sketch import finish",
     "sketch.md: from intarsia.site.sketch.sketch import partial",
     "criticism.md: from intarsia.server.assess.leave_one_out import to_arviz",

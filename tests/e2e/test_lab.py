@@ -2,8 +2,9 @@
 
 import json
 
+from experiments.paper.runner import read_rows
+
 from intarsia.cli import main
-from intarsia.lab.runner import read_rows
 
 
 def test_simulation_1_from_run_to_table(tmp_path, capsys):
@@ -11,9 +12,9 @@ def test_simulation_1_from_run_to_table(tmp_path, capsys):
     assert main(["lab", "run", "sim1", *where, "--workers", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     rows = read_rows(told["file"])
-    assert told["rows"] == len(rows) == 7  # both models pooled and at two m, and MBSP
+    assert told["rows"] == len(rows) == 9  # both models pooled and at two m, the default at two m, and MBSP
     sketched = [row for row in rows if row["m"]]
-    assert {row["method"] for row in sketched} == {"intarsia", "BayesVFLReg"}
+    assert {row["method"] for row in sketched} == {"intarsia", "horseshoe", "BayesVFLReg"}
     for row in sketched:
         # the printed formula flatters; the exact affinities are affinities
         assert float(row["acc_paper_nz"]) > 0.9
@@ -28,15 +29,15 @@ def test_simulation_2_has_every_competitor(tmp_path, capsys):
     where = ["--size", "smoke", "--results", str(tmp_path)]
     assert main(["lab", "run", "sim2", *where, "--workers", "1"]) == 0
     rows = {row["method"]: row for row in read_rows(tmp_path / "sim2" / "smoke.csv")}
-    assert set(rows) == {"intarsia", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet", "MBSP"}
+    assert set(rows) == {"intarsia", "horseshoe", "BayesVFLReg", "dRidge", "locus", "srrr", "ridge", "elasticnet", "MBSP"}
     assert all(float(row["mse_nz"]) < 1 for row in rows.values())
-    assert all(rows[method]["coverage"] for method in ("intarsia", "BayesVFLReg", "dRidge", "locus", "MBSP"))
+    assert all(rows[method]["coverage"] for method in ("intarsia", "horseshoe", "BayesVFLReg", "dRidge", "locus", "MBSP"))
     capsys.readouterr()
 
 
 def test_brain_study_from_run_to_figures(tmp_path, capsys):
     where = ["--size", "smoke", "--results", str(tmp_path)]
-    assert main(["lab", "run", "brain", *where, "--workers", "1", "--methods", "intarsia,ridge"]) == 0
+    assert main(["lab", "run", "brain", *where, "--workers", "1", "--methods", "horseshoe,ridge"]) == 0
     assert main(["lab", "figures", *where, "--out", str(tmp_path / "figures"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     names = {path.rsplit("/", 1)[-1] for path in told["figures"]}

@@ -14,7 +14,7 @@ from tests.federation import KEY, RUN, fingerprints
 
 PROGRAM = """
 import json, sys
-from benchmarks.sketch import high_mb
+from experiments.sketch import high_mb
 from intarsia import SketchKey, SketchTerms, Table, sketch
 from intarsia.site.sketch import stream
 from intarsia.site.sketch.sketch import Work
@@ -64,7 +64,7 @@ def test_four_gigabytes_of_values_in_well_under_one_of_memory(tmp_path: Path) ->
 
 COMMAND = """
 import sys
-from benchmarks.sketch import high_mb
+from experiments.sketch import high_mb
 from intarsia.cli import main
 code = main(sys.argv[1:])
 print("peak", high_mb())

@@ -4,16 +4,16 @@ import copy
 
 import numpy as np
 import pytest
+from experiments.paper.simulate import Scenario, simulate
+from experiments.rivals import SRRR, DRidge, ElasticNet, Locus, Ridge
+from experiments.rivals import locus as locus_module
+from experiments.rivals.dridge import consensus_ridge, gcv_penalty
+from experiments.rivals.locus import spike_slab_interval
+from experiments.rivals.srrr import Moments, alternate, first_rotation, group_lasso, objective
 from scipy.special import expit, logit
 from scipy.stats import norm
 
 from intarsia.errors import InputError
-from intarsia.lab.baselines import SRRR, DRidge, ElasticNet, Locus, Ridge
-from intarsia.lab.baselines import locus as locus_module
-from intarsia.lab.baselines.dridge import consensus_ridge, gcv_penalty
-from intarsia.lab.baselines.locus import spike_slab_interval
-from intarsia.lab.baselines.srrr import Moments, alternate, first_rotation, group_lasso, objective
-from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.assess.local_fdr import algorithm3, fit_mixture
 
 SMALL = Scenario(n=150, P=60, Q=3, s=6, rho=0.3)

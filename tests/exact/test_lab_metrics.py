@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from experiments.paper import metrics
 from scipy.integrate import quad
 from scipy.stats import norm
-
-from intarsia.lab import metrics
 
 
 def test_affinity_gaussian_is_the_integral():

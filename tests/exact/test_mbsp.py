@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from experiments.paper.simulate import Scenario, simulate
+from experiments.rivals import mbsp
+from experiments.rivals.mbsp import MBSP, Prior
 from scipy.integrate import quad
 from scipy.special import digamma
 from scipy.stats import gamma, invwishart, matrix_normal
-
-from intarsia.lab.baselines import mbsp
-from intarsia.lab.baselines.mbsp import MBSP, Prior
-from intarsia.lab.simulate import Scenario, simulate
 
 PRIOR = Prior(tau=0.3, d=5.0, k=0.7)
 N, P, Q = 7, 4, 2

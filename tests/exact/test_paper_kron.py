@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
-
-from intarsia.errors import InputError
-from intarsia.lab.baselines.paper_kron import (
+from experiments.rivals.paper_kron import (
     KronState,
     Variant,
     draw_A,
@@ -16,6 +13,9 @@ from intarsia.lab.baselines.paper_kron import (
     start,
     sweep,
 )
+from scipy import integrate, stats
+
+from intarsia.errors import InputError
 
 M, P, Q, R = 7, 9, 3, 2
 

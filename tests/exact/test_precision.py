@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.choosing_m import DESIGNS, measure, rotation
+from experiments.choosing_m import DESIGNS, measure, rotation
 
 from intarsia.errors import InputError
 from intarsia.privacy.plan import Problem, plan
 from intarsia.privacy.precision import interval_ratio, power, rows_left, smallest_effect, threshold
 
-KEPT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "choosing_m.json").read_text(encoding="utf-8"))
+KEPT = json.loads((Path(__file__).parents[2] / "experiments" / "results" / "choosing_m.json").read_text(encoding="utf-8"))
 
 
 def test_a_rotation_loses_nothing_and_fewer_rows_widen_by_the_root() -> None:

@@ -355,7 +355,7 @@ def test_bounded_rows_and_noise_for_a_private_sketch() -> None:
 
 @pytest.mark.slow
 def test_phi_is_orthonormal_at_full_size() -> None:
-    from benchmarks.sketch import orthonormality
+    from experiments.sketch import orthonormality
 
     identity, ones = orthonormality(SketchTerms("trial", "first", 500).design(KEY, 100_000))
     assert identity < 1e-10

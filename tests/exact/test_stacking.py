@@ -258,7 +258,7 @@ def test_how_clearly_one_prediction_is_better_is_counted_in_rows() -> None:
 def test_what_responses_share_is_predicted_where_it_is_signal(noise: str, Q: int) -> None:
     """Signal that a model with correlated noise takes for noise is found by the same model with independent noise.
 
-    The sampler's part is played by the two answers it gives on such data (`benchmarks.look_alikes`, connectome).
+    The sampler's part is played by the two answers it gives on such data (`experiments.look_alikes`, connectome).
     """
     rng = np.random.default_rng(1)
     X, C = rng.standard_normal((90, 40)), np.zeros((40, Q))

@@ -37,7 +37,7 @@ FIT = {"draws": 20, "warmup": 20, "chains": 2, "thin": 1, "seed": 7}
 
 MEASURED = """
 import sys
-from benchmarks.sketch import high_mb
+from experiments.sketch import high_mb
 from intarsia.cli import main
 code = main(sys.argv[1:])
 print("peak", high_mb())

@@ -165,7 +165,7 @@ def test_the_independent_site_is_independent_and_short() -> None:
     for node in ast.walk(ast.parse(text)):
         imported |= {alias.name.split(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
         imported |= {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
-    assert not imported & {"intarsia", "tests", "benchmarks"}
+    assert not imported & {"intarsia", "tests", "experiments"}
 
 
 def test_it_runs_by_itself(tmp_path: Path) -> None:

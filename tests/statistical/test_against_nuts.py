@@ -11,8 +11,8 @@ from intarsia.server.sampler.settings import Settings
 def nuts(X, Y, local, noise, draws=4000, seed=0):
     jax = pytest.importorskip("jax")
     pytest.importorskip("numpyro")
-    from benchmarks.nuts import model
     from numpyro.infer import MCMC, NUTS
+    from tests.statistical.nuts_model import model
 
     jax.config.update("jax_enable_x64", True)
     mcmc = MCMC(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.findings import neighbours, twins
+from experiments.findings import neighbours, twins
 
 from intarsia.server.assess.findings import select
 from intarsia.server.covariates import Covariates, sample_adjusted

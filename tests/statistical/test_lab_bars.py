@@ -6,9 +6,8 @@ are too few rows for the non-zero features, no method recovers C, and the poster
 
 import numpy as np
 import pytest
-
-from intarsia.lab.methods import Effort, fit
-from intarsia.lab.simulate import Scenario, simulate
+from experiments.paper.methods import Effort, fit
+from experiments.paper.simulate import Scenario, simulate
 
 SETTINGS = Effort(draws=250, warmup=250, chains=2)
 
@@ -19,7 +18,7 @@ def test_ours_has_less_error_and_calibrated_intervals(s, m):
     inside, ours, theirs = [], [], []
     for seed in (1, 2):
         data = simulate(Scenario(n=500, P=300, Q=5, s=s, rho=0.5, K=3), np.random.default_rng([seed, s]))
-        _, row = fit("intarsia", data, SETTINGS, m, seed)
+        _, row = fit("horseshoe", data, SETTINGS, m, seed)
         _, other = fit("BayesVFLReg", data, SETTINGS, m, seed)
         inside.append(row["coverage_nz"])
         ours.append(row["mse_nz"])

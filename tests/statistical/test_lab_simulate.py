@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from experiments.paper.simulate import Scenario, features, partition, simulate
 
 from intarsia.errors import InputError
-from intarsia.lab.simulate import Scenario, features, partition, simulate
 
 
 def covariance(scenario, n=40_000, seed=0):

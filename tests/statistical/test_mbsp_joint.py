@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from experiments.rivals import mbsp
+from experiments.rivals.mbsp import MBSPState, Prior
 from scipy.stats import beta, chi2, invwishart, kstest
-
-from intarsia.lab.baselines import mbsp
-from intarsia.lab.baselines.mbsp import MBSPState, Prior
 
 PRIOR = Prior(tau=0.5, d=6.0, k=1.0)
 N, P, Q, TIMES, SWEEPS = 5, 3, 2, 1200, 2

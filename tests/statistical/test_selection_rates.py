@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from experiments.paper.simulate import Scenario, simulate
 
-from intarsia.lab.simulate import Scenario, simulate
 from intarsia.server.assess.findings import select
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.settings import Settings

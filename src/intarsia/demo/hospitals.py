@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.lab.connectome import Region, connectivity, edge_names, regions
+from intarsia.demo.connectome import Region, connectivity, edge_names, regions
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ out which s of the P features matter (the paper's §5), and the rest carries the
 pooled data by the root of the ratio of what is left of n − 1 and of m rows, and at m = n − 1 they are the pooled ones. An
 effect of b standard deviations of the response for one of the feature stands z = b √(m − s ln P) standard errors from zero;
 it is found when z passes the threshold at which s findings among P features have the stated false discovery rate f, the two-
-sided tail f·s/P. That takes no credit for the variance that other features explain. benchmarks/choosing_m.py compares both
+sided tail f·s/P. That takes no credit for the variance that other features explain. experiments/choosing_m.py compares both
 figures with fits. Of features that correlate, the part that others do not explain counts: b is then smaller by √(1 − R²) of
 the feature.
 """

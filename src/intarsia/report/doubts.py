@@ -8,11 +8,13 @@ from intarsia.report import charts
 from intarsia.report.gather import Material
 from intarsia.report.html import Html, el, fixed, join, scrolled, small, table, with_code
 from intarsia.server.assess.criticism import objections
+from intarsia.server.assess.knockoffs import MOST_RATE
 from intarsia.server.assess.leave_one_out import under_another_sketch
 
 MOST_PAIRS = 12  # residual correlations listed
 MOST_DRAWS = 1000  # for the intervals of correlations
 MOST_IN_PICTURE = 60  # responses
+MOST_KNOCKOFFS = 40  # features in the table of the second opinion
 
 
 def against(m: Material) -> Html:
@@ -172,4 +174,28 @@ def replication(m: Material) -> Html | None:
         el("p", "The rows were split at random and both halves fitted alone. A finding replicates when each half gives its "
            "sign a probability of at least 0.9. A half has half of the evidence: not to replicate is a doubt, not a refutation."),
         table(["finding", "first half", "second half", "replicates"], body),
+    ])  # fmt: skip
+
+
+def knockoffs(m: Material) -> Html | None:
+    """What a selection without a prior says of the features named here."""
+    found = m.assessment.knockoffs
+    if found is None:
+        return None
+    named = np.flatnonzero(m.findings.selected)
+    confirmed = int((found.q_value[named] <= MOST_RATE).sum())
+    extra = int((~m.findings.selected[found.named]).sum())
+    body: list[list[Any]] = [
+        [el("bdi", m.features[p]), small(float(m.findings.pip[p])),
+         fixed(float(found.q_value[p]), 2) if found.q_value[p] <= MOST_RATE else el("span", "not found", class_="tag no")]
+        for p in named[np.argsort(found.q_value[named], kind="stable")][:MOST_KNOCKOFFS]
+    ]  # fmt: skip
+    least = fixed(1 / found.copies, 2)
+    return join([
+        el("h3", "Knockoffs: a second opinion without a prior"),
+        el("p", f"Each feature competed with {found.copies} knockoffs of it, made from the sums alone. Of {len(named)} features "
+           f"named here {confirmed} are found at a false discovery rate of {fixed(MOST_RATE, 2)} or less, and "
+           f"{extra} not named here. With k found the rate is at least {least}/k: where little is to be found, "
+           "knockoffs find nothing."),
+        table(["feature", "inclusion probability", "least rate at which knockoffs find it"], body) if body else None,
     ])  # fmt: skip

@@ -124,6 +124,7 @@ def checks(m: Material, c: Checks | None) -> Html:
                 doubts.unseen(m, None),
                 doubts.replication(m),
                 doubts.confirmation(m),
+                doubts.knockoffs(m),
             ]
         )
     worst = c.worst(6)
@@ -145,7 +146,7 @@ def checks(m: Material, c: Checks | None) -> Html:
         el("div", *(_quantiles(m, c, q) for q in sorted(worst)), class_="panels tight"),
     ]
     parts += [doubts.unseen(m, c.r2[:, 0]), doubts.residual_correlations(m)]
-    parts += [doubts.replication(m), doubts.confirmation(m)]
+    parts += [doubts.replication(m), doubts.confirmation(m), doubts.knockoffs(m)]
     parts.append(
         el(
             "p",

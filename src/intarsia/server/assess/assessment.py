@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from intarsia.server.assess.convergence import Diagnosis, diagnose
 from intarsia.server.assess.effects import unshrunk
 from intarsia.server.assess.findings import Findings, select
+from intarsia.server.assess.knockoffs import Knockoffs
 from intarsia.server.assess.leave_one_out import LeaveOneOut, Rows, leave_one_out
 from intarsia.server.assess.stacking import Weighed, from_all_rows, interval_of_explained
 from intarsia.server.posterior.posterior import Group, Posterior
@@ -36,13 +37,17 @@ class Flat:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Convergence, findings and, where the rows were at hand, leave-one-out, what to predict with and effects unshrunk."""
+    """Convergence, findings and, where the rows were at hand, leave-one-out, what to predict with and effects unshrunk.
+
+    `knockoffs` is a second opinion on the findings, from the sums of all columns.
+    """
 
     diagnosis: Diagnosis
     findings: Findings
     loo: LeaveOneOut | None = None
     weighed: Weighed | None = None
     flat: Flat | None = None
+    knockoffs: Knockoffs | None = None
 
     @property
     def unshrunk(self) -> tuple[Array, Array] | None:
@@ -78,6 +83,11 @@ class Assessment:
         }
         if f.without is not None:
             found["stands"] = {features[p]: f.stands(int(p)) for p in np.flatnonzero(f.selected | f.without)}
+        if self.knockoffs is not None:
+            found["knockoffs"] = {
+                "copies": self.knockoffs.copies,
+                "q_value": {features[p]: round(float(self.knockoffs.q_value[p]), 4) for p in self.knockoffs.named},
+            }
         if self.loo is not None:
             found |= {
                 "r2_loo": [round(float(v), 4) for v in self.loo.r2],

@@ -39,7 +39,7 @@ FOLDS = 5
 CLEARLY = 2.0  # standard errors by which another way to predict rows left out must be better to be taken
 SHRINK = 0.03  # prior variance of the weight of a sparse fit, and of the factor of a prediction
 MOST_FEATURES_REFITTED = 20_000  # beyond, fitting again costs more than it tells
-WIDER = 1.75  # measured: `python -m benchmarks.outcomes --parts predicted`
+WIDER = 1.75  # measured: `python -m experiments.outcomes --parts predicted`
 FEWEST_ROWS = 10  # below so many sketch rows nothing can be left out
 _NOUGHT = 1e-12  # of the largest
 # log k of a ridge is searched in overlapping brackets: the evidence may have a local maximum at either end.

@@ -16,6 +16,7 @@ from intarsia.errors import FederationError
 from intarsia.files import read_json
 from intarsia.server.assess.assessment import Assessment, Flat, assess, keep, kept
 from intarsia.server.assess.convergence import Diagnosis
+from intarsia.server.assess.knockoffs import Knockoffs, knockoffs
 from intarsia.server.assess.sets import FeatureSet
 from intarsia.server.covariates import Covariates, Fitted, sample_adjusted
 from intarsia.server.posterior.draws import Draws
@@ -41,6 +42,7 @@ from intarsia.wire.study_parts import GRAM
 
 LEFT_TOLD = "most_told_of_left.json"
 DELIVERED_BYTES = 2**30  # of draws that go back to all sites together, where there are more than
+KNOCKOFFS = 0x6B6F  # stream of random numbers of the second opinion
 FEW_DELIVERED = 20  # so many, which say how uncertain a prediction is to about a sixth of its spread
 
 LOG = logging.getLogger(__name__)
@@ -139,7 +141,19 @@ def sample(study: Study, joined: Joined, settings: Settings) -> tuple[Posterior,
         posterior, check_rows(joined), X=fitted.X, Y=None if noisy else fitted.Y, method=study.fit.select, fdr=study.fit.fdr,
         weighed=rounded_weighed(weighed),
     )  # fmt: skip
+    made = replace(made, knockoffs=second_opinion(joined, fitted, study.fit.seed))
     return posterior, keep(posterior, _rounded(made))
+
+
+def second_opinion(joined: Joined, fitted: Fitted, seed: int) -> Knockoffs | None:
+    """What knockoffs say of the findings of a Gram study, from its sums alone; None elsewhere.
+
+    A sketch has too few rows for its features. Features that were kept for what they show in the same rows have beaten chance
+    already: knockoffs made after that would call too many of them true.
+    """
+    if joined.kind != GRAM or joined.looked_at is not None:
+        return None
+    return knockoffs(fitted.X, fitted.Y, np.random.default_rng([seed, KNOCKOFFS]), joined.m - len(joined.covariates))
 
 
 def _rounded(assessment: Assessment) -> Assessment:
