@@ -3,7 +3,7 @@
     python -m experiments.screened_sites                                  # n = 100,000, 3 × 3,334 features, 5 responses
     python -m experiments.screened_sites --subjects 25000 --columns 3334  # a quarter of the people: memory stays
 
-The tables are written in blocks and stay on disk. Key agreement to the kept Gram matrix, over pipes, one thread a site. The
+The tables are written in blocks and stay on disk. Key agreement to the kept Gram matrix, over pipes, one thread at each site. The
 seconds are of processor time, so other work on the machine does not count among them; `wall` is the whole on this machine.
 `mb` is the most memory that a site's process had in each step, libraries and mapped files included. The last line is one JSON
 object; with --keep it goes to results/screened_sites.jsonl.

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from tests.federation import NAMES, RESPONSES, frames, sites, study
 
+from intarsia import files
 from intarsia.carriers import in_process
 from intarsia.server.assess.convergence import NotConvergedWarning
 from intarsia.server.assess.stacking import FEWEST_ROWS
@@ -169,7 +170,7 @@ class RogueServer:
         """How often the site noted that it refused something; a refusal like an earlier one is counted, not written again."""
         path = self.sites[site].run_store(self.study).path("problems.counts.json")
         assert path is not None
-        return sum(kind["times"] for kind in json.loads(path.read_text()).values()) if path.is_file() else 0
+        return sum(kind["times"] for kind in files.read_json(path, "").values()) if path.is_file() else 0
 
     def log(self, site: str) -> list[dict[str, str]]:
         """The site's own log of refusals, which no server sees."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from intarsia.errors import MessageError, PrivacyError
 from intarsia.files import DamagedFileError, read_json
-from intarsia.privacy.card import verify
 from intarsia.privacy.ledger import Ledger
 from intarsia.site.run_store import read_item
 from intarsia.wire.signed import Receipt
@@ -63,6 +62,8 @@ def _cards(site_folder: Path) -> list[Path]:
 
 def _cards_are_whole(site_folder: Path) -> None:
     """A card that the disk changed names a head that never was: it is the card that is to be restored, and not the ledger."""
+    from intarsia.privacy.card import verify  # brings SciPy, which a process that only answers does without
+
     for path in _cards(site_folder):
         try:
             if _read(path).get("signature") is not None:  # a site without keys of its own signs nothing

@@ -110,7 +110,7 @@ def log_prior(acts: Any, at: Coordinates) -> float:
 def switch(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, weight: Array) -> bool:
     """Switch entries, then draw the effects of all features that are in. False where there are too many: nothing is done."""
     (m, Q), k = R.shape, state.count[0]
-    if k == 0 or state.acts[:k].sum() > MOST_OPEN:
+    if state.acts[:k].sum() > MOST_OPEN:
         return False
     within, anywhere = (4 * WITHIN, 4 * ANYWHERE) if state.near.size <= FEW else (WITHIN, ANYWHERE)
     room = min(state.feature.size, k + anywhere)
@@ -172,25 +172,25 @@ def switch(rng: Any, problem: Problem, state: State, at: Coordinates, R: Array, 
                 columns[i], u[i], blocks[i], slabs[i] = columns[k], u[k], blocks[k], slabs[k]
         else:
             blocks[i] = block
-    draw_open(rng, state, at, R, columns[:k], G, u, blocks)
+    if k > 0:
+        effects = draw_open(rng, state.acts, G[:k, :k], u[:k], blocks, at)
+        state.effect[:k] = effects
+        R -= np.ascontiguousarray(columns[:k].T) @ (effects @ at.T)
     return True
 
 
 @compiled
-def draw_open(rng: Any, state: State, at: Coordinates, R: Array, columns: Array, G: Array, u: Array, blocks: Array) -> None:
-    """The effects of all entries that are on, together."""
-    k = len(columns)
-    if k == 0:
-        return
-    L, on = factor(state.acts, k, G, blocks, at), entries_of(state.acts, k)
+def draw_open(rng: Any, acts: Any, G: Array, u: Array, blocks: Array, at: Coordinates) -> Array:
+    """The effects (k, Q) of all entries that are on, together."""
+    k, Q = u.shape
+    L, on = factor(acts, k, G, blocks, at), entries_of(acts, k)
     right = np.empty(len(on))
     for a in range(len(on)):
         right[a] = u[on[a, 0], on[a, 1]]
     z = np.linalg.solve(L, right)
     for a in range(len(on)):
         z[a] += rng.standard_normal()
-    effects = np.linalg.solve(L.T, z)
-    state.effect[:k] = 0.0
+    effects, out = np.linalg.solve(L.T, z), np.zeros((k, Q))
     for a in range(len(on)):
-        state.effect[on[a, 0], on[a, 1]] = effects[a]
-    R -= np.ascontiguousarray(columns.T) @ (state.effect[:k] @ at.T)
+        out[on[a, 0], on[a, 1]] = effects[a]
+    return out
