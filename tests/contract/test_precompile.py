@@ -13,7 +13,7 @@ from intarsia.server.sampler.horseshoe.model import Model
 from intarsia.server.sampler.horseshoe.sample import sample
 from intarsia.server.sampler.precompile import precompile
 from intarsia.server.sampler.settings import Settings
-from intarsia.server.sampler.sparse import laws, pairs, places, scan, sweep
+from intarsia.server.sampler.sparse import laws, patterns, places, scan, sweep, together
 from intarsia.server.sampler.sparse import sample as sparse
 
 FIT = """
@@ -62,7 +62,7 @@ def test_a_fit_of_another_size_finds_everything_compiled(monkeypatch):
 
 def test_so_does_a_fit_under_the_sparse_prior():
     precompile()
-    modules = laws, pairs, places, scan, sweep
+    modules = laws, patterns, places, scan, sweep, together
     compiled = {f"{m.__name__}.{n}": f for m in modules for n, f in vars(m).items() if hasattr(f, "signatures")}
     before = {name: list(f.signatures) for name, f in compiled.items()}
     assert before["intarsia.server.sampler.sparse.sweep.sweep"]

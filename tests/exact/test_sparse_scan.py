@@ -188,12 +188,15 @@ SWITCHED = {
 def test_models_switched_have_their_probability(bug):
     """Entries switched while all effects are open, and by nothing else: every model is as often as it should be, none too."""
     made, st = alike()
-    st.scalars[state.PI], made.Y[:] = 0.2, 0.5 * made.Y
+    if bug in (None, "where none is in none comes"):
+        st.scalars[state.PI], made.Y[:] = 0.2, 0.5 * made.Y
     models, chances = enumerated(made, st)
     how = copy_with(("patterns", *SWITCHED[bug])).patterns if bug else patterns
+    if bug:
+        how.WITHIN, how.ANYWHERE = 1, 1  # plain Python is slow
     rng, at, st = np.random.default_rng(1), scan.coordinates(made, st), st._replace(near=np.arange(4))
     weight = 1 / (1 + made.ratios[int(st.scalars[state.RATIO])] * made.d)
-    R, n, number = sweep.residual(made, st) @ at.T, 30, 600 if bug else 1_500
+    R, n, number = sweep.residual(made, st) @ at.T, 30, 150 if bug else 1_500
     acting = np.zeros((n, 4, 2))
     scan.put(st, 0, np.array([True, True]), np.zeros(2))
     for t in range(n * number):
